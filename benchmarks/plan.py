@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from heedful.apps.planning import estimates
 from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster
 from heedful.apps.planning.device_catalogue import adapted, read_devices
-from heedful.apps.planning.estimates import Batch, Plan, estimate
+from heedful.apps.planning.estimates import TrainingPlan, UpdateBatch, estimate
 from heedful.apps.planning.layouts import Layout
 from heedful.apps.planning.model_costs import ModelCosts, model_costs
-from heedful.apps.planning.plans import Question, choose
+from heedful.apps.planning.plans import PlanQuestion, choose
 from heedful.models.model_spec import ModelSpec, parse_spec
 from heedful.models.preset_files import preset_spec
 
@@ -51,7 +51,7 @@ class Comparison:
     """
 
     run: dict[str, Any]
-    plan: Plan
+    plan: TrainingPlan
     measured: float
 
     @property
@@ -124,7 +124,7 @@ def compare(number: int, *, share: float | None = None) -> Comparison:
         device = replace(device, bandwidth=run["bandwidth"] * 1e9)
     cluster = Cluster(device=device, per_host=per_host, hosts=run.get("hosts", 1))
     length, precision = run["model"]["length"], run.get("precision", "bf16")
-    batch = Batch(positions=run["batch_tokens"], length=length, precision=precision)
+    batch = UpdateBatch(positions=run["batch_tokens"], length=length, precision=precision)
     costs = costs_of(number, NUMBER_BYTES[precision])
     kind, accumulate = run.get("checkpointing", "none"), run.get("accumulate")
     if "layout" in run:
@@ -137,7 +137,7 @@ def compare(number: int, *, share: float | None = None) -> Comparison:
             accumulate=accumulate or 1,
         )
     else:
-        question = Question(costs=costs, cluster=cluster, batch=batch, checkpointing=(kind,))
+        question = PlanQuestion(costs=costs, cluster=cluster, batch=batch, checkpointing=(kind,))
         plan = choose(question.plans())
     return Comparison(run, plan, measured_speed(run, cluster.devices))
 

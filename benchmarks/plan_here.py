@@ -32,7 +32,7 @@ from report import say, write_result
 from heedful import device as device_module
 from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster
 from heedful.apps.planning.device_catalogue import read_devices
-from heedful.apps.planning.estimates import Batch, Plan, estimate
+from heedful.apps.planning.estimates import TrainingPlan, UpdateBatch, estimate
 from heedful.apps.planning.layouts import Layout
 from heedful.apps.planning.model_costs import model_costs
 from heedful.models.preset_files import preset_spec
@@ -82,7 +82,7 @@ def train(
     }
 
 
-def plan(preset: str, precision: Any, processes: int, positions: float) -> Plan:
+def plan(preset: str, precision: Any, processes: int, positions: float) -> TrainingPlan:
     """Return the plan for updates of so many positions."""
     with ExitStack() as stack:
         if processes == 1:
@@ -91,7 +91,7 @@ def plan(preset: str, precision: Any, processes: int, positions: float) -> Plan:
         spec = preset_spec(preset, PIECES)
         device, per_host = read_devices(f"{processes}xcpu", width=spec.width)
     costs = model_costs(spec, LENGTH, NUMBER_BYTES[precision])
-    batch = Batch(positions=round(positions), length=LENGTH, precision=precision)
+    batch = UpdateBatch(positions=round(positions), length=LENGTH, precision=precision)
     cluster = Cluster(device=device, per_host=per_host)
     return estimate(costs, cluster, batch, Layout(data=processes))
 

@@ -190,7 +190,7 @@ def model(rank: int, size: int, tokens: int, group: Any) -> tuple[dict[str, Any]
     from heedful.models.shape_to_spec import causal_lm_spec
     from heedful.nn.attention.masks import Causal, Window
     from heedful.train.context_parallel import context_parallel
-    from heedful.train.objective import CausalLMObjective, Context
+    from heedful.train.objective import CausalLMObjective, LossContext
 
     shape = TranslatorShape(
         width=256,
@@ -216,7 +216,7 @@ def model(rank: int, size: int, tokens: int, group: Any) -> tuple[dict[str, Any]
     )
     start = time.perf_counter()
     with contextlib.nullcontext() if group is None else context_parallel(group):
-        loss = CausalLMObjective(0.1).loss(made, batch, Context(1)).loss_sum
+        loss = CausalLMObjective(0.1).loss(made, batch, LossContext(1)).loss_sum
         loss.backward()
     seconds = time.perf_counter() - start
     tensors = {name: each.grad for name, each in made.named_parameters()}

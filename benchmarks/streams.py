@@ -43,7 +43,7 @@ from tables import markdown_table
 from heedful.data.corpus_spec import SHARD_INDEX, CorpusSpec
 from heedful.events import Events
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.batch_source import Batch, Place, Source
+from heedful.train.batch_source import Batch, DataPosition, Source
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks import prepare_task
 
@@ -147,7 +147,7 @@ def processor_time() -> float:
 def read(work: Path, workers: int, seconds: float, tokenizers: TokenizerPair) -> dict[str, Any]:
     """Read on from the begin; the first block, for which everybody waits, is not counted."""
     source, _ = source_of(work, workers, tokenizers)
-    place = Place(0, 0)
+    place = DataPosition(0, 0)
     source.batch(*place)
     started, used = time.monotonic(), processor_time()
     pairs = tokens = batches = 0
@@ -201,7 +201,7 @@ def seek(work: Path) -> dict[str, Any]:
         found.close()
         if tenth not in (0, 9):  # reading on takes longer than finding
             continue
-        place = Place(0, number - 100)
+        place = DataPosition(0, number - 100)
         while place.batch < number:
             place = source.after(place)
         assert place.batch == number

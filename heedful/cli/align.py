@@ -23,7 +23,7 @@ from heedful.cli.text_io import (
 from heedful.errors import DataError
 
 if TYPE_CHECKING:
-    from heedful.inspect import Alignments, HeadChoice, Reading, Subject
+    from heedful.inspect import Alignments, HeadChoice, ModelInput, Subject
 
 Symmetry = Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"]
 
@@ -96,7 +96,7 @@ def align(
     )
 
 
-def _reversed(other: Subject, readings: list[Reading]) -> tuple[Subject, list[Reading]]:
+def _reversed(other: Subject, readings: list[ModelInput]) -> tuple[Subject, list[ModelInput]]:
     from heedful.inspect import read_all
 
     texts = [reading.target or "" for reading in readings]

@@ -15,7 +15,7 @@ from heedful.cli.text_io import read_lines, read_parallel
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import Bleu, Example, Reading, Subject
+    from heedful.inspect import AnsweredInput, Bleu, ModelInput, Subject
 
 _GROUP = Group("Corpus", sort_key=20)
 _BLEU = Group("BLEU", sort_key=30)
@@ -84,7 +84,7 @@ class Corpus:
         sources, targets = read_parallel(self.source, self.target)
         return sources[: self.limit], targets[: self.limit]
 
-    def readings(self, subject: Subject) -> list[Reading]:
+    def readings(self, subject: Subject) -> list[ModelInput]:
         """The model's input; a translator without a target reads its own translations."""
         from heedful.inspect import read_all
 
@@ -92,7 +92,7 @@ class Corpus:
             return read_all(subject, *self.pairs(subject))
         return [example.reading for example in self.examples(subject)]
 
-    def examples(self, subject: Subject) -> list[Example]:
+    def examples(self, subject: Subject) -> list[AnsweredInput]:
         """The texts with their labels or references.
 
         Raises:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.evaluation.encoder_scores import Columns, evaluate_encoder
+from heedful.cli.evaluation.encoder_scores import TagColumns, evaluate_encoder
 from heedful.cli.evaluation.length_table import WHOLE, LengthFlags, Translations
 from heedful.cli.evaluation.text_measures import (
     NO_TEXT,
     UNSTRETCHED,
-    Rotary,
+    StretchedRotary,
     TextFlags,
     measure_text,
 )
@@ -106,7 +106,7 @@ def evaluate(
     ] = None,
     lengths: LengthFlags = WHOLE,
     language: TextFlags = NO_TEXT,
-    rotary: Rotary = UNSTRETCHED,
+    rotary: StretchedRotary = UNSTRETCHED,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -145,7 +145,7 @@ def evaluate(
     lengths.check(source, chart)
     if data is not None:
         flags = {"system": str(system), "data": str(data), **running.plain()}
-        columns = Columns(word_column, tag_column)
+        columns = TagColumns(word_column, tag_column)
         evaluate_encoder(system, data, columns, running, Report("evaluate", output, flags))
         return
     _check_references(reference, output_file, samples)

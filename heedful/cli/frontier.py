@@ -17,7 +17,7 @@ from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.comparison.frontier_results import Frontier
-    from heedful.apps.comparison.frontier_rounds import Grid, Task
+    from heedful.apps.comparison.frontier_rounds import Grid, MeasuredTask
 
 _GRID = Group("Settings to measure", sort_key=10)
 _MANY = {"consume_multiple": True, "negative": (), "show_default": False}
@@ -53,7 +53,7 @@ class GridFlags:
         Parameter(help="Threads (OMP_NUM_THREADS). [default: 1 and all cores]", **_MANY),
     ] = ()
 
-    def grid(self, task: Task) -> Grid:
+    def grid(self, task: MeasuredTask) -> Grid:
         """Return the combinations; what was left open follows from the model and the machine.
 
         Raises:
@@ -122,10 +122,10 @@ def frontier(
     if wrong := [name for name, value in limits.items() if value <= 0]:
         raise UserError("It must be positive", where=f"--{wrong[0]}")
     from heedful.apps.comparison.frontier_results import Frontier
-    from heedful.apps.comparison.frontier_rounds import Task, measure, read_measurements
+    from heedful.apps.comparison.frontier_rounds import MeasuredTask, measure, read_measurements
 
     texts, references = read_parallel(source, reference)
-    task = Task.of(
+    task = MeasuredTask.of(
         str(model), texts, references, lines=lines, alone=alone, shortlist=grid.shortlist_file
     )
     settings = grid.grid(task).settings()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import Parameter
 
 import heedful
-from heedful.cli.evaluation.text_measures import UNSTRETCHED, Rotary
+from heedful.cli.evaluation.text_measures import UNSTRETCHED, StretchedRotary
 from heedful.cli.flags import (
     DeviceFlag,
     ModelPath,
@@ -79,7 +79,7 @@ def generate(
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: Annotated[int | None, Parameter(help="Prompts in a batch.")] = None,
-    rotary: Rotary = UNSTRETCHED,
+    rotary: StretchedRotary = UNSTRETCHED,
     output: Output = PLAIN,
 ) -> None:
     """Continue text with a language model.

@@ -14,7 +14,7 @@ from heedful.cli.text_io import PLAIN, Output, Report, print_json, refuse_existi
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import Bound, Effect, HeadMeasures, Measures, Pruning, Reading, Subject
+    from heedful.inspect import Bound, Effect, HeadMeasures, Measures, ModelInput, Pruning, Subject
 
 
 Part = Literal["encoder", "decoder", "cross"]
@@ -67,7 +67,7 @@ def heads(
     report.finish({**facts, "parts": [each.plain() for each in results]}, summary=False)
 
 
-def _measure_part(subject: Subject, readings: list[Reading], part: Part) -> Measures:
+def _measure_part(subject: Subject, readings: list[ModelInput], part: Part) -> Measures:
     from heedful.inspect import align_words, measure
 
     if part != "cross":

@@ -14,7 +14,7 @@ from heedful.cli.text_io import PLAIN, Output, Report, print_json, refuse_missin
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import AttentionMap, Reading, Subject
+    from heedful.inspect import AttentionMap, ModelInput, Subject
 
 View = Literal["matrix", "heads", "lines"]
 
@@ -117,7 +117,7 @@ def inspect(
     report.finish({"tokens": reading.length}, summary=False)
 
 
-def _read(subject: Subject, text: str, target: str | None, more: int | None) -> Reading:
+def _read(subject: Subject, text: str, target: str | None, more: int | None) -> ModelInput:
     from heedful.inspect import read
     from heedful.search.search_settings import GenerationSettings
 
@@ -132,7 +132,7 @@ def _read(subject: Subject, text: str, target: str | None, more: int | None) -> 
 
 def _attention(
     subject: Subject,
-    reading: Reading,
+    reading: ModelInput,
     part: Literal["encoder", "decoder", "cross"] | None,
     layers: tuple[int, ...],
     heads: tuple[int, ...],
@@ -142,7 +142,7 @@ def _attention(
     return attention(subject, reading, part, layers=layers or None, heads=heads or None)
 
 
-def _shapes(subject: Subject, reading: Reading) -> dict[str, Any]:
+def _shapes(subject: Subject, reading: ModelInput) -> dict[str, Any]:
     from heedful.inspect import shapes, tensors
 
     by_address = shapes(subject.model, tensors(subject, [reading]))

@@ -11,31 +11,31 @@ from heedful.models.cost import human_bytes
 
 if TYPE_CHECKING:
     from heedful.apps.planning.cluster import Cluster
-    from heedful.apps.planning.estimates import Batch, Plan
+    from heedful.apps.planning.estimates import TrainingPlan, UpdateBatch
     from heedful.apps.planning.model_costs import ModelCosts
 
 _SECONDS_A_DAY = 86_400
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanAnswer:
     """The plans and the words and numbers about them."""
 
     costs: ModelCosts
     cluster: Cluster
-    batch: Batch
+    batch: UpdateBatch
     tokens: int | None
     price: float | None
-    plans: list[Plan]
-    chosen: Plan
+    plans: list[TrainingPlan]
+    chosen: TrainingPlan
 
-    def days(self, plan: Plan) -> float | None:
+    def days(self, plan: TrainingPlan) -> float | None:
         """Days to the tokens asked for."""
         if self.tokens is None:
             return None
         return self.tokens / plan.positions_per_second / _SECONDS_A_DAY
 
-    def money(self, plan: Plan) -> float | None:
+    def money(self, plan: TrainingPlan) -> float | None:
         """Their price."""
         days = self.days(plan)
         if days is None or self.price is None:
@@ -75,7 +75,7 @@ class Answer:
             "plans_in_all": len(self.plans),
         }
 
-    def _plan_facts(self, plan: Plan) -> dict[str, Any]:
+    def _plan_facts(self, plan: TrainingPlan) -> dict[str, Any]:
         return {
             **plan.layout._asdict(),
             "checkpointing": plan.checkpointing,
@@ -109,7 +109,7 @@ class Answer:
         self._show_plans(self.plans[:most])
         self._show_chosen()
 
-    def _show_plans(self, plans: list[Plan]) -> None:
+    def _show_plans(self, plans: list[TrainingPlan]) -> None:
         chosen = self.chosen
         if chosen not in plans:
             plans = [chosen, *plans]
@@ -134,7 +134,7 @@ class Answer:
             faint=[number for number, plan in enumerate(plans) if not plan.memory.fits],
         )
 
-    def _figure(self, plan: Plan, name: str) -> str:
+    def _figure(self, plan: TrainingPlan, name: str) -> str:
         """Return a cell of the table of plans."""
         cells = {
             "accumulate": str(plan.accumulate),

@@ -15,7 +15,7 @@ from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
     from heedful.apps.planning.cluster import Cluster
-    from heedful.apps.planning.estimates import Batch
+    from heedful.apps.planning.estimates import UpdateBatch
     from heedful.apps.planning.planned_settings import UsualWork
     from heedful.models.model_spec import ModelSpec
 
@@ -150,13 +150,13 @@ class WorkFlags:
         Parameter(help="Precision of products. [default: bf16 where the devices have it]"),
     ] = None
 
-    def batch(self, spec: ModelSpec, cluster: Cluster, settings: UsualWork) -> Batch:
+    def batch(self, spec: ModelSpec, cluster: Cluster, settings: UsualWork) -> UpdateBatch:
         """Return the texts of an update.
 
         Raises:
             ConfigError: when a number is not possible, or a text is longer than the model reads.
         """
-        from heedful.apps.planning.estimates import Batch
+        from heedful.apps.planning.estimates import UpdateBatch
 
         pairs = spec.reads == "pairs"
         usual = _PAIRS_LENGTH if pairs else getattr(spec, "max_length", None) or _TEXTS_LENGTH
@@ -182,7 +182,7 @@ class WorkFlags:
             )
         precision = self.precision or cluster.device.precision
         cluster.device.rate(precision)
-        return Batch(positions=positions, length=length, precision=precision)
+        return UpdateBatch(positions=positions, length=length, precision=precision)
 
 
 @Parameter(name="*", group=_LAYOUT)
@@ -242,8 +242,8 @@ def plan(
     from heedful.apps.planning.cluster import NUMBER_BYTES
     from heedful.apps.planning.model_costs import model_costs
     from heedful.apps.planning.planned_settings import UsualWork, read_settings
-    from heedful.apps.planning.plans import CHECKPOINTING, Question, choose
-    from heedful.cli.plan_tables import Answer
+    from heedful.apps.planning.plans import CHECKPOINTING, PlanQuestion, choose
+    from heedful.cli.plan_tables import PlanAnswer
 
     report = Report("plan", output, {"spec": spec, **_given(devices, work, layout)})
     if Path(spec).suffix == ".toml":
@@ -261,14 +261,14 @@ def plan(
         )
     costs = model_costs(model, batch.length, NUMBER_BYTES[batch.precision])
     kinds = CHECKPOINTING if layout.checkpointing is None else (layout.checkpointing,)
-    plans = Question(
+    plans = PlanQuestion(
         costs=costs,
         cluster=cluster,
         batch=batch,
         checkpointing=kinds,
         accumulate=layout.accumulate,
     ).plans()
-    answer = Answer(costs, cluster, batch, tokens, devices.price, plans, choose(plans))
+    answer = PlanAnswer(costs, cluster, batch, tokens, devices.price, plans, choose(plans))
     if not output.json:
         answer.show(spec, None if all else _SHOWN)
     report.finish(answer.facts(None if all else _SHOWN))

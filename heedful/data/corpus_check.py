@@ -17,7 +17,7 @@ from heedful.data.corpus_spec import DataSpec
 from heedful.data.encoded_pairs import (
     EncodedCorpus,
     EncodedPairs,
-    Selection,
+    PairSelection,
     epoch_batches,
     select_pairs,
 )
@@ -162,7 +162,7 @@ def check_corpora(
 
 
 def _role_reports(
-    pairs: EncodedPairs, selection: Selection, role: Role, train: EncodedPairs | None
+    pairs: EncodedPairs, selection: PairSelection, role: Role, train: EncodedPairs | None
 ) -> list[CorpusReport]:
     """Reports on the corpora of one role; validation should not overlap with `train`."""
     total = len(pairs)
@@ -241,7 +241,7 @@ def _refuse_nothing_left(reports: list[CorpusReport]) -> None:
 
 
 def _batch_report(
-    pairs: EncodedPairs, selection: Selection, spec: DataSpec, seed: int
+    pairs: EncodedPairs, selection: PairSelection, spec: DataSpec, seed: int
 ) -> BatchReport:
     batches = epoch_batches(pairs, selection, spec, seed=seed, epoch=0)
     positions = real = shown = 0

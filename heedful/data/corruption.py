@@ -15,7 +15,7 @@ import torch
 
 from heedful.data.batch_plan import shuffle, uniform
 from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, pair_batch, source_tensors
-from heedful.data.encoded_texts import EncodedTexts, Rows, frame_size
+from heedful.data.encoded_texts import EncodedTexts, TokenRows, frame_size
 from heedful.errors import ConfigError
 from heedful.text.pretokenization import MARK
 from heedful.text.tokenizer import TextTokenizer
@@ -214,11 +214,11 @@ class CorruptedRows:
         self.tokenizers = tokenizers
         self.longest = int(self._sizes(np.array([most_pieces]))[0])
 
-    def sizes(self, rows: Rows) -> Ids:
+    def sizes(self, rows: TokenRows) -> Ids:
         """The most tokens [N] of each row's source or target, special ones counted."""
         return self._sizes(rows.counts)
 
-    def batch(self, texts: EncodedTexts, rows: Rows, seed: int, epoch: int) -> PairBatch:
+    def batch(self, texts: EncodedTexts, rows: TokenRows, seed: int, epoch: int) -> PairBatch:
         """Sources and targets of rows, a function of all arguments."""
         starts = rows.starts.tolist()
         pairs = [
@@ -435,7 +435,7 @@ def word_edges(tokenizer: TextTokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDA
 
 def masked_batch(
     texts: EncodedTexts,
-    rows: Rows,
+    rows: TokenRows,
     masking: Masking,
     tokenizer: TextTokenizer,
     *,

@@ -175,7 +175,7 @@ class EncodedPairs:
 
 
 @dataclass(frozen=True)
-class Selection:
+class PairSelection:
     """The pairs to use and those left out.
 
     Args:
@@ -187,7 +187,7 @@ class Selection:
     left_out: dict[Reason, Indices]
 
 
-def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> Selection:
+def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> PairSelection:
     """Leave out pairs with an empty side, over-long ones, and lopsided ones if a limit is set.
 
     A side is too long past `spec.max_length` tokens, or when it alone would not fit a batch.
@@ -206,7 +206,7 @@ def select_rows(
     source_empty: Mask,
     target_empty: Mask,
     spec: DataSpec,
-) -> Selection:
+) -> PairSelection:
     """Leave out pairs as `select_pairs` does.
 
     Args:
@@ -232,7 +232,7 @@ def select_rows(
     for reason, fails in tests.items():
         left_out[reason] = np.flatnonzero(fails & remaining)
         remaining &= ~fails
-    return Selection(np.flatnonzero(remaining), left_out)
+    return PairSelection(np.flatnonzero(remaining), left_out)
 
 
 def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
@@ -243,7 +243,7 @@ def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
 
 
 def epoch_batches(
-    pairs: EncodedPairs, selection: Selection, spec: DataSpec, *, seed: int, epoch: int
+    pairs: EncodedPairs, selection: PairSelection, spec: DataSpec, *, seed: int, epoch: int
 ) -> list[Indices]:
     """The pair numbers of every batch of an epoch, in the order of training; see `plan_pairs`.
 

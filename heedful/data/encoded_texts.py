@@ -216,7 +216,7 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """Rows of pieces of a stream.
 
     Args:
@@ -237,9 +237,9 @@ class Rows:
         """Tokens of each row [N], its frame counted."""
         return self.counts + self.frame
 
-    def take(self, indices: Sequence[int] | Indices) -> Rows:
+    def take(self, indices: Sequence[int] | Indices) -> TokenRows:
         """Some of the rows, by their numbers."""
-        return Rows(self.starts[indices], self.counts[indices], self.frame)
+        return TokenRows(self.starts[indices], self.counts[indices], self.frame)
 
     def pieces(self, texts: EncodedTexts) -> list[npt.NDArray[np.int64]]:
         """The ids of each row's pieces, without the frame."""
@@ -258,7 +258,7 @@ def frame_size(tokenizer: TextTokenizer) -> int:
 
 def cut_texts(
     texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int, *, seed: int, epoch: int
-) -> Rows:
+) -> TokenRows:
     """Cut every text into rows without overlap; no piece is left out.
 
     A text that needs several rows is cut elsewhere in each epoch: its first row may be shorter.
@@ -283,10 +283,10 @@ def cut_texts(
     number = np.arange(len(text)) - np.repeat(np.cumsum(per_text) - per_text, per_text)
     low = np.maximum(number * room - lead[text], 0)
     high = np.minimum((number + 1) * room - lead[text], pieces[text])
-    return Rows(begins[text] + low, high - low, frame_size(tokenizer))
+    return TokenRows(begins[text] + low, high - low, frame_size(tokenizer))
 
 
-def first_rows(texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int) -> Rows:
+def first_rows(texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int) -> TokenRows:
     """One row for every text; what goes past `max_length` tokens is left out.
 
     Raises:
@@ -294,7 +294,7 @@ def first_rows(texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int) -
     """
     room = _room(tokenizer, max_length)
     begins, pieces = texts.pieces
-    return Rows(begins, np.minimum(pieces, room), frame_size(tokenizer))
+    return TokenRows(begins, np.minimum(pieces, room), frame_size(tokenizer))
 
 
 def _room(tokenizer: TextTokenizer, max_length: int) -> int:
@@ -321,7 +321,7 @@ class LabelledRows:
     """
 
     texts: EncodedTexts
-    rows: Rows
+    rows: TokenRows
     labels: Indices
     tokenizer: TextTokenizer
 

@@ -23,7 +23,7 @@ EventKind = Literal["note_on", "note_off", "time_shift"]
 
 
 @dataclass(frozen=True, order=True)
-class Note:
+class MusicNote:
     """A note.
 
     Args:
@@ -84,7 +84,7 @@ class Event:
         return cls("time_shift", id - 2 * PITCHES + 1)
 
 
-def encode_notes(notes: Iterable[Note]) -> list[Event]:
+def encode_notes(notes: Iterable[MusicNote]) -> list[Event]:
     """Return the events of some notes; at the same time notes end before others begin, low first.
 
     Raises:
@@ -116,14 +116,14 @@ def encode_notes(notes: Iterable[Note]) -> list[Event]:
     return events
 
 
-def decode_events(events: Sequence[Event]) -> list[Note]:
+def decode_events(events: Sequence[Event]) -> list[MusicNote]:
     """Return the notes of some events, by their starts, low ones first.
 
     Raises:
         DataError: naming the event that begins a note which sounds, ends one which does not, or
             the note that never ends.
     """
-    notes: list[Note] = []
+    notes: list[MusicNote] = []
     started: dict[int, int] = {}
     now = 0
     for place, event in enumerate(events):
@@ -135,7 +135,7 @@ def decode_events(events: Sequence[Event]) -> list[Note]:
         elif event.kind == "note_on":
             started[event.value] = now
         else:
-            notes.append(Note(started.pop(event.value), event.value, now))
+            notes.append(MusicNote(started.pop(event.value), event.value, now))
     if started:
         raise DataError(
             f"Pitch {min(started)} never ends",

@@ -28,7 +28,7 @@ _REPORT_EVERY = 1000
 Progress = Callable[[int, int | None], None]
 
 
-class Example(NamedTuple):
+class ShardExample(NamedTuple):
     """An example to be written.
 
     Args:
@@ -105,7 +105,7 @@ def _write(folder: Path, number: int, lines: Sequence[bytes], text_bytes: int) -
     )
 
 
-def _line_of(example: Example) -> tuple[bytes, int]:
+def _line_of(example: ShardExample) -> tuple[bytes, int]:
     """The line of an example, and the bytes of its texts."""
     try:
         size = sum(len(text.encode()) for text in example.texts.values())
@@ -118,13 +118,13 @@ def _line_of(example: Example) -> tuple[bytes, int]:
     return json.dumps(example.texts, ensure_ascii=False).encode() + b"\n", size
 
 
-def _examples(specs: Sequence[CorpusSpec], unit: Unit | None) -> Iterator[Example]:
+def _examples(specs: Sequence[CorpusSpec], unit: Unit | None) -> Iterator[ShardExample]:
     for spec in specs:
         if unit is None:
             reader = CorpusReader(spec)
             for line, source, target in reader:
                 where = line_name(spec, line)
-                yield Example({"source": source, "target": target}, where, *reader.progress)
+                yield ShardExample({"source": source, "target": target}, where, *reader.progress)
         else:
             documents = document_reader(spec, unit)
             file = TextFile(documents.path)
@@ -133,4 +133,4 @@ def _examples(specs: Sequence[CorpusSpec], unit: Unit | None) -> Iterator[Exampl
             for document in documents:
                 done += len(document.text)
                 where = f"{documents.path}:{document.line}"
-                yield Example({"text": document.text}, where, done, total)
+                yield ShardExample({"text": document.text}, where, done, total)

@@ -25,14 +25,14 @@ _COLUMNS_REMEDY = "Each line must be a text, a tab and its label"
 _LABELLED_REMEDY = 'Each line must be an object like {"text": "…", "label": "…"}'
 
 
-class Document(NamedTuple):
+class CorpusDocument(NamedTuple):
     """One text and the number of the line it begins at, counted from 1."""
 
     line: int
     text: str
 
 
-class Example(NamedTuple):
+class LabelledText(NamedTuple):
     """One text, its label, and the number of its line, counted from 1."""
 
     line: int
@@ -48,7 +48,7 @@ class TextReader(Protocol):
         """The file."""
         ...
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[CorpusDocument]:
         """The texts, read anew each time."""
         ...
 
@@ -68,7 +68,7 @@ class DocumentReader(CorpusFile):
 
     unit: Unit
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[CorpusDocument]:
         """The texts.
 
         Raises:
@@ -80,14 +80,14 @@ class DocumentReader(CorpusFile):
     def content_hash(self) -> str:
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
-    def _read(self) -> Iterator[Document]:
+    def _read(self) -> Iterator[CorpusDocument]:
         file = TextFile(self.path)
         if self.is_jsonl:
             for line in file:
-                yield Document(file.lines, json_text(line, f"{self.path}:{file.lines}"))
+                yield CorpusDocument(file.lines, json_text(line, f"{self.path}:{file.lines}"))
         elif self.unit == "line":
             for line in file:
-                yield Document(file.lines, line)
+                yield CorpusDocument(file.lines, line)
         else:
             yield from _gathered(file, at_empty=self.unit == "paragraph")
 
@@ -100,22 +100,22 @@ class LabelledReader(CorpusFile):
         path: `.tsv` or `.jsonl`, plain or gzip.
     """
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[LabelledText]:
         """The texts with their labels.
 
         Raises:
             DataError: naming file and line, for what is not a text and a label.
         """
         for number, where, line in self.filled_lines():
-            yield Example(number, *(_from_object if self.is_jsonl else _split)(line, where))
+            yield LabelledText(number, *(_from_object if self.is_jsonl else _split)(line, where))
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[CorpusDocument]:
         """The texts alone.
 
         Raises:
             DataError: as `examples`, or when there is no text.
         """
-        texts = (Document(line, text) for line, text, _ in self.examples())
+        texts = (CorpusDocument(line, text) for line, text, _ in self.examples())
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
@@ -147,14 +147,14 @@ def labelled_reader(spec: CorpusSpec) -> LabelledReader:
     return LabelledReader(Path(spec.file))
 
 
-def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[Document]:
+def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[CorpusDocument]:
     """Lines joined to texts that end at empty lines, or at the end of the file only."""
     lines: list[str] = []
     first = 1
     for line in file:
         if at_empty and not line.strip():
             if lines:
-                yield Document(first, "\n".join(lines))
+                yield CorpusDocument(first, "\n".join(lines))
             lines = []
             continue
         if not lines:
@@ -162,7 +162,7 @@ def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[Document]:
         lines.append(line)
     if lines:
         # A file's last line ends like the others.
-        yield Document(first, "\n".join(lines) + ("" if at_empty else "\n"))
+        yield CorpusDocument(first, "\n".join(lines) + ("" if at_empty else "\n"))
 
 
 def json_text(line: str, where: str) -> str:

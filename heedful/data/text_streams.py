@@ -52,13 +52,13 @@ class Streams:
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
         return cls.cut(tokens, length, rows, epoch_shift(bits, tokens, length, epoch))
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[StreamSegment]:
         """Return the segments of all streams, in the order of reading."""
         longest = int((self.stops - self.starts).max())
-        return [Segment(self, number) for number in range(-(-longest // self.length))]
+        return [StreamSegment(self, number) for number in range(-(-longest // self.length))]
 
 
-class Segment(NamedTuple):
+class StreamSegment(NamedTuple):
     """A segment of each of several streams.
 
     Args:
@@ -70,7 +70,7 @@ class Segment(NamedTuple):
     number: int
 
 
-def make_segments(texts: EncodedTexts, segment: Segment) -> SegmentBatch:
+def make_segments(texts: EncodedTexts, segment: StreamSegment) -> SegmentBatch:
     """Put a segment of each stream side by side.
 
     A stream that begins within a text is read from the begin token on, in place of its first token,

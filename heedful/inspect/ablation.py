@@ -20,12 +20,12 @@ from heedful.engines.inference.engine_parts import computed_by_definition
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect.readings import (
     BATCH_TOKENS,
-    Reading,
+    ModelInput,
     batches,
     stack_positions,
     tensors,
 )
-from heedful.inspect.subject import Subject, SubLayer, heads_of, inference, run, sublayers
+from heedful.inspect.subject import InspectedSubLayer, Subject, heads_of, inference, run, sublayers
 from heedful.nn.capture import Capture, address_pattern
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _parts_of_stack(model: AnyModel, name: str) -> Iterator[ModelPart]:
         yield ModelPart(f"{name}.norm", "norm", stack, "final_norm")
 
 
-def _position_places(sublayer: SubLayer) -> list[tuple[nn.Module, str]]:
+def _position_places(sublayer: InspectedSubLayer) -> list[tuple[nn.Module, str]]:
     """Return the attributes of a self-attention that depend on positions."""
     module, names = sublayer.module, ("rotary", "position_bias")
     if sublayer.is_cross:
@@ -142,7 +142,7 @@ def _position_places(sublayer: SubLayer) -> list[tuple[nn.Module, str]]:
 
 
 def _parts_of_sublayer(
-    block: Any, name: str, sublayer: SubLayer, place: str, like: Tensor
+    block: Any, name: str, sublayer: InspectedSubLayer, place: str, like: Tensor
 ) -> Iterator[ModelPart]:
     if not sublayer.has_output_map:
         yield ModelPart(place, "sub-layer", block, sublayer.name, True, like=like)
@@ -232,7 +232,7 @@ def set_attributes(changes: Sequence[Change]) -> Iterator[None]:
 
 
 def mean_outputs(
-    subject: Subject, readings: Sequence[Reading], *, batch_tokens: int = BATCH_TOKENS
+    subject: Subject, readings: Sequence[ModelInput], *, batch_tokens: int = BATCH_TOKENS
 ) -> dict[str, Tensor]:
     """Compute the mean output of every part that `ablated` can replace by its mean.
 

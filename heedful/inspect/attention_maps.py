@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, ModelError
-from heedful.inspect.readings import Reading, Tokens, tensors
-from heedful.inspect.subject import Result, Subject, SubLayer, array, run, stack_of, sublayers
+from heedful.inspect.readings import ModelInput, StackTokens, tensors
+from heedful.inspect.subject import (
+    InspectedSubLayer,
+    Result,
+    Subject,
+    array,
+    run,
+    stack_of,
+    sublayers,
+)
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 from heedful.search.alignment import Alignment, draw_alignment
@@ -63,7 +71,7 @@ class AttentionMap(Result):
 
 def attention(
     subject: Subject,
-    reading: Reading,
+    reading: ModelInput,
     part: AttentionPart | None = None,
     *,
     layers: Sequence[int] | None = None,
@@ -129,7 +137,7 @@ def usual_part(model: AnyModel) -> AttentionPart:
     return parts[-1]
 
 
-def attentions(model: AnyModel, part: AttentionPart) -> dict[str, SubLayer]:
+def attentions(model: AnyModel, part: AttentionPart) -> dict[str, InspectedSubLayer]:
     """Return the attention of each layer by its address, such as `decoder.3.cross`.
 
     Linear attention is among them: its weights are defined, though it never computes them.
@@ -152,12 +160,12 @@ def attentions(model: AnyModel, part: AttentionPart) -> dict[str, SubLayer]:
     return modules
 
 
-def num_heads(layers: dict[str, SubLayer]) -> int:
+def num_heads(layers: dict[str, InspectedSubLayer]) -> int:
     """Return the number of heads of a layer, from `attentions`; the most where they differ."""
     return max(int(layer.module.num_heads) for layer in layers.values())
 
 
-def _layers(model: AnyModel, part: AttentionPart) -> dict[str, SubLayer]:
+def _layers(model: AnyModel, part: AttentionPart) -> dict[str, InspectedSubLayer]:
     cross = part == "cross"
     stack = "decoder" if cross else part
     if stack not in model.stacks():
@@ -184,7 +192,7 @@ def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ..
     return tuple(visible)
 
 
-def rows_and_columns(reading: Reading, part: AttentionPart) -> tuple[Tokens, Tokens]:
+def rows_and_columns(reading: ModelInput, part: AttentionPart) -> tuple[StackTokens, StackTokens]:
     """Return the tokens of a part's rows and columns."""
     if part == "cross":
         assert reading.predicted is not None
@@ -349,7 +357,7 @@ class AttentionSteps:
 
 
 def attention_steps(
-    subject: Subject, reading: Reading, part: AttentionPart, *, layer: int, head: int, row: int
+    subject: Subject, reading: ModelInput, part: AttentionPart, *, layer: int, head: int, row: int
 ) -> AttentionSteps:
     """Follow one query of one head.
 

@@ -10,8 +10,8 @@ import numpy as np
 from torch import nn
 
 from heedful.inspect.attention_maps import choose_layer
-from heedful.inspect.readings import Reading, tensors
-from heedful.inspect.subject import Result, Subject, SubLayer, capture, stack_of, sublayers
+from heedful.inspect.readings import ModelInput, tensors
+from heedful.inspect.subject import InspectedSubLayer, Result, Subject, capture, stack_of, sublayers
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec
 from heedful.nn.mixer_spec import LinearAttentionSpec
@@ -89,7 +89,7 @@ class BlockFlow(Result):
 
 
 def block_flow(
-    subject: Subject, reading: Reading, stack: str | None = None, layer: int = -1
+    subject: Subject, reading: ModelInput, stack: str | None = None, layer: int = -1
 ) -> BlockFlow:
     """Follow an input through a block.
 
@@ -199,7 +199,7 @@ class _Plan:
         """Add a tensor that is the stream itself."""
         return self.add(key, role, reads, about, address, on_stream=True)
 
-    def enter(self, name: str, sublayer: SubLayer) -> str:
+    def enter(self, name: str, sublayer: InspectedSubLayer) -> str:
         """Return the key of a sub-layer's input: the stream, or the norm of the stream."""
         if sublayer.norm is None or sublayer.norms_sum:
             return self.stream
@@ -210,7 +210,7 @@ class _Plan:
         address = f"{self.place}.{name}.input"
         return self.add(f"{name}.norm", "norm", (self.stream,), about, address)
 
-    def leave(self, name: str, sublayer: SubLayer) -> None:
+    def leave(self, name: str, sublayer: InspectedSubLayer) -> None:
         """Add the residual sum, and the norm after it where norms come last."""
         address = f"{self.place}.{name}"
         reads: tuple[str, ...] = (f"{name}.output",)
@@ -226,7 +226,11 @@ class _Plan:
             )
 
     def attention(
-        self, name: str, sublayer: SubLayer, spec: AttentionSpec | LinearAttentionSpec, source: str
+        self,
+        name: str,
+        sublayer: InspectedSubLayer,
+        spec: AttentionSpec | LinearAttentionSpec,
+        source: str,
     ) -> tuple[str, str]:
         """Add the tensors of an attention whose queries come from `source`.
 
@@ -281,7 +285,7 @@ class _Plan:
             return context, f"The output of the recurrent layers. {spec.headline()}"
         return context, f"The mean through one matrix. {spec.headline()}"
 
-    def scores(self, name: str, sublayer: SubLayer, reads: list[str]) -> str:
+    def scores(self, name: str, sublayer: InspectedSubLayer, reads: list[str]) -> str:
         """Add the scores of an attention with softmax, and their bias."""
         module: Any = sublayer.module
         shared = None if sublayer.is_cross else self.stack.position_bias

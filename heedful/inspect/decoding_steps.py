@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect.attention_maps import visible_positions
-from heedful.inspect.readings import LONGEST, Reading, Tokens, read, tensors
+from heedful.inspect.readings import LONGEST, ModelInput, StackTokens, read, tensors
 from heedful.inspect.subject import Subject, array, inference, sublayers
 from heedful.pipelines.streamed_text import RunningText
 from heedful.search.constraints import Constraints, Moment, build_constraints
@@ -71,7 +71,7 @@ class NextToken:
         memory_bytes: keys and values of the source, which do not grow.
     """
 
-    reading: Reading
+    reading: ModelInput
     text: str
     chosen_scores: tuple[float, ...]
     logits: np.ndarray
@@ -290,11 +290,11 @@ class _Writer:
         """Return the ids that the decoder has read once these were chosen."""
         return (*self.begun.tokens("decoder").ids, *chosen)
 
-    def reading_of(self, chosen: Sequence[int]) -> Reading:
+    def reading_of(self, chosen: Sequence[int]) -> ModelInput:
         """Return them as a reading, with `?` for the next token."""
-        decoder = Tokens.of(self.tokenizer, self.read(chosen))
-        after = Tokens.of(self.tokenizer, chosen)
-        predicted = Tokens((*after.ids, -1), (*after.pieces, "?"), (*after.special, True))
+        decoder = StackTokens.of(self.tokenizer, self.read(chosen))
+        after = StackTokens.of(self.tokenizer, chosen)
+        predicted = StackTokens((*after.ids, -1), (*after.pieces, "?"), (*after.special, True))
         return replace(
             self.begun,
             target=self.text(chosen),

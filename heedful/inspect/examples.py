@@ -17,8 +17,8 @@ from heedful.data.corruption import Masking
 from heedful.data.text_corpus import TaggedSentence
 from heedful.errors import DataError, ModelError, suggest
 from heedful.inspect.readings import (
-    Reading,
-    Tokens,
+    ModelInput,
+    StackTokens,
     batches,
     read_all,
     see,
@@ -36,7 +36,7 @@ HIDDEN_SHARE = 0.15
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
+class AnsweredInput:
     """An input with its right answers.
 
     Args:
@@ -45,7 +45,7 @@ class Example:
             is none; one number where the answer is about the whole.
     """
 
-    reading: Reading
+    reading: ModelInput
     targets: tuple[int, ...]
 
     @property
@@ -81,7 +81,7 @@ class Answers:
 
 def examples_of_text(
     subject: Subject, texts: Sequence[str], targets: Sequence[str] | None = None
-) -> list[Example]:
+) -> list[AnsweredInput]:
     """Make examples of a model's own task.
 
     A translator predicts the targets, a language model each next token, a masked language model
@@ -115,11 +115,11 @@ def examples_of_text(
     if spec.predicts == "masked_token":
         return _masked(subject, readings)
     if spec.reads == "pairs":
-        return [Example(r, r.predicted.ids) for r in readings if r.predicted is not None]
-    return [Example(r, (*r.tokens("decoder").ids[1:], NO_TARGET)) for r in readings]
+        return [AnsweredInput(r, r.predicted.ids) for r in readings if r.predicted is not None]
+    return [AnsweredInput(r, (*r.tokens("decoder").ids[1:], NO_TARGET)) for r in readings]
 
 
-def examples_of_tags(subject: Subject, sentences: Sequence[TaggedSentence]) -> list[Example]:
+def examples_of_tags(subject: Subject, sentences: Sequence[TaggedSentence]) -> list[AnsweredInput]:
     """Make examples of a tagger: the tag of each word, at its first piece.
 
     Args:
@@ -143,14 +143,14 @@ def examples_of_tags(subject: Subject, sentences: Sequence[TaggedSentence]) -> l
         for place, tag in zip(places, sentence.tags, strict=True):
             if place is not None:
                 targets[item.first + place] = _number(tag, spec.class_names, number)
-        reading = Reading(" ".join(sentence.words), encoder=Tokens.of(tokenizer, item.ids))
-        examples.append(Example(reading, tuple(targets)))
+        reading = ModelInput(" ".join(sentence.words), encoder=StackTokens.of(tokenizer, item.ids))
+        examples.append(AnsweredInput(reading, tuple(targets)))
     return examples
 
 
 def examples_of_images(
     subject: Subject, images: Sequence[np.ndarray], labels: Sequence[str]
-) -> list[Example]:
+) -> list[AnsweredInput]:
     """Make examples of a classifier of images.
 
     Args:
@@ -168,7 +168,7 @@ def examples_of_images(
 
 def answer(
     subject: Subject,
-    examples: Sequence[Example],
+    examples: Sequence[AnsweredInput],
     *,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Answers:
@@ -195,7 +195,7 @@ def answer(
 
 def for_each_batch(
     subject: Subject,
-    examples: Sequence[Example],
+    examples: Sequence[AnsweredInput],
     after: Callable[[Sequence[int], Tensor, Tensor], None],
     *,
     before: Callable[[int], Any] = lambda size: None,
@@ -223,7 +223,7 @@ def for_each_batch(
             after(numbers, *_losses(subject, batch))
 
 
-def _losses(subject: Subject, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+def _losses(subject: Subject, examples: Sequence[AnsweredInput]) -> tuple[Tensor, Tensor]:
     """Losses [B] and numbers of right answers [B]."""
     readings = [example.reading for example in examples]
     inputs = tensors(subject, readings)
@@ -243,10 +243,12 @@ def _losses(subject: Subject, examples: Sequence[Example]) -> tuple[Tensor, Tens
 
 
 def _labelled(
-    readings: Sequence[Reading], labels: Sequence[str], names: Sequence[str]
-) -> list[Example]:
+    readings: Sequence[ModelInput], labels: Sequence[str], names: Sequence[str]
+) -> list[AnsweredInput]:
     numbers = [(_number(label, names, n),) for n, label in enumerate(labels, start=1)]
-    return [Example(reading, number) for reading, number in zip(readings, numbers, strict=True)]
+    return [
+        AnsweredInput(reading, number) for reading, number in zip(readings, numbers, strict=True)
+    ]
 
 
 def _number(label: str, names: Sequence[str], number: int) -> int:
@@ -259,7 +261,7 @@ def _number(label: str, names: Sequence[str], number: int) -> int:
     return names.index(label)
 
 
-def _masked(subject: Subject, readings: Sequence[Reading]) -> list[Example]:
+def _masked(subject: Subject, readings: Sequence[ModelInput]) -> list[AnsweredInput]:
     tokenizer = subject.source
     if tokenizer.mask is None:
         raise ModelError(
@@ -276,6 +278,8 @@ def _masked(subject: Subject, readings: Sequence[Reading]) -> list[Example]:
         targets = np.full(len(ids), NO_TARGET)
         targets[inner] = np.where(chosen, ids[inner], NO_TARGET)
         ids[inner] = masked
-        tokens = Tokens.of(tokenizer, ids.tolist())
-        examples.append(Example(Reading(reading.text, encoder=tokens), tuple(targets.tolist())))
+        tokens = StackTokens.of(tokenizer, ids.tolist())
+        examples.append(
+            AnsweredInput(ModelInput(reading.text, encoder=tokens), tuple(targets.tolist()))
+        )
     return examples

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heedful.errors import DataError
 from heedful.inspect.attention_maps import AttentionPart, attentions, rows_and_columns, usual_part
-from heedful.inspect.readings import BATCH_TOKENS, Reading, batches, stack_positions, tensors
+from heedful.inspect.readings import BATCH_TOKENS, ModelInput, batches, stack_positions, tensors
 from heedful.inspect.subject import Result, Subject, run
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
@@ -27,7 +27,7 @@ from heedful.search.alignment import token_words
 
 
 @dataclass(frozen=True)
-class Share(Result):
+class AttentionShare(Result):
     """The share of a head's attention on keys of some kind.
 
     Args:
@@ -58,7 +58,7 @@ class Share(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class BatchRows:
     """The rows of a batch, before any attention is known.
 
     Args:
@@ -92,7 +92,7 @@ class Tally:
         # Of each kind and head: shares, baselines, rows, and over sentences: number, means, squares
         self.shares = torch.zeros(6, len(self.kinds), num_heads, dtype=double)
 
-    def add(self, weights: Tensor, rows: Rows) -> None:
+    def add(self, weights: Tensor, rows: BatchRows) -> None:
         """Count a batch.
 
         Args:
@@ -143,7 +143,7 @@ class Tally:
         ).tolist()
         return entropy, largest, distance, offset, confidence
 
-    def share(self, kind: str, head: int) -> Share | None:
+    def share(self, kind: str, head: int) -> AttentionShare | None:
         """Return the share of a kind; None where no row sees a key of it."""
         total, base, rows, sentences, means, squares = self.shares[
             :, self.kinds.index(kind), head
@@ -154,7 +154,7 @@ class Tally:
         if sentences > 1:
             variance = max(0.0, squares - means**2 / sentences) / (sentences - 1)
             error = math.sqrt(variance / sentences)
-        return Share(total / rows, base / rows, error, int(rows), int(sentences))
+        return AttentionShare(total / rows, base / rows, error, int(rows), int(sentences))
 
 
 Links = Sequence[Collection[tuple[int, int]]]
@@ -186,7 +186,7 @@ MEANING: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Label(Result):
+class HeadLabel(Result):
     """A name for the pattern of a head.
 
     Args:
@@ -223,8 +223,8 @@ class HeadMeasures(Result):
     confidence: float
     distance: float | None
     offset: float | None
-    shares: Mapping[str, Share]
-    label: Label | None
+    shares: Mapping[str, AttentionShare]
+    label: HeadLabel | None
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Measures(Result):
 
 def measure(
     subject: Subject,
-    readings: Sequence[Reading],
+    readings: Sequence[ModelInput],
     part: AttentionPart | None = None,
     *,
     links: Links | None = None,
@@ -302,7 +302,9 @@ def measure(
     return Measures(part, len(readings), by_layer[0].rows, heads)
 
 
-def label_of(entropy: float, largest: float, shares: Mapping[str, Share]) -> Label | None:
+def label_of(
+    entropy: float, largest: float, shares: Mapping[str, AttentionShare]
+) -> HeadLabel | None:
     """Return the label of a head, if the evidence is strong.
 
     Args:
@@ -322,17 +324,17 @@ def label_of(entropy: float, largest: float, shares: Mapping[str, Share]) -> Lab
             f"{share.share:.2f} of attention is {MEANING[best]}, where even attention would give "
             f"{share.baseline:.2f} ({share.rows:,} rows of {share.sentences:,} sentences)"
         )
-        return Label(best, share.evidence, why)
+        return HeadLabel(best, share.evidence, why)
     if enough and largest >= _SPREAD and entropy >= BROAD * largest:
         why = f"entropy of {entropy:.2f} nats, where even attention would have {largest:.2f}"
-        return Label("broad", entropy / largest, why)
+        return HeadLabel("broad", entropy / largest, why)
     return None
 
 
 class _Tallies(Capture):
     """Adds the weights of each layer to its tally as they come, and keeps none."""
 
-    def __init__(self, tallies: Mapping[str, Tally], rows: Mapping[str, Rows]) -> None:
+    def __init__(self, tallies: Mapping[str, Tally], rows: Mapping[str, BatchRows]) -> None:
         super().__init__(tallies)
         self.tallies = tallies
         self.rows = rows
@@ -361,11 +363,11 @@ def _measures_of_head(layer: int, head: int, tally: Tally, part: AttentionPart) 
 
 def _rows(
     subject: Subject,
-    readings: Sequence[Reading],
+    readings: Sequence[ModelInput],
     inputs: Sequence[Tensor],
     part: AttentionPart,
     corpus: tuple[Sequence[str], Counter[int], Links | None],
-) -> dict[str, Rows]:
+) -> dict[str, BatchRows]:
     """Return visible keys, distances and kinds of keys of a batch by the address of the weights.
 
     Args:
@@ -401,7 +403,7 @@ def _rows(
     masks = torch.stack([(tests[kind]() & real).expand(shape) for kind in kinds], dim=1)
     offset = None if part == "cross" else (key - query).double()
     return {
-        f"{address}.weights": Rows(at.query >= 0, at.visible(layer.mask), offset, masks)
+        f"{address}.weights": BatchRows(at.query >= 0, at.visible(layer.mask), offset, masks)
         for address, layer in attentions(subject.model, part).items()
     }
 
@@ -411,7 +413,7 @@ def _padded(rows: Sequence[Sequence[int]], size: int, filler: int = 0) -> Tensor
 
 
 def _linked(
-    subject: Subject, readings: Sequence[Reading], links: Links, shape: tuple[int, int]
+    subject: Subject, readings: Sequence[ModelInput], links: Links, shape: tuple[int, int]
 ) -> Tensor:
     """Mark pairs of tokens that belong to aligned words [B, Lq, Lk]."""
     aligned = torch.zeros(len(readings), *shape, dtype=torch.bool)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError
-from heedful.inspect.readings import Reading, tensors
+from heedful.inspect.readings import ModelInput, tensors
 from heedful.inspect.subject import Result, Subject, evaluating, stack_of
 from heedful.models.shape import TranslatorShape
 from heedful.models.stack import Stack
@@ -319,7 +319,7 @@ def transformer_reach(
 
 def model_reach(
     subject: Subject,
-    readings: Sequence[Reading],
+    readings: Sequence[ModelInput],
     stack: str | None = None,
     *,
     directions: int = DIRECTIONS,
@@ -371,7 +371,7 @@ def _of_new(
     return Reach(name, np.stack(samples))
 
 
-def _of_reading(subject: Subject, reading: Reading, name: str, directions: Tensor) -> np.ndarray:
+def _of_reading(subject: Subject, reading: ModelInput, name: str, directions: Tensor) -> np.ndarray:
     """Norms [L] by distance, with one row of a batch for each direction."""
     inputs = [each.expand(len(directions), *each.shape[1:]) for each in tensors(subject, [reading])]
     capture = Capture([f"{name}.embedding", f"{name}.output"])

@@ -25,7 +25,7 @@ from heedful.inspect.ablation import (
     parts_matching,
     set_attributes,
 )
-from heedful.inspect.examples import Answers, Example, answer, for_each_batch
+from heedful.inspect.examples import AnsweredInput, Answers, answer, for_each_batch
 from heedful.inspect.readings import read_all
 from heedful.inspect.subject import Result, Subject, heads_of
 from heedful.models.head_pruning import without_heads
@@ -50,7 +50,7 @@ class Bleu:
     tokenize: str = "13a"
     lowercase: bool = False
 
-    def translate(self, subject: Subject, examples: Sequence[Example]) -> list[str]:
+    def translate(self, subject: Subject, examples: Sequence[AnsweredInput]) -> list[str]:
         """Translate a corpus.
 
         Raises:
@@ -61,11 +61,11 @@ class Bleu:
         texts = [example.reading.text for example in examples[: self.sentences]]
         return [reading.target or "" for reading in read_all(subject, texts, search=self.search)]
 
-    def references(self, examples: Sequence[Example]) -> list[str]:
+    def references(self, examples: Sequence[AnsweredInput]) -> list[str]:
         """Return the right translations."""
         return [example.reading.target or "" for example in examples[: self.sentences]]
 
-    def score(self, subject: Subject, examples: Sequence[Example]) -> float:
+    def score(self, subject: Subject, examples: Sequence[AnsweredInput]) -> float:
         """Return the BLEU of a corpus, from 0 to 100."""
         scores = corpus_scores(
             self.translate(subject, examples),
@@ -95,7 +95,7 @@ class Effect(Result):
 
 def effects(
     subject: Subject,
-    examples: Sequence[Example],
+    examples: Sequence[AnsweredInput],
     ablations: Sequence[str | Iterable[str]],
     how: AblationMode = "off",
     *,
@@ -222,7 +222,7 @@ class Pruning(Result):
         return last
 
 
-def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float]:
+def importance(subject: Subject, examples: Sequence[AnsweredInput]) -> dict[str, float]:
     """Compute the importance of each head: E |dL/dξ|, for a factor ξ = 1 on its output.
 
     One forward and backward pass over the corpus (Michel 2019, section 4.1); the expectation is
@@ -288,7 +288,7 @@ def by_importance(values: Mapping[str, float]) -> list[str]:
 
 def prune(
     subject: Subject,
-    examples: Sequence[Example],
+    examples: Sequence[AnsweredInput],
     method: Method = "greedy",
     *,
     heads_left: int = 0,
@@ -379,7 +379,7 @@ def _prunable(subject: Subject) -> list[str]:
 
 
 def _order(
-    subject: Subject, examples: Sequence[Example], method: Method, removed: Sequence[str]
+    subject: Subject, examples: Sequence[AnsweredInput], method: Method, removed: Sequence[str]
 ) -> Iterator[str]:
     everything = _prunable(subject)
     if method == "gradient":
@@ -392,7 +392,7 @@ def _order(
 
 
 def _point(
-    subject: Subject, examples: Sequence[Example], removed: Sequence[str], bleu: Bleu | None
+    subject: Subject, examples: Sequence[AnsweredInput], removed: Sequence[str], bleu: Bleu | None
 ) -> Point:
     count = len(_prunable(subject)) - len(removed)
     with ablated(subject.model, removed):

@@ -37,7 +37,7 @@ BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Tokens:
+class StackTokens:
     """The tokens that a stack reads.
 
     Args:
@@ -51,7 +51,7 @@ class Tokens:
     special: tuple[bool, ...]
 
     @classmethod
-    def of(cls, tokenizer: TextTokenizer, ids: Sequence[int]) -> Tokens:
+    def of(cls, tokenizer: TextTokenizer, ids: Sequence[int]) -> StackTokens:
         """Ids with their pieces."""
         silent = {tokenizer.pad, tokenizer.bos, tokenizer.eos}
         silent |= {*tokenizer.first, *tokenizer.last, *(tokenizer.between or ())}
@@ -62,7 +62,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ModelInput:
     """One input of a model.
 
     Args:
@@ -78,9 +78,9 @@ class Reading:
 
     text: str = ""
     target: str | None = None
-    encoder: Tokens | None = None
-    decoder: Tokens | None = None
-    predicted: Tokens | None = None
+    encoder: StackTokens | None = None
+    decoder: StackTokens | None = None
+    predicted: StackTokens | None = None
     second: int | None = None
     image: np.ndarray | None = None
 
@@ -94,9 +94,9 @@ class Reading:
         """`decoder` where there is one, else `encoder`."""
         return "encoder" if self.decoder is None else "decoder"
 
-    def tokens(self, stack: str) -> Tokens:
+    def tokens(self, stack: str) -> StackTokens:
         """Return the tokens of a stack that the model has."""
-        side: Tokens | None = getattr(self, stack)
+        side: StackTokens | None = getattr(self, stack)
         assert side is not None
         return side
 
@@ -107,7 +107,7 @@ def read(
     target: str | None = None,
     *,
     search: SearchSettings | None = None,
-) -> Reading:
+) -> ModelInput:
     """Encode a text as the model reads it.
 
     Args:
@@ -131,7 +131,7 @@ def read_all(
     targets: Sequence[str] | None = None,
     *,
     search: SearchSettings | None = None,
-) -> list[Reading]:
+) -> list[ModelInput]:
     """Encode several texts; see `read`.
 
     Raises:
@@ -151,7 +151,7 @@ def read_all(
     return _encoder_texts(subject, texts, targets)
 
 
-def see(subject: Subject, image: np.ndarray) -> Reading:
+def see(subject: Subject, image: np.ndarray) -> ModelInput:
     """Take an image as the model reads it.
 
     Args:
@@ -169,11 +169,11 @@ def see(subject: Subject, image: np.ndarray) -> Reading:
     whole = spec.num_states - len(names)
     pieces = ("[CLS]",) * whole + tuple(names)
     special = (True,) * whole + (False,) * len(names)
-    tokens = Tokens(tuple(range(len(pieces))), pieces, special)
-    return Reading(encoder=tokens, image=np.asarray(image, dtype=np.float32))
+    tokens = StackTokens(tuple(range(len(pieces))), pieces, special)
+    return ModelInput(encoder=tokens, image=np.asarray(image, dtype=np.float32))
 
 
-def tensors(subject: Subject, readings: Sequence[Reading]) -> tuple[Tensor, ...]:
+def tensors(subject: Subject, readings: Sequence[ModelInput]) -> tuple[Tensor, ...]:
     """Return the arguments of the model's `forward` for a batch, padded on the right."""
     first = readings[0]
     if first.image is not None:
@@ -190,7 +190,7 @@ def tensors(subject: Subject, readings: Sequence[Reading]) -> tuple[Tensor, ...]
     return tuple(tensor.to(subject.device) for tensor in inputs)
 
 
-def stack_positions(readings: Sequence[Reading], inputs: Sequence[Tensor], stack: str) -> Tensor:
+def stack_positions(readings: Sequence[ModelInput], inputs: Sequence[Tensor], stack: str) -> Tensor:
     """Positions [B, L] int64 of a stack's tokens, −1 for padding.
 
     Args:
@@ -205,7 +205,7 @@ def stack_positions(readings: Sequence[Reading], inputs: Sequence[Tensor], stack
     return inputs[3 if len(inputs) > 3 and stack == "decoder" else 1]
 
 
-def batches(readings: Sequence[Reading], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+def batches(readings: Sequence[ModelInput], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
     """Numbers of readings that go through a model together, of like length."""
     lengths = [reading.length for reading in readings]
     return plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=None)
@@ -216,7 +216,7 @@ def _pairs(
     texts: Sequence[str],
     targets: Sequence[str] | None,
     search: SearchSettings | None,
-) -> list[Reading]:
+) -> list[ModelInput]:
     source, target = subject.source, subject.target
     spec: Any = subject.model.spec
     lines = [_line(text, f"text {n}") for n, text in enumerate(texts, start=1)]
@@ -235,12 +235,12 @@ def _pairs(
             check_fits([spec], row, f"target {number}")
             _check_length(len(row), None, f"target {number}")
     return [
-        Reading(
+        ModelInput(
             text=line,
             target=translation,
-            encoder=Tokens.of(source, [*source.first, *before, *source.last]),
-            decoder=Tokens.of(target, [target.bos, *after]),
-            predicted=Tokens.of(target, [*after, target.eos]),
+            encoder=StackTokens.of(source, [*source.first, *before, *source.last]),
+            decoder=StackTokens.of(target, [target.bos, *after]),
+            predicted=StackTokens.of(target, [*after, target.eos]),
         )
         for line, translation, before, after in zip(
             lines, translations, source_ids, target_ids, strict=True
@@ -280,7 +280,7 @@ def _continued_texts(
     texts: Sequence[str],
     targets: Sequence[str] | None,
     search: SearchSettings | None,
-) -> list[Reading]:
+) -> list[ModelInput]:
     tokenizer = subject.source
     model: Any = subject.model
     bounds = (model.spec.max_length, model.spec.embedding.positions.max_length)
@@ -303,13 +303,13 @@ def _continued_texts(
         ids = [*row, *more]
         _check_length(len(ids), longest, f"text {number}")
         after = None if targets is None and search is None else tokenizer.decode(more)
-        readings.append(Reading(text=text, target=after, decoder=Tokens.of(tokenizer, ids)))
+        readings.append(ModelInput(text=text, target=after, decoder=StackTokens.of(tokenizer, ids)))
     return readings
 
 
 def _encoder_texts(
     subject: Subject, texts: Sequence[str], seconds: Sequence[str] | None
-) -> list[Reading]:
+) -> list[ModelInput]:
     tokenizer = subject.source
     spec: Any = subject.model.spec
     readings = []
@@ -322,8 +322,8 @@ def _encoder_texts(
         check_length(spec, item, where)
         _check_length(len(item.ids), None, where)
         both = text if second is None else f"{text}\t{second}"
-        tokens = Tokens.of(tokenizer, item.ids)
-        readings.append(Reading(text=both, encoder=tokens, second=item.second))
+        tokens = StackTokens.of(tokenizer, item.ids)
+        readings.append(ModelInput(text=both, encoder=tokens, second=item.second))
     return readings
 
 

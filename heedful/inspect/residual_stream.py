@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from heedful.engines.training.residual_norm import norm_parts
 from heedful.errors import ConfigError, ModelError
-from heedful.inspect.readings import Reading, tensors
+from heedful.inspect.readings import ModelInput, tensors
 from heedful.inspect.subject import (
+    InspectedSubLayer,
     Result,
     Subject,
-    SubLayer,
     array,
     inference,
     run,
@@ -82,7 +82,7 @@ class Contributions(Result):
 
 def contributions(
     subject: Subject,
-    reading: Reading,
+    reading: ModelInput,
     stack: str | None = None,
     *,
     tokens: Sequence[int] | None = None,
@@ -143,7 +143,7 @@ def contributions(
 
 
 def _split(
-    stack: Stack, places: Sequence[tuple[str, SubLayer]], values: dict[str, Tensor]
+    stack: Stack, places: Sequence[tuple[str, InspectedSubLayer]], values: dict[str, Tensor]
 ) -> Tensor:
     """Parts [parts, L, D] float64 of the stack's output."""
     stream = values["embedding"]
@@ -231,7 +231,7 @@ class Lens(Result):
     divergence: np.ndarray
 
 
-def lens(subject: Subject, reading: Reading, *, top: int = 5) -> Lens:
+def lens(subject: Subject, reading: ModelInput, *, top: int = 5) -> Lens:
     """Read predictions off every layer.
 
     Args:
@@ -260,7 +260,7 @@ def lens(subject: Subject, reading: Reading, *, top: int = 5) -> Lens:
     )
 
 
-def layer_logits(subject: Subject, reading: Reading) -> list[Callable[[], Tensor]]:
+def layer_logits(subject: Subject, reading: ModelInput) -> list[Callable[[], Tensor]]:
     """Scores [rows, V] of the embedding and of each layer, each computed when it is called.
 
     The last are the model's own.
@@ -283,7 +283,7 @@ def layer_logits(subject: Subject, reading: Reading) -> list[Callable[[], Tensor
 
 
 def _names(
-    subject: Subject, reading: Reading, size: int
+    subject: Subject, reading: ModelInput, size: int
 ) -> tuple[tuple[str, ...], int, Callable[[Sequence[int]], Sequence[str]]]:
     """Names of the rows, how many of `size` scores are predictions, and a function to name them."""
     if reading.image is not None:

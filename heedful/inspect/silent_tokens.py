@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.inspect.attention_maps import choose_layer
-from heedful.inspect.readings import Reading, stack_positions, tensors
+from heedful.inspect.readings import ModelInput, stack_positions, tensors
 from heedful.inspect.subject import Result, Subject, array, inference, run, stack_of
 from heedful.models.stack_spec import BlockSpec, SubLayerSpec
 from heedful.nn.capture import Capture
@@ -66,7 +66,7 @@ class Influence(Result):
 
 
 def influence(
-    subject: Subject, reading: Reading, stack: str | None = None, layer: int = -1
+    subject: Subject, reading: ModelInput, stack: str | None = None, layer: int = -1
 ) -> Influence:
     """Measure who hears whom in the mixer of a block.
 
@@ -104,7 +104,7 @@ def influence(
 
 
 def _outputs(
-    subject: Subject, reading: Reading, stack: str, address: str, part: Any
+    subject: Subject, reading: ModelInput, stack: str, address: str, part: Any
 ) -> Callable[[Tensor], Tensor]:
     """Return a function from the silent token of each row [B] to a mixer's outputs [B, L, D].
 

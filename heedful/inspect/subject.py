@@ -133,7 +133,7 @@ def stack_of(model: AnyModel, name: str) -> Stack:
     return stacks[name]
 
 
-class SubLayer(NamedTuple):
+class InspectedSubLayer(NamedTuple):
     """A sub-layer of a block.
 
     Args:
@@ -196,10 +196,10 @@ def heads_of(mixer: Any) -> tuple[int, ...]:
     return tuple(range(mixer.num_heads) if kept is None else kept.heads)
 
 
-def sublayers(block: Any) -> dict[str, SubLayer]:
+def sublayers(block: Any) -> dict[str, InspectedSubLayer]:
     """Return the sub-layers of a block by their name in addresses, in the order of a pass."""
     return {
-        each.address: SubLayer(
+        each.address: InspectedSubLayer(
             each.name,
             getattr(block, each.name),
             getattr(block, f"{each.name}_norm", None),

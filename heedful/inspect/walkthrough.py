@@ -12,13 +12,13 @@ import torch
 from heedful.errors import DataError, ModelError
 from heedful.inspect.attention_maps import choose
 from heedful.inspect.decoding_steps import NextToken, next_token
-from heedful.inspect.readings import Reading, Tokens, read, stack_positions, tensors
+from heedful.inspect.readings import ModelInput, StackTokens, read, stack_positions, tensors
 from heedful.inspect.subject import Subject, array, capture, inference, stack_of, sublayers
 from heedful.pipelines.text_encoding import MASK
 
 
 @dataclass(frozen=True, eq=False)
-class CrossAttention:
+class LastCrossAttention:
     """The attention of the last decoder token to the encoder's, in the last block that has any.
 
     Args:
@@ -42,7 +42,7 @@ class HiddenToken:
         names: [V] pieces for display.
     """
 
-    reading: Reading
+    reading: ModelInput
     row: int
     logits: np.ndarray
     scores: np.ndarray
@@ -83,7 +83,7 @@ class Walkthrough:
     """
 
     stack: str
-    tokens: Tokens
+    tokens: StackTokens
     token_vectors: np.ndarray | None
     position_vectors: np.ndarray | None
     embedding: np.ndarray
@@ -103,7 +103,7 @@ class Walkthrough:
     inner: np.ndarray | None
     feedforward_output: np.ndarray
     output: np.ndarray
-    cross: CrossAttention | None
+    cross: LastCrossAttention | None
     next: NextToken | HiddenToken
 
 
@@ -125,7 +125,7 @@ class TextPass:
     stack: str
     inputs: Sequence[Any]
     tensors: dict[str, np.ndarray]
-    cross: CrossAttention | None
+    cross: LastCrossAttention | None
 
     def open(self, layer: int = -1, head: int = 0) -> Walkthrough:
         """Return the tensors of a block and a head.
@@ -208,7 +208,7 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
     cross = None
     if layer is not None:
-        cross = CrossAttention(layer, found[f"decoder.{layer}.cross.weights"][:, -1])
+        cross = LastCrossAttention(layer, found[f"decoder.{layer}.cross.weights"][:, -1])
     return TextPass(subject, result, stack, inputs, found, cross)
 
 

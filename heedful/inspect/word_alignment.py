@@ -18,7 +18,7 @@ import numpy as np
 
 from heedful.errors import DataError
 from heedful.inspect.attention_maps import attentions, num_heads, with_heads
-from heedful.inspect.readings import BATCH_TOKENS, Reading, batches, tensors
+from heedful.inspect.readings import BATCH_TOKENS, ModelInput, batches, tensors
 from heedful.inspect.subject import Result, Subject, array, run
 from heedful.inspect.word_links import Link, Links, Symmetry, pharaoh, symmetrize
 from heedful.nn.capture import Capture
@@ -57,7 +57,7 @@ class WordAttention:
 
 
 def word_attention(
-    subject: Subject, readings: Sequence[Reading], *, batch_tokens: int = BATCH_TOKENS
+    subject: Subject, readings: Sequence[ModelInput], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[WordAttention]:
     """Compute cross-attention between the words of sentence pairs.
 
@@ -83,7 +83,7 @@ def word_attention(
     return [results[number] for number in range(len(readings))]
 
 
-def _between_words(subject: Subject, reading: Reading, weights: np.ndarray) -> WordAttention:
+def _between_words(subject: Subject, reading: ModelInput, weights: np.ndarray) -> WordAttention:
     """Sum weights between tokens [N, H, Lq, Lk] up to weights between words."""
     assert reading.predicted is not None
     before, after = len(subject.source.first), len(subject.source.last)
@@ -397,11 +397,11 @@ class Alignments(Result):
 
 def align_words(
     subject: Subject,
-    readings: Sequence[Reading],
+    readings: Sequence[ModelInput],
     *,
     heads: HeadChoice | None = None,
     gold: Gold | None = None,
-    reverse: tuple[Subject, Sequence[Reading]] | None = None,
+    reverse: tuple[Subject, Sequence[ModelInput]] | None = None,
     method: Symmetry = "grow-diag-final",
 ) -> Alignments:
     """Align the words of sentence pairs.

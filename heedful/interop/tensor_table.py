@@ -109,7 +109,7 @@ def concatenated(
 
 
 @dataclass(frozen=True)
-class Copy:
+class RepeatedTensor:
     """A tensor of theirs that repeats another of theirs; a file may hold it or leave it out.
 
     Args:
@@ -135,7 +135,7 @@ class Table:
     """
 
     rules: tuple[Rule, ...]
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[RepeatedTensor, ...] = ()
     ignored: tuple[str, ...] = ()
 
     def their_names(self) -> list[str]:

@@ -94,7 +94,7 @@ def part_parameters(part: PartSpec, width: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ParameterRow:
     """One line of a parameter table.
 
     Args:
@@ -117,18 +117,22 @@ class Row:
         return self.each * self.count
 
 
-def parameter_table(spec: TranslatorSpec) -> list[Row]:
+def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
     """Return every component of a translator with its parameters; the totals are the model's."""
     model: Any = built(spec)
     source, target, output = (
         getattr(model, name)
         for name in ("source_embedding", "target_embedding", "output_projection")
     )
-    rows = [Row(part="embeddings", component="source pieces", each=numel(source))]
+    rows = [ParameterRow(part="embeddings", component="source pieces", each=numel(source))]
     if source is target:
-        rows = [Row(part="embeddings", component="source and target pieces", each=numel(source))]
+        rows = [
+            ParameterRow(
+                part="embeddings", component="source and target pieces", each=numel(source)
+            )
+        ]
     else:
-        rows.append(Row(part="embeddings", component="target pieces", each=numel(target)))
+        rows.append(ParameterRow(part="embeddings", component="target pieces", each=numel(target)))
     # Encoder and decoder embed positions and normalise on their own, even with shared pieces.
     embed = model.source_input
     kinds = {f"{spec.embedding.positions.kind} positions": embed.positions}
@@ -136,7 +140,9 @@ def parameter_table(spec: TranslatorSpec) -> list[Row]:
         if module is not None:
             each = numel(module)
             note = "" if each else "fixed"
-            rows.append(Row(part="embeddings", component=component, each=each, count=2, note=note))
+            rows.append(
+                ParameterRow(part="embeddings", component=component, each=each, count=2, note=note)
+            )
     for name in spec.stacks():
         rows += _stack_rows(spec, name)
     shared = output is target
@@ -144,14 +150,16 @@ def parameter_table(spec: TranslatorSpec) -> list[Row]:
     count = 0 if shared else 1
     each = numel(output)
     rows.append(
-        Row(part="output", component="output projection", each=each, count=count, note=note)
+        ParameterRow(
+            part="output", component="output projection", each=each, count=count, note=note
+        )
     )
     if model.output_bias is not None:
-        rows.append(Row(part="output", component="bias", each=model.output_bias.numel()))
+        rows.append(ParameterRow(part="output", component="bias", each=model.output_bias.numel()))
     return rows
 
 
-def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[Row]:
+def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[ParameterRow]:
     sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and number of each kind of module
 
     def add(component: str, each: int, count: int = 1) -> None:
@@ -182,7 +190,7 @@ def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[Row]:
         if any(size != each for size, _ in counts):
             each, count = sum(size * count for size, count in counts), 1
             note = f"all layers, {'pruned' if spec.stacks()[name].is_pruned else 'which differ'}"
-        yield Row(part=name, component=component, each=each, count=count, note=note)
+        yield ParameterRow(part=name, component=component, each=each, count=count, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)

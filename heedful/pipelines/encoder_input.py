@@ -163,7 +163,7 @@ def _filled(row: Sequence[int], size: int, filling: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Window:
+class TokenWindow:
     """Consecutive pieces of a long text that are read together.
 
     Args:
@@ -180,7 +180,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Part:
+class FramedWindow:
     """A window of a text in its frame.
 
     Args:
@@ -190,7 +190,7 @@ class Part:
     """
 
     input: EncoderInput
-    window: Window
+    window: TokenWindow
     shift: int
 
 
@@ -202,7 +202,7 @@ def parts_of(
     where: str,
     stride: int | None = None,
     before: Sequence[int] | None = None,
-) -> list[Part]:
+) -> list[FramedWindow]:
     """A text as one input or several.
 
     Args:
@@ -231,7 +231,7 @@ def parts_of(
         texts = [piece_ids] if before is None else [before, piece_ids]
         item = frame(tokenizer, *texts)
         begin = item.first if before is None else item.second
-        results.append(Part(item, window, begin - window.start))
+        results.append(FramedWindow(item, window, begin - window.start))
     return results
 
 
@@ -266,7 +266,7 @@ def answer_pieces(spans: Sequence[tuple[int, int]], start: int, end: int) -> tup
 
 
 @dataclass(frozen=True)
-class Reading:
+class WindowAnswer:
     """The best answer of one window of a context.
 
     Args:
@@ -282,7 +282,7 @@ class Reading:
     none: float
 
 
-def read_answer(logits: Tensor, part: Part, longest: int) -> Reading:
+def read_answer(logits: Tensor, part: FramedWindow, longest: int) -> WindowAnswer:
     """The best answer of a window.
 
     Args:
@@ -294,7 +294,7 @@ def read_answer(logits: Tensor, part: Part, longest: int) -> Reading:
     low, high = (place + part.shift for place in (part.window.start, part.window.end))
     starts, ends = logs[low:high].unbind(1)
     first, last = best_span(starts, ends, longest)
-    return Reading(
+    return WindowAnswer(
         first + part.window.start,
         last + part.window.start,
         float(starts[first] + ends[last]),
@@ -303,7 +303,7 @@ def read_answer(logits: Tensor, part: Part, longest: int) -> Reading:
 
 
 def choose(
-    readings: Sequence[Reading],
+    readings: Sequence[WindowAnswer],
     context: str,
     spans: Sequence[tuple[int, int]],
     *,
@@ -325,7 +325,7 @@ def choose(
     return cut(context, start, end, math.exp(best.score))
 
 
-def overlapping(count: int, room: int | None, stride: int | None = None) -> list[Window]:
+def overlapping(count: int, room: int | None, stride: int | None = None) -> list[TokenWindow]:
     """The windows of a text. Each piece is one window's own.
 
     Args:
@@ -335,9 +335,9 @@ def overlapping(count: int, room: int | None, stride: int | None = None) -> list
             unset. The last window begins earlier where it would be shorter than the others.
     """
     if room is None or count <= room:
-        return [Window(0, count, 0, count)]
+        return [TokenWindow(0, count, 0, count)]
     step = max(1, room // 2) if stride is None else min(stride, room)
     starts = [*range(0, count - room, step), count - room]
     cuts = [(start + room + after) // 2 for start, after in itertools.pairwise(starts)]
     bounds = [0, *cuts, count]
-    return [Window(s, s + room, *bounds[i : i + 2]) for i, s in enumerate(starts)]
+    return [TokenWindow(s, s + room, *bounds[i : i + 2]) for i, s in enumerate(starts)]

@@ -11,7 +11,7 @@ _CONTEXT = 8
 _UNFINISHED = "\ufffd"
 
 
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """A tokenizer's way from ids to text."""
 
     def decode(self, ids: Sequence[int], /) -> str:
@@ -27,7 +27,9 @@ class RunningText:
         stop: strings that end the text; it holds neither them nor what comes after them.
     """
 
-    def __init__(self, tokenizer: Decoder, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: TokenDecoder, prompt: Sequence[int], stop: Sequence[str] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._context = list(prompt[-_CONTEXT:])
         self._before = tokenizer.decode(self._context)

@@ -15,8 +15,8 @@ from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
     Encoded,
     EncoderInput,
-    Part,
-    Reading,
+    FramedWindow,
+    WindowAnswer,
     check_length,
     choose,
     encode,
@@ -196,7 +196,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         self.require("token")
         words = [text.split() if isinstance(text, str) else list(text) for text in texts]
         pieces: dict[int, list[int | None]] = {}
-        parts: dict[tuple[int, int], Part] = {}
+        parts: dict[tuple[int, int], FramedWindow] = {}
         for number, row in enumerate(words):
             if row:
                 ids, pieces[number] = word_pieces(self.tokenizer, row)
@@ -249,7 +249,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         if unanswerable is None:
             head = self._head("span")
             unanswerable = head.kind == "span" and head.unanswerable
-        parts: dict[tuple[int, int], Part] = {}
+        parts: dict[tuple[int, int], FramedWindow] = {}
         spans: dict[int, list[tuple[int, int]]] = {}
         for number, context in _spoken([context for _, context in pairs]):
             question = pairs[number][0]
@@ -258,7 +258,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             ids, spans[number] = self.tokenizer.encode_spans(context)
             if ids:  # else nothing in the context is anything to the tokenizer
                 parts |= self._parts(number, ids, options, self.tokenizer.encode(question))
-        readings: dict[int, list[Reading]] = {number: [] for number in spans}
+        readings: dict[int, list[WindowAnswer]] = {number: [] for number in spans}
         for key, logits in self._scores(
             {key: part.input for key, part in parts.items()},
             options,
@@ -278,7 +278,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         ids: Sequence[int],
         options: EncodingOptions,
         before: Sequence[int] | None = None,
-    ) -> dict[tuple[int, int], Part]:
+    ) -> dict[tuple[int, int], FramedWindow]:
         """The windows of a text under its number and theirs."""
         longest = longest_input(self.model.spec)
         where = _line(number, options)

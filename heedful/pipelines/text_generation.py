@@ -13,7 +13,7 @@ from heedful.data.batches import pad
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM, CausalLMState
 from heedful.pipelines.batching import plan_batches, split_on_oom
-from heedful.pipelines.streamed_text import Decoder, RunningText
+from heedful.pipelines.streamed_text import RunningText, TokenDecoder
 from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search, stream_tokens
 from heedful.search.search_settings import (
@@ -63,7 +63,7 @@ class Generation:
 def generate(
     model: CausalLM,
     prompts: Sequence[Sequence[int]],
-    tokenizer: Decoder | None = None,
+    tokenizer: TokenDecoder | None = None,
     *,
     ends: Sequence[int] = (),
     settings: GenerationSettings | None = None,
@@ -128,7 +128,7 @@ def generate(
 def stream(
     model: CausalLM,
     prompt: Sequence[int],
-    tokenizer: Decoder,
+    tokenizer: TokenDecoder,
     *,
     ends: Sequence[int] = (),
     settings: GenerationSettings | None = None,
@@ -258,7 +258,7 @@ def _resolve(settings: GenerationSettings | None, options: GenerationOptions) ->
 def _check(
     model: CausalLM,
     prompts: Sequence[Sequence[int]],
-    tokenizer: Decoder | None,
+    tokenizer: TokenDecoder | None,
     ends: Sequence[int],
     settings: GenerationSettings,
 ) -> None:
@@ -309,7 +309,7 @@ def _tensors(prompts: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor,
 
 
 def _running_text(
-    prompt: Sequence[int], tokenizer: Decoder | None, settings: GenerationSettings
+    prompt: Sequence[int], tokenizer: TokenDecoder | None, settings: GenerationSettings
 ) -> RunningText | None:
     return None if tokenizer is None else RunningText(tokenizer, prompt, settings.stop)
 

@@ -37,7 +37,7 @@ _LOGIT_NUMBERS = 1 << 24
 Notice = Callable[[int, int], None]
 
 
-class Window(NamedTuple):
+class LossWindow(NamedTuple):
     """Consecutive tokens of a text that the model reads together.
 
     Args:
@@ -53,7 +53,7 @@ class Window(NamedTuple):
     stop: int
 
 
-def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[Window]:
+def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[LossWindow]:
     """Cut texts into windows; every prediction counts in exactly one of them.
 
     Args:
@@ -68,7 +68,7 @@ def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[W
         start = 0
         while stop < count:
             scored, stop = stop, min(start + length, count)
-            windows.append(Window(text, start, scored, stop))
+            windows.append(LossWindow(text, start, scored, stop))
             start += stride
     return windows
 
@@ -127,10 +127,10 @@ def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
 def losses_of_windows(
     pipeline: GenerationPipeline,
     framed: FramedTexts,
-    windows: Sequence[Window],
+    windows: Sequence[LossWindow],
     batch_tokens: int,
     progress: Notice | None,
-) -> Iterator[tuple[Window, npt.NDArray[np.float64]]]:
+) -> Iterator[tuple[LossWindow, npt.NDArray[np.float64]]]:
     """Yield each window with the loss in nats of each of its predictions, in any order."""
     model, tokenizer = pipeline.model, pipeline.tokenizer
     device = next(iter(model.parameters())).device

@@ -62,9 +62,9 @@ class CutText:
 
     def join(self, translations: Sequence[str]) -> str:
         """The text of its segments' translations: as many lines as the source."""
-        lines: list[list[tuple[Piece, str]]] = [[] for _ in range(self.lines)]
+        lines: list[list[tuple[TextPiece, str]]] = [[] for _ in range(self.lines)]
         for segment, translation in zip(self.segments, translations, strict=True):
-            piece = Piece(segment.text, segment.glued)
+            piece = TextPiece(segment.text, segment.glued)
             lines[segment.line].append((piece, one_line(translation)))
         return "\n".join(map(_joined, lines))
 
@@ -149,7 +149,7 @@ def _clean_character(character: str) -> str:
     return character
 
 
-def _joined(pairs: Sequence[tuple[Piece, str]]) -> str:
+def _joined(pairs: Sequence[tuple[TextPiece, str]]) -> str:
     if len(pairs) == 1:  # as the model wrote it
         return pairs[0][1]
     return join_pieces([piece for piece, _ in pairs], [text for _, text in pairs])
@@ -167,7 +167,7 @@ _LATIN_VOWELS = frozenset("aeiouyàáâãäåæèéêëìíîïòóôõöøùú�
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """A part of a text.
 
     Args:
@@ -179,7 +179,7 @@ class Piece:
     glued: bool = False
 
 
-def split_text(text: str, limit: int, measure: Measure) -> list[Piece]:
+def split_text(text: str, limit: int, measure: Measure) -> list[TextPiece]:
     """Cut a text into pieces of at most `limit` tokens.
 
     Args:
@@ -191,13 +191,13 @@ def split_text(text: str, limit: int, measure: Measure) -> list[Piece]:
         The pieces in order. Sentences stay apart from each other, for that is what translators
         learn from; shorter parts are put together again up to the limit, in pieces of like size.
     """
-    pieces = [Piece(text)]
+    pieces = [TextPiece(text)]
     for find_cuts, packed in ((_sentences, False), (_clauses, True), (_words, True)):
         pieces = _refine(pieces, limit, measure, find_cuts, packed)
     return _split_characters(pieces, limit, measure)
 
 
-def join_pieces(pieces: Sequence[Piece], translations: Sequence[str]) -> str:
+def join_pieces(pieces: Sequence[TextPiece], translations: Sequence[str]) -> str:
     """Put translations of pieces together.
 
     A space goes between two, but not inside what was one word, nor next to writing that uses none.
@@ -215,13 +215,13 @@ def join_pieces(pieces: Sequence[Piece], translations: Sequence[str]) -> str:
 
 
 def _refine(
-    pieces: list[Piece],
+    pieces: list[TextPiece],
     limit: int,
     measure: Measure,
     find_cuts: Callable[[str], list[int]],
     packed: bool,
-) -> list[Piece]:
-    refined: list[Piece] = []
+) -> list[TextPiece]:
+    refined: list[TextPiece] = []
     counts = measure([piece.text.strip() for piece in pieces])
     for piece, count in zip(pieces, counts, strict=True):
         if count <= limit:
@@ -231,7 +231,7 @@ def _refine(
         parts = [piece.text[a:b] for a, b in itertools.pairwise(cuts) if a < b]
         if packed:
             parts = _pack(parts, measure([part.strip() for part in parts]), limit)
-        refined += map(Piece, parts)
+        refined += map(TextPiece, parts)
     return refined
 
 
@@ -250,7 +250,7 @@ def _pack(parts: Sequence[str], counts: Sequence[int], limit: int) -> list[str]:
     return ["".join(group) for group in packed]
 
 
-def _split_characters(pieces: list[Piece], limit: int, measure: Measure) -> list[Piece]:
+def _split_characters(pieces: list[TextPiece], limit: int, measure: Measure) -> list[TextPiece]:
     while True:
         counts = measure([piece.text.strip() for piece in pieces])
         if all(
@@ -258,21 +258,21 @@ def _split_characters(pieces: list[Piece], limit: int, measure: Measure) -> list
             for piece, count in zip(pieces, counts, strict=True)
         ):
             return pieces
-        cut: list[Piece] = []
+        cut: list[TextPiece] = []
         for piece, count in zip(pieces, counts, strict=True):
             cut += [piece] if count <= limit else _equal_parts(piece, -(-count // limit))
         pieces = cut
 
 
-def _equal_parts(piece: Piece, number: int) -> list[Piece]:
+def _equal_parts(piece: TextPiece, number: int) -> list[TextPiece]:
     text = piece.text
     size = max(1, len(text) // max(2, number))
     parts = [text[i : i + size] for i in range(0, len(text), size)]
     inner = [
-        Piece(left, glued=_inside_word(left[-1], right[0]))
+        TextPiece(left, glued=_inside_word(left[-1], right[0]))
         for left, right in itertools.pairwise(parts)
     ]
-    return [*inner, Piece(parts[-1], piece.glued)]
+    return [*inner, TextPiece(parts[-1], piece.glued)]
 
 
 def _inside_word(left: str, right: str) -> bool:
@@ -381,7 +381,7 @@ class Translation(str):
 
 
 @dataclass(frozen=True)
-class Score:
+class TargetScore:
     """The log-probability of a given target.
 
     Args:

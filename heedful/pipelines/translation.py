@@ -18,7 +18,7 @@ from heedful.pipelines.batched_translation import BATCH_TOKENS, BatchedTranslati
 from heedful.pipelines.search_items import Terminology, cut_protected, protection_of, search_items
 from heedful.pipelines.segment_search import align_pairs
 from heedful.pipelines.text_splitting import (
-    Score,
+    TargetScore,
     Translation,
     Warn,
     assemble,
@@ -255,7 +255,7 @@ class TranslationPipeline:
         batch_tokens: int = BATCH_TOKENS,
         warn: Warn | None = None,
         progress: Progress | None = None,
-    ) -> list[Score]:
+    ) -> list[TargetScore]:
         """Natural-log probabilities of given translations, by the steps a search takes.
 
         Args:
@@ -300,7 +300,7 @@ class TranslationPipeline:
         )
         target = self.tokenizers.target
         found = [
-            Score.of(target.pieces(ids), token_scores)
+            TargetScore.of(target.pieces(ids), token_scores)
             for ids, token_scores in zip(target_ids, scores, strict=True)
         ]
         if not alignment:

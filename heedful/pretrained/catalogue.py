@@ -29,7 +29,7 @@ _PAIR_AT_END = re.compile(f"(?:.*[-_.])?({_CODE})-({_CODE})")
 Words = Annotated[str, Field(min_length=1)]
 
 
-class Score(Config):
+class MeasuredQuality(Config):
     """A measured quality of a model."""
 
     metric: Words
@@ -39,7 +39,7 @@ class Score(Config):
     note: str = ""
 
 
-class Example(Config):
+class ExampleText(Config):
     """A text with which a page or a guide can begin."""
 
     text: Words
@@ -60,9 +60,9 @@ class Card(Config):
     machine: Words
     date: Words
     minutes: float = Field(ge=0, description="of training")
-    scores: tuple[Score, ...]
+    scores: tuple[MeasuredQuality, ...]
     limits: tuple[Words, ...] = Field(description="what it cannot do")
-    examples: tuple[Example, ...] = ()
+    examples: tuple[ExampleText, ...] = ()
     sentences: tuple[Words, ...] = Field((), description="held out, to measure heads on")
 
 

@@ -65,7 +65,7 @@ class Board(Protocol):
         """Copy what the search needs of the first rows, and of steps from `first` to `stop`."""
 
 
-class Job(Protocol):
+class BatchSearch(Protocol):
     """A search over a batch.
 
     Attributes:
@@ -202,7 +202,7 @@ class FixedRun:
     """
 
     def __init__(
-        self, model: FixedModel, job: Job, first: Tensor, ahead: int = STEPS_AHEAD
+        self, model: FixedModel, job: BatchSearch, first: Tensor, ahead: int = STEPS_AHEAD
     ) -> None:
         self.parts: list[tuple[list[int], int, Any]] = []
         self._model, self._job = model, job

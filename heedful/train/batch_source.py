@@ -77,7 +77,7 @@ class BatchCopies:
         return result
 
 
-class Place(NamedTuple):
+class DataPosition(NamedTuple):
     """A place in the data: an epoch, from 0, and a batch of it, from 0 on.
 
     Batches of an epoch ascend, but a source may leave numbers out.
@@ -98,7 +98,7 @@ class Source(Protocol):
         """The batch of a place."""
         ...
 
-    def after(self, place: Place) -> Place:
+    def after(self, place: DataPosition) -> DataPosition:
         """The place after another, which may be the first of the next epoch."""
         ...
 
@@ -141,9 +141,13 @@ class EpochBatches(Generic[Item]):
     def batch(self, epoch: int, number: int) -> Batch:
         return self.make(self._planned(epoch)[number], epoch)
 
-    def after(self, place: Place) -> Place:
+    def after(self, place: DataPosition) -> DataPosition:
         epoch, number = place
-        return Place(epoch, number + 1) if number + 1 < self.count(epoch) else Place(epoch + 1, 0)
+        return (
+            DataPosition(epoch, number + 1)
+            if number + 1 < self.count(epoch)
+            else DataPosition(epoch + 1, 0)
+        )
 
     def sample(self, count: int) -> Iterator[Batch]:
         for item in self._planned(0)[:: max(1, self.count(0) // count)]:
@@ -189,14 +193,16 @@ class Prefetched(Generic[T]):
     """
 
     def __init__(
-        self, make: Callable[[Place], tuple[T, Place]], ends: Callable[[Place], bool]
+        self,
+        make: Callable[[DataPosition], tuple[T, DataPosition]],
+        ends: Callable[[DataPosition], bool],
     ) -> None:
         self._make = make
         self._ends = ends
         self._pool: ThreadPoolExecutor | None = None
-        self._next: tuple[Place, Future[tuple[T, Place]]] | None = None
+        self._next: tuple[DataPosition, Future[tuple[T, DataPosition]]] | None = None
 
-    def take(self, place: Place) -> tuple[T, Place]:
+    def take(self, place: DataPosition) -> tuple[T, DataPosition]:
         """The result from a place on, and the place after it, from which the next is started.
 
         Raises:

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from heedful.data.batches import tensors_of
 from heedful.memory import ran_out, release
-from heedful.train.objective import CarriedState, Context
+from heedful.train.objective import CarriedState, LossContext
 from heedful.train.optimizers import DeviceStep
-from heedful.train.splitting import Part, derive_seed, parts_of
+from heedful.train.splitting import BatchPart, derive_seed, parts_of
 from heedful.train.static_shapes import rounded_up, static_key, static_shapes
 from heedful.train.update import Updater
 from heedful.train.update_result import LaunchedUpdate, read_later
@@ -99,7 +99,7 @@ class GraphedUpdater(Updater):
 
     def launch(
         self,
-        batches: Sequence[Batch | Part],
+        batches: Sequence[Batch | BatchPart],
         step: int,
         learning_rate: float,
         cancelled: Callable[[], bool] = lambda: False,
@@ -124,7 +124,7 @@ class GraphedUpdater(Updater):
         super().load_moments(tensors)
 
     def _ordinary(
-        self, parts: Sequence[Part], step: int, rate: float, cancelled: Callable[[], bool]
+        self, parts: Sequence[BatchPart], step: int, rate: float, cancelled: Callable[[], bool]
     ) -> LaunchedUpdate | None:
         launched = super().launch(parts, step, rate, cancelled)
         if self.splitting.most is not None and self._records:
@@ -141,7 +141,7 @@ class GraphedUpdater(Updater):
 
     # Recording
 
-    def _recorded(self, parts: Sequence[Part]) -> list[_Shape] | None:
+    def _recorded(self, parts: Sequence[BatchPart]) -> list[_Shape] | None:
         """The shape of each part, with the graphs of its piece; None if a part is to have none."""
         if not self._records or not all(part.counts for part in parts):
             return None
@@ -213,7 +213,7 @@ class GraphedUpdater(Updater):
     def _pass(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean loss [] over the update's tokens, and the sums [] over the batch's by name."""
         with self.precision.autocast():
-            result = self.distribution.loss(batch, Context(0, losses=self.losses))
+            result = self.distribution.loss(batch, LossContext(0, losses=self.losses))
         sums = {"loss": result.loss_sum, **result.extras}
         detached = {name: value.detach() for name, value in sums.items()}
         return result.loss_sum / self.step_on_device.tokens, detached
@@ -241,7 +241,7 @@ class GraphedUpdater(Updater):
 
     def _replayed(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
         shapes: Sequence[_Shape],
         step: int,
         rate: float,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from heedful.train.optimizers import learning_rate
 
 if TYPE_CHECKING:
-    from heedful.train.batch_source import Place
+    from heedful.train.batch_source import DataPosition
     from heedful.train.objective import CarriedState
     from heedful.train.parallel.shares import UpdateParts
     from heedful.train.run_settings import RunSettings
-    from heedful.train.splitting import Part
+    from heedful.train.splitting import BatchPart
     from heedful.train.training_state import TrainingState
     from heedful.train.update_result import LaunchedUpdate
 
@@ -37,19 +37,19 @@ class Launch:
     update: LaunchedUpdate
     step: int
     rate: float
-    parts: list[Part]
-    place: Place
-    after: Place
+    parts: list[BatchPart]
+    place: DataPosition
+    after: DataPosition
     before: CarriedState
     started: float
 
 
-class Start(Protocol):
+class UpdateLauncher(Protocol):
     """Launches one update; see `Updater.launch`."""
 
     def __call__(
         self,
-        parts: list[Part],
+        parts: list[BatchPart],
         step: int,
         rate: float,
         cancelled: Callable[[], bool],
@@ -70,7 +70,9 @@ class Launches:
         in_flight: the latest update, while its result was not read.
     """
 
-    def __init__(self, start: Start, parts: UpdateParts, settings: RunSettings, width: int) -> None:
+    def __init__(
+        self, start: UpdateLauncher, parts: UpdateParts, settings: RunSettings, width: int
+    ) -> None:
         self.start = start
         self.parts = parts
         self.settings = settings
@@ -113,7 +115,7 @@ class Launches:
         """Forget the update in flight, which changed nothing; its parts are kept for the next."""
         self._in_vain = self.landed()
 
-    def _take(self, place: Place) -> tuple[list[Part], Place]:
+    def _take(self, place: DataPosition) -> tuple[list[BatchPart], DataPosition]:
         kept, self._in_vain = self._in_vain, None
         if kept is not None and kept.place == place:
             return kept.parts, kept.after

@@ -20,7 +20,7 @@ from heedful.data.batches import NO_TARGET
 from heedful.engines.training.chunked_loss import ChunkedLosses
 from heedful.nn.capture import Capture
 from heedful.nn.moe import PENALTIES, penalty
-from heedful.train.static_shapes import Output, real_places
+from heedful.train.static_shapes import OutputProjection, real_places
 
 if TYPE_CHECKING:
     from heedful.data.batches import PairBatch, RowBatch, SegmentBatch, WindowBatch
@@ -34,7 +34,7 @@ CarriedState = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Context:
+class LossContext:
     """The place in the run at which a loss is computed.
 
     Args:
@@ -69,7 +69,7 @@ class LossSum:
 class Objective(Protocol):
     """A task's loss."""
 
-    def loss(self, model: Any, batch: Any, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
         """The summed loss of a batch; the model's mode says whether this is training."""
         ...
 
@@ -89,7 +89,7 @@ class TranslationObjective:
         """True if nothing but shapes decides what is computed; see `static_shapes`."""
         return not (self.settings.scheduled_sampling or self.settings.r_drop)
 
-    def loss(self, model: Translator, batch: PairBatch, context: Context) -> LossSum:
+    def loss(self, model: Translator, batch: PairBatch, context: LossContext) -> LossSum:
         """The summed loss over the batch's real target positions.
 
         Args:
@@ -118,7 +118,7 @@ class TranslationObjective:
         return _token_loss(states, output, targets, count, smoothing, added, context)
 
     def _r_drop(
-        self, model: Translator, batch: PairBatch, target_input: Tensor, context: Context
+        self, model: Translator, batch: PairBatch, target_input: Tensor, context: LossContext
     ) -> LossSum:
         """Half of the paper's loss, so that without the divergence it is the plain loss."""
         double = twice(batch)
@@ -159,7 +159,7 @@ class CausalLMObjective:
 
     can_be_static = True
 
-    def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: WindowBatch, context: LossContext) -> LossSum:
         # Windows in which no text ends need no segments to tell texts apart.
         segments = batch.segments if batch.packed else None
         positions = None if batch.counted else batch.positions
@@ -180,7 +180,7 @@ class SegmentObjective:
 
     label_smoothing: float
 
-    def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: SegmentBatch, context: LossContext) -> LossSum:
         memory = model.empty_memory(len(batch.ids))
         if not batch.begins and context.carried_state:
             memory = _remembered(context.carried_state, batch.indices, memory)
@@ -215,7 +215,7 @@ def _next_token_loss(
     batch: WindowBatch,
     smoothing: float,
     added: Tensor | float,
-    context: Context,
+    context: LossContext,
 ) -> LossSum:
     """The summed cross-entropy of a batch's targets from states [B, L, D]."""
     smoothing = smoothing if model.training else 0.0
@@ -233,7 +233,7 @@ class MaskedObjective:
 
     label_smoothing: float
 
-    def loss(self, model: Any, batch: RowBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: RowBatch, context: LossContext) -> LossSum:
         states, added = with_penalty(model, batch.ids, batch.positions, None)
         head = model.heads["masked_lm"]
         smoothing = self.label_smoothing if model.training else 0.0
@@ -241,7 +241,7 @@ class MaskedObjective:
         real, count = batch.targets != NO_TARGET, batch.target_tokens
         features = head.features(_chosen(states, real, count))
         targets = _chosen(batch.targets, real, count)
-        output = Output(head.projection.weight, head.bias)
+        output = OutputProjection(head.projection.weight, head.bias)
         return _token_loss(features, output, targets, count, smoothing, added, context)
 
 
@@ -261,7 +261,7 @@ class LabelObjective:
     scorer: Scorer
     label_smoothing: float
 
-    def loss(self, model: Any, batch: Any, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
         """The summed loss over the batch's examples; `tokens` counts these."""
         scores, added = self.scorer(model, batch)
         logits = scores.float()
@@ -314,9 +314,9 @@ def _penalties_of(model: nn.Module) -> Capture | None:
     return Capture([PENALTIES]) if model.training and adds_penalties(model) else None
 
 
-def output_of(model: Any) -> Output:
+def output_of(model: Any) -> OutputProjection:
     """A model's output projection."""
-    return Output(model.output_weight, model.output_bias, model.spec.logits_softcap)
+    return OutputProjection(model.output_weight, model.output_bias, model.spec.logits_softcap)
 
 
 def _chosen(table: Tensor, real: Tensor, count: int) -> Tensor:
@@ -328,12 +328,12 @@ def _chosen(table: Tensor, real: Tensor, count: int) -> Tensor:
 
 def _token_loss(
     states: Tensor,
-    output: Output,
+    output: OutputProjection,
     targets: Tensor,
     tokens: int,
     smoothing: float,
     added: Tensor | float,
-    context: Context,
+    context: LossContext,
 ) -> LossSum:
     """The summed cross-entropy of states [..., D], with what layers add to it.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from heedful.errors import ConfigError
 from heedful.train.checkpoints import WholeTensors
 from heedful.train.model_weights import lies_in_parts
-from heedful.train.parallel.pieces import Piece, all_pieces, weight_name
+from heedful.train.parallel.pieces import TensorPiece, all_pieces, weight_name
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -150,7 +150,7 @@ class SavedTensors:
             counts = [each.get(name, 0) for each in of_all]
             offsets = (sum(counts[: self.team.process.rank]), *(0 for _ in tensor.shape[1:]))
             size = (sum(counts), *tensor.shape[1:])
-            pieces[f"carried/{name}"] = [Piece(tensor.detach(), offsets, size)]
+            pieces[f"carried/{name}"] = [TensorPiece(tensor.detach(), offsets, size)]
         return pieces
 
 

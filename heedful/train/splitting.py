@@ -45,7 +45,7 @@ _TRIED = 0.75
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """A batch of an update, or some of its examples.
 
     Args:
@@ -79,29 +79,31 @@ class Part:
         indices = self.batch.indices
         return numbers_in(indices[list(rows)] if rows else indices)
 
-    def halves(self) -> list[Part]:
+    def halves(self) -> list[BatchPart]:
         micro, start, *_ = (*self.place, 0)
         middle, end = self.examples // 2, self.examples
         return [
-            Part(self.batch.part(first, last), (micro, start + first, start + last), self.counts)
+            BatchPart(
+                self.batch.part(first, last), (micro, start + first, start + last), self.counts
+            )
             for first, last in ((0, middle), (middle, end))
         ]
 
 
-def parts_of(batches: Sequence[Batch | Part]) -> list[Part]:
+def parts_of(batches: Sequence[Batch | BatchPart]) -> list[BatchPart]:
     """Whole batches of an update as parts; parts as they are."""
     return [
-        each if isinstance(each, Part) else Part(each, (micro,))
+        each if isinstance(each, BatchPart) else BatchPart(each, (micro,))
         for micro, each in enumerate(batches)
     ]
 
 
-def stand_in(batch: Batch) -> Part:
+def stand_in(batch: Batch) -> BatchPart:
     """A part for a process without any in an update: an example that does not count.
 
     It passes through the model for the sake of the others, who wait for its gradients.
     """
-    return Part(batch.part(0, 1), (0, 0, 1), counts=False)
+    return BatchPart(batch.part(0, 1), (0, 0, 1), counts=False)
 
 
 class ElsewhereFull(Exception):
@@ -211,9 +213,9 @@ class Splitting:
 
     def run(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
         begin: Callable[[], None],
-        learn: Callable[[Part, bool], bool],
+        learn: Callable[[BatchPart, bool], bool],
     ) -> tuple[tuple[int, int], ...] | None:
         """Learn from all parts, in order.
 
@@ -253,10 +255,10 @@ class Splitting:
             if self.team.any(False):
                 raise ElsewhereFull
 
-    def _split(self, stuck: Part | ElsewhereFull, failed: list[tuple[int, int]]) -> None:
+    def _split(self, stuck: BatchPart | ElsewhereFull, failed: list[tuple[int, int]]) -> None:
         """Lower `most`, on all processes alike."""
         too_large = None
-        if isinstance(stuck, Part):
+        if isinstance(stuck, BatchPart):
             if stuck.examples == 1:
                 too_large = OneTooLarge(stuck.numbers(), stuck.positions)
             failed.append((stuck.positions, stuck.examples))
@@ -268,14 +270,14 @@ class Splitting:
         elif too_large is not None:
             raise too_large
 
-    def _small(self, part: Part) -> list[Part]:
+    def _small(self, part: BatchPart) -> list[BatchPart]:
         if self.most is None or part.examples == 1 or part.positions <= self.most:
             return [part]
         return [small for half in part.halves() for small in self._small(half)]
 
     def _attempt(
-        self, parts: Sequence[Part], learn: Callable[[Part, bool], bool]
-    ) -> tuple[bool, Part | ElsewhereFull | None]:
+        self, parts: Sequence[BatchPart], learn: Callable[[BatchPart, bool], bool]
+    ) -> tuple[bool, BatchPart | ElsewhereFull | None]:
         """Learn from all parts: True if done, and what was too large, if anything.
 
         The error ends here: it holds the tensors of the pass that failed.

@@ -46,7 +46,7 @@ def static_shapes() -> Iterator[None]:
         shapes_are_static.reset(token)
 
 
-class Output(NamedTuple):
+class OutputProjection(NamedTuple):
     """The output projection: weight [V, D], bias [V], the soft cap of its logits."""
 
     weight: Tensor

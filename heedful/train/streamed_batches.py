@@ -9,14 +9,14 @@ from heedful.data.batch_plan import Indices
 from heedful.data.block_workers import BlocksAhead
 from heedful.data.shard_blocks import BlockPlace, Planner
 from heedful.errors import ConfigError
-from heedful.train.batch_source import Batch, Place
+from heedful.train.batch_source import Batch, DataPosition
 
 _PER_BLOCK = 2**20
 """The batch of a place is the block times this, and the number of the batch in the block: a place
 says where it is without the numbers of batches of all blocks before it."""
 
 
-class Block(Protocol):
+class BatchBlock(Protocol):
     """A part of an epoch with its batches."""
 
     @property
@@ -25,7 +25,7 @@ class Block(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Block)
+T = TypeVar("T", bound=BatchBlock)
 
 
 class _Opened(NamedTuple):
@@ -72,13 +72,13 @@ class StreamedBatches(Generic[T]):
         content = self._block(BlockPlace(epoch, block))
         return content.make(content.batches[of_block])
 
-    def after(self, place: Place) -> Place:
+    def after(self, place: DataPosition) -> DataPosition:
         epoch, number = place
         block, of_block = divmod(number, _PER_BLOCK)
         if of_block + 1 < len(self._block(BlockPlace(epoch, block)).batches):
-            return Place(epoch, number + 1)
+            return DataPosition(epoch, number + 1)
         epoch, block = self._following(BlockPlace(epoch, block))
-        return Place(epoch, block * _PER_BLOCK)
+        return DataPosition(epoch, block * _PER_BLOCK)
 
     def sample(self, count: int) -> Iterator[Batch]:
         """About so many batches of the first block, spread evenly."""

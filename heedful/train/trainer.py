@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heedful.train.objective import CarriedState
     from heedful.train.parallel.shares import UpdateParts
     from heedful.train.run_settings import RunSettings
-    from heedful.train.splitting import Part
+    from heedful.train.splitting import BatchPart
     from heedful.train.training_state import SavedState
     from heedful.train.update import Updater
     from heedful.train.update_result import LaunchedUpdate, UpdateResult
@@ -253,7 +253,7 @@ class Trainer:
 
     def _update(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
         step: int,
         rate: float,
         cancelled: Callable[[], bool],
@@ -312,7 +312,7 @@ class Trainer:
         self.events.progress(state.step, self.settings.max_steps, "training", **figures)
 
     def _not_finite(
-        self, parts: Sequence[Part], result: UpdateResult, before: CarriedState
+        self, parts: Sequence[BatchPart], result: UpdateResult, before: CarriedState
     ) -> None:
         """Report the origin, then skip, roll back or give up."""
         state, updater = self.state, self.updater
@@ -341,7 +341,7 @@ class Trainer:
             )
 
     def _diagnosed(
-        self, parts: Sequence[Part], before: CarriedState
+        self, parts: Sequence[BatchPart], before: CarriedState
     ) -> tuple[str, dict[str, Value]]:
         """The origin of what was not finite, in words and as values: of the first that knows."""
         step = self.state.step

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from heedful.train.batch_source import Place
+from heedful.train.batch_source import DataPosition
 from heedful.train.model_weights import MovingAverage, load_weights, using, weights_of
 from heedful.train.optimizers import export_moments
 from heedful.train.saved_tensors import SavedTensors
@@ -66,9 +66,9 @@ class TrainingState:
     rollbacks: int = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DataPosition:
         """The place in the data of the next update's batches."""
-        return Place(self.epoch, self.batch)
+        return DataPosition(self.epoch, self.batch)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:

@@ -22,9 +22,9 @@ from heedful.engines.training.training_engine import (
 from heedful.memory import ran_out, release
 from heedful.train.batch_source import BatchCopies
 from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
-from heedful.train.objective import CarriedState, Context, HandOver, LossSum, Objective
+from heedful.train.objective import CarriedState, HandOver, LossContext, LossSum, Objective
 from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
-from heedful.train.splitting import Part, PartialSums, Splitting, derive_seed, parts_of
+from heedful.train.splitting import BatchPart, PartialSums, Splitting, derive_seed, parts_of
 from heedful.train.static_shapes import of_one_shape, shapes_are_static
 from heedful.train.update_result import LaunchedUpdate, UpdateResult, read_later
 
@@ -73,7 +73,7 @@ class Distribution:
         """Sums over the processes that learn from different tokens."""
         return list(values)
 
-    def loss(self, batch: Batch, context: Context) -> LossSum:
+    def loss(self, batch: Batch, context: LossContext) -> LossSum:
         """The summed loss of a batch on the model's device."""
         return self.objective.loss(self.model, batch, context)
 
@@ -163,7 +163,7 @@ class Updater:
 
     def update(
         self,
-        batches: Sequence[Batch | Part],
+        batches: Sequence[Batch | BatchPart],
         step: int,
         learning_rate: float,
         cancelled: Callable[[], bool] = lambda: False,
@@ -175,7 +175,7 @@ class Updater:
 
     def launch(
         self,
-        batches: Sequence[Batch | Part],
+        batches: Sequence[Batch | BatchPart],
         step: int,
         learning_rate: float,
         cancelled: Callable[[], bool] = lambda: False,
@@ -210,7 +210,7 @@ class Updater:
             sums.clear()
             hand_over.restart()
 
-        def learn(part: Part, last: bool) -> bool:
+        def learn(part: BatchPart, last: bool) -> bool:
             if self.distribution.team is None and cancelled():
                 return False
             before = hand_over.before(part.place[0])
@@ -249,7 +249,7 @@ class Updater:
         """Restore the optimizer's state, see `import_moments`."""
         import_moments(self.optimizer, self.model, tensors)
 
-    def _weighed(self, loss: Tensor, part: Part) -> Tensor:
+    def _weighed(self, loss: Tensor, part: BatchPart) -> Tensor:
         """The loss of a part as its gradient is to count; as it is where one process trains."""
         factor = self.distribution.loss_factor * part.counts
         return loss if factor == 1.0 else loss * factor
@@ -306,7 +306,7 @@ class Updater:
         return self.compiled is not None
 
     def diagnose(
-        self, batches: Sequence[Batch | Part], step: int, carried_state: CarriedState
+        self, batches: Sequence[Batch | BatchPart], step: int, carried_state: CarriedState
     ) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
 
@@ -323,7 +323,7 @@ class Updater:
             for part in parts_of(batches):
                 before = hand_over.before(part.place[0])
 
-                def again(part: Part = part, before: CarriedState = before) -> Tensor:
+                def again(part: BatchPart = part, before: CarriedState = before) -> Tensor:
                     loss = self._loss(part.batch, step, *part.place, carried_state=before)
                     hand_over.add(loss.carried_state)
                     return loss.loss_sum
@@ -335,7 +335,7 @@ class Updater:
 
     def origin(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
         step: int,
         carried_state: CarriedState,
         lines: Callable[[Sequence[int]], list[str]],
@@ -381,7 +381,7 @@ class Updater:
         else:
             torch.manual_seed(seed)
         with self.precision.autocast():
-            context = Context(step, carried_state or {}, self.losses)
+            context = LossContext(step, carried_state or {}, self.losses)
             if self.device.type != "cpu":
                 batch = batch.to(self.device)
             return self.distribution.loss(batch, context)

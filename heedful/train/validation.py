@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
 from heedful.evaluate.task_metrics import accuracy, macro_f1
-from heedful.train.objective import CarriedState, Context, Objective, Scorer
+from heedful.train.objective import CarriedState, LossContext, Objective, Scorer
 
 if TYPE_CHECKING:
     from heedful.data.batch_plan import Indices
@@ -131,7 +131,7 @@ class Validator:
         engine = prepare_training(model, device)
         for batch in self.batches:
             with self.precision.autocast(), engine.active():
-                context = Context(0, carried, engine.losses)
+                context = LossContext(0, carried, engine.losses)
                 result = self.objective.loss(model, batch.to(device), context)
             carried = result.carried_state
             nll += float(result.extras["nll"])

@@ -10,7 +10,7 @@ from heedful.data.music_events import (
     LONGEST_SHIFT,
     VOCABULARY_SIZE,
     Event,
-    Note,
+    MusicNote,
     decode_events,
     encode_notes,
 )
@@ -18,7 +18,7 @@ from heedful.errors import DataError
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Note]:
+def pieces(draw: st.DrawFn) -> list[MusicNote]:
     """Notes of a few pitches; those of one pitch one after the other, perhaps touching."""
     notes = []
     for pitch in draw(st.lists(st.integers(0, 127), unique=True, max_size=5)):
@@ -26,13 +26,13 @@ def pieces(draw: st.DrawFn) -> list[Note]:
         for gap, length in draw(
             st.lists(st.tuples(st.integers(0, 350), st.integers(1, 250)), max_size=6)
         ):
-            notes.append(Note(time + gap, pitch, time + gap + length))
+            notes.append(MusicNote(time + gap, pitch, time + gap + length))
             time += gap + length
     return notes
 
 
 @given(pieces(), st.randoms(use_true_random=False))
-def test_notes_come_back(notes: list[Note], source) -> None:
+def test_notes_come_back(notes: list[MusicNote], source) -> None:
     mixed = list(notes)
     source.shuffle(mixed)
     events = encode_notes(mixed)
@@ -46,10 +46,10 @@ def test_notes_come_back(notes: list[Note], source) -> None:
 
 
 @given(pieces(), st.integers(1, 11))
-def test_higher_by_some_semitones_is_the_same_piece(notes: list[Note], up: int) -> None:
+def test_higher_by_some_semitones_is_the_same_piece(notes: list[MusicNote], up: int) -> None:
     """Only the pitches change: the time of all events stays."""
     low = [note for note in notes if note.pitch + up < 128]
-    high = [Note(note.start, note.pitch + up, note.end) for note in low]
+    high = [MusicNote(note.start, note.pitch + up, note.end) for note in low]
     for before, after in zip(encode_notes(low), encode_notes(high), strict=True):
         moved = 0 if before.kind == "time_shift" else up
         assert after == Event(before.kind, before.value + moved)
@@ -63,7 +63,7 @@ def test_every_number_is_one_event() -> None:
 
 
 def test_a_chord_by_hand() -> None:
-    events = encode_notes([Note(0, 67, 250), Note(0, 60, 100), Note(100, 60, 250)])
+    events = encode_notes([MusicNote(0, 67, 250), MusicNote(0, 60, 100), MusicNote(100, 60, 250)])
     assert [(event.kind, event.value) for event in events] == [
         ("note_on", 60),
         ("note_on", 67),
@@ -106,9 +106,9 @@ def test_numbers_of_no_event(number: int) -> None:
 )
 def test_notes_that_are_none(start: int, pitch: int, end: int) -> None:
     with pytest.raises(DataError, match="no note"):
-        Note(start, pitch, end)
+        MusicNote(start, pitch, end)
 
 
 def test_a_pitch_that_sounds_twice_is_refused() -> None:
     with pytest.raises(DataError, match="still sounds"):
-        encode_notes([Note(0, 60, 100), Note(50, 60, 150)])
+        encode_notes([MusicNote(0, 60, 100), MusicNote(50, 60, 150)])

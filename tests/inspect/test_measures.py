@@ -11,7 +11,7 @@ import torch
 
 from heedful import inspect
 from heedful.errors import DataError, ModelError
-from heedful.inspect.head_measures import Rows, Share, Tally, label_of, measure
+from heedful.inspect.head_measures import AttentionShare, BatchRows, Tally, label_of, measure
 
 KINDS = ("previous", "next", "first", "same")
 TEXTS = ["abc de", "aab", "ponm", "hgfed cba", "bab abba", "a"]
@@ -28,7 +28,7 @@ def by_hand(*heads):
         )
         q, k = torch.arange(length)[:, None], torch.arange(length)
         kinds = torch.stack([k == q - 1, k == q + 1, (k == 0).expand(length, -1), k == q])
-        rows = Rows(
+        rows = BatchRows(
             torch.ones(1, length, dtype=torch.bool),
             torch.ones(1, 1, length, length, dtype=torch.bool),
             (k - q).double()[None],
@@ -178,7 +178,7 @@ def test_aligned_share_of_given_links(framed, toys):
 
 
 def share_of(share, baseline, error=0.0, rows=1000, sentences=100):
-    return Share(share, baseline, error, rows, sentences)
+    return AttentionShare(share, baseline, error, rows, sentences)
 
 
 def test_labels_need_evidence():

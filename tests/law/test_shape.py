@@ -56,6 +56,17 @@ def test_no_two_modules_share_a_file_name() -> None:
     assert not shared, "\n".join(shared)
 
 
+def test_a_public_name_has_one_owner() -> None:
+    """One word, one thing: no two public classes or protocols of the package share a name."""
+    owners = defaultdict(list)
+    for path in FILES:
+        for node in source.tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners[node.name].append(str(path.relative_to(PACKAGE)))
+    shared = [f"{name}: {', '.join(places)}" for name, places in owners.items() if len(places) > 1]
+    assert not shared, "\n".join(shared)
+
+
 def test_folders_hold_few_modules() -> None:
     counts = Counter(path.parent for path in FILES)
     crowded = {

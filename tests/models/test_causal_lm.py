@@ -27,7 +27,7 @@ from heedful.nn.spec import (
     PositionSpec,
     RotarySpec,
 )
-from heedful.train.objective import CausalLMObjective, Context
+from heedful.train.objective import CausalLMObjective, LossContext
 
 VOCABULARY, WINDOW = 30, 4
 LEARNED = {"embedding": EmbeddingSpec(positions=PositionSpec(kind="learned", max_length=24))}
@@ -222,7 +222,7 @@ def test_the_loss_is_that_of_capped_logits():
     ids = torch.randint(0, VOCABULARY, (2, 6))
     positions, targets = torch.arange(6).expand(2, 6), ids.roll(-1, 1)
     batch = WindowBatch(ids, positions, torch.zeros_like(ids), targets, torch.arange(2), 12)
-    found = CausalLMObjective(0.0).loss(model, batch, Context(1)).loss_sum
+    found = CausalLMObjective(0.0).loss(model, batch, LossContext(1)).loss_sum
     scores = model(ids, positions) @ model.output_weight.T + model.output_bias
     capped = 0.5 * (scores / 0.5).tanh()
     close(model.logits(model(ids, positions)), capped)

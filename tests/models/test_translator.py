@@ -13,7 +13,7 @@ from heedful.models.cost import count_parameters
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.objective import Context, TranslationObjective
+from heedful.train.objective import LossContext, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings
 
 from ..on_processor import either_way
@@ -219,7 +219,7 @@ def test_the_loss_is_that_of_the_logits(r_drop, losses, trained):
     batch = PairBatch(ids[0], positions, ids[1], ids[2], positions, torch.arange(2), 6)
     objective = TranslationObjective(ObjectiveSettings(label_smoothing=0.1, r_drop=r_drop))
     with trained(model):
-        found = objective.loss(model, batch, Context(step=1, losses=losses)).loss_sum
+        found = objective.loss(model, batch, LossContext(step=1, losses=losses)).loss_sum
     real = positions >= 0
     logits = model.logits(model(ids[0], positions, ids[1], positions)[real])
     expected = torch.nn.functional.cross_entropy(

@@ -27,7 +27,7 @@ from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Note, Recorder, Warning
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.objective import Context, LossSum, TranslationObjective
+from heedful.train.objective import LossContext, LossSum, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_config import with_choices_of_run
@@ -52,7 +52,7 @@ class Narrow:
         self.said = said
         self.sizes: list[int] = []
 
-    def loss(self, model: Any, batch: PairBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: PairBatch, context: LossContext) -> LossSum:
         self.sizes.append(positions_in(batch))
         result = self.inner.loss(model, batch, context)
         if model.training and self.sizes[-1] > self.most:

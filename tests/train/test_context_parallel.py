@@ -28,7 +28,7 @@ from heedful.nn.attention.kernels.chunked import computed_pairs
 from heedful.nn.attention.masks import Causal
 from heedful.nn.positions import Positions
 from heedful.train.context_parallel import check_context, context_parallel, shard_batch
-from heedful.train.objective import CausalLMObjective, Context, TranslationObjective
+from heedful.train.objective import CausalLMObjective, LossContext, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings
 
 VOCABULARY = 23
@@ -102,7 +102,7 @@ def learn(model: Any, batch: Any) -> dict[str, Tensor]:
     settings = ObjectiveSettings(label_smoothing=0.1)
     is_pair = isinstance(batch, PairBatch)
     objective = TranslationObjective(settings) if is_pair else CausalLMObjective(0.1)
-    result = objective.loss(model, batch, Context(1))
+    result = objective.loss(model, batch, LossContext(1))
     result.loss_sum.backward()
     return {
         "loss": result.loss_sum.detach(),

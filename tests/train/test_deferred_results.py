@@ -27,7 +27,7 @@ from heedful.models.translator import Translator
 from heedful.train import trainer as trainers
 from heedful.train import update as updates
 from heedful.train.model_weights import MovingAverage
-from heedful.train.objective import Context, LossSum, SegmentObjective, TranslationObjective
+from heedful.train.objective import LossContext, LossSum, SegmentObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer, export_moments
 from heedful.train.run import run_training
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
@@ -72,7 +72,7 @@ class NanAt(TranslationObjective):
 
     tokens = -1
 
-    def loss(self, model: Any, batch: PairBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: PairBatch, context: LossContext) -> LossSum:
         result = super().loss(model, batch, context)
         bad = float("nan") if batch.target_tokens == self.tokens else 1.0
         return replace(result, loss_sum=result.loss_sum * bad)
@@ -183,7 +183,7 @@ class BadAt(TranslationObjective):
     steps: Sequence[int] = ()
     share = 1
 
-    def loss(self, model: Any, batch: PairBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: PairBatch, context: LossContext) -> LossSum:
         result = super().loss(model, batch, context)
         if not model.training or context.step not in self.steps:
             return result
@@ -249,7 +249,7 @@ def test_epochs_patience_and_streams_of_texts_end_where_they_did(
     """A memory of earlier segments, one update of which is bad: what came after it is forgotten."""
 
     class Bad(SegmentObjective):
-        def loss(self, model: Any, batch: Any, context: Context) -> LossSum:
+        def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
             result = super().loss(model, batch, context)
             wrong = model.training and context.step == 5
             return replace(result, loss_sum=result.loss_sum * float("nan")) if wrong else result

@@ -21,7 +21,7 @@ from heedful.device import Precision
 from heedful.events import Events, Note, Recorder
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.batch_source import EpochBatches, Place
+from heedful.train.batch_source import DataPosition, EpochBatches
 from heedful.train.choose_updater import (
     has_one_shape,
     is_recordable,
@@ -451,6 +451,6 @@ def test_batches_for_a_gpu_are_pinned_by_the_thread_that_makes_them(
     source = EpochBatches(lambda _: [windows(1), windows(2)], lambda item, _: item, str)
     for pin in (False, True):
         parts = UpdateParts(source, Share(), 2, None, pin=pin)
-        taken, _ = parts.take(Place(0, 0))
+        taken, _ = parts.take(DataPosition(0, 0))
         parts.close()
         assert [isinstance(part.batch, tuple) for part in taken] == [pin, pin]

@@ -18,7 +18,7 @@ from heedful.engines.unpadding import RealRows
 from heedful.kernels.library import has_gemm
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.objective import Context, TranslationObjective
+from heedful.train.objective import LossContext, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
@@ -39,7 +39,7 @@ def made(lengths: Sequence[int] = (12, 4, 3), width: int = 16) -> tuple[Translat
 
 
 def learn(model: Translator, batch: PairBatch) -> None:
-    context = Context(1, losses=ProcessorLosses())
+    context = LossContext(1, losses=ProcessorLosses())
     with on_processor(model):
         TranslationObjective(ObjectiveSettings()).loss(model, batch, context).loss_sum.backward()
 

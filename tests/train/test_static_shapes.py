@@ -14,7 +14,7 @@ from heedful.engines.training.masked_loss import MaskedLosses
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn.losses import smoothed_cross_entropy
-from heedful.train.objective import CausalLMObjective, Context, TranslationObjective
+from heedful.train.objective import CausalLMObjective, LossContext, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings
 from heedful.train.static_shapes import (
     real_places,
@@ -83,8 +83,8 @@ def test_a_translators_loss_is_that_of_its_real_tokens(rounds: bool) -> None:
     batch = pairs(5, 6)
     objective = TranslationObjective(ObjectiveSettings())
     parameters = list(model.parameters())
-    expected = objective.loss(model, batch, Context(1))
-    masked = Context(1, losses=MaskedLosses(compiled=False))
+    expected = objective.loss(model, batch, LossContext(1))
+    masked = LossContext(1, losses=MaskedLosses(compiled=False))
     found = objective.loss(model, rounded_up(batch) if rounds else batch, masked)
     torch.testing.assert_close(found.loss_sum, expected.loss_sum, rtol=1e-9, atol=0)
     torch.testing.assert_close(found.extras["nll"], expected.extras["nll"], rtol=1e-9, atol=0)
@@ -112,5 +112,5 @@ def test_windows_of_one_text_need_no_segments(several: bool) -> None:
     zeros = torch.zeros(2, 3, dtype=torch.int64)
     batch = WindowBatch(zeros, zeros, zeros, zeros, zeros[:, 0], 6, packed=several)
     with pytest.raises(InterruptedError):
-        CausalLMObjective(0.0).loss(model, batch, Context(1))
+        CausalLMObjective(0.0).loss(model, batch, LossContext(1))
     assert (given[0] is not None) is several

@@ -15,7 +15,7 @@ from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import SequenceHeadSpec
-from heedful.train.objective import Context
+from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
@@ -115,7 +115,7 @@ def test_the_loss_is_that_of_the_labels(tmp_path: Path, files: dict[str, Any]) -
     task = prepared(tmp_path, settings(files))
     model = task.new_model().train()
     batch = task.source.batch(0, 0)
-    result = task.objective.loss(model, batch, Context(1))
+    result = task.objective.loss(model, batch, LossContext(1))
     assert result.tokens == batch.target_tokens == len(batch.indices)
     result.loss_sum.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())

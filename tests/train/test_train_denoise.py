@@ -23,7 +23,7 @@ from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.translator import Translator
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.objective import Context
+from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
@@ -164,7 +164,7 @@ def test_validation_is_the_same_each_time_and_for_each_seed(
 def test_every_parameter_learns(tasks: dict[str, Task]) -> None:
     task = tasks["denoising"]
     model = task.new_model().train()
-    task.objective.loss(model, task.source.batch(0, 0), Context(1)).loss_sum.backward()
+    task.objective.loss(model, task.source.batch(0, 0), LossContext(1)).loss_sum.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
 
 

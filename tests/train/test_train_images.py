@@ -15,7 +15,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.events import Events, Recorder
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.vision import VisionModel
-from heedful.train.objective import Context
+from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.run_settings import RunSettings
@@ -172,7 +172,7 @@ def test_the_loss_is_that_of_the_labels(tmp_path: Path, files: dict[str, Any]) -
         task = prepared(tmp_path, settings(files, images=images, model={**SHAPE, "dropout": 0.0}))
         model = task.new_model().train()
         batch = task.source.batch(0, 0)
-        result = task.objective.loss(model, batch, Context(1))
+        result = task.objective.loss(model, batch, LossContext(1))
         result.loss_sum.backward()
         assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
         probabilities = model.class_logits(model(batch.images)).softmax(-1)

@@ -17,7 +17,7 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.objective import CausalLMObjective, Context
+from heedful.train.objective import CausalLMObjective, LossContext
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
@@ -94,7 +94,7 @@ def test_packed_texts_have_the_losses_they_have_alone(tmp_path: Path) -> None:
 
     def loss(texts: Any) -> float:
         batch = make_windows(texts, window_starts(len(texts), 64, 0), 64)
-        return float(objective.loss(model, batch, Context(1)).loss_sum.detach())
+        return float(objective.loss(model, batch, LossContext(1)).loss_sum.detach())
 
     alone = 0.0
     for number, line in enumerate(path.read_text().splitlines()):

@@ -13,7 +13,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model
 from heedful.models.encoder import EncoderModel
-from heedful.train.objective import Context, MaskedObjective
+from heedful.train.objective import LossContext, MaskedObjective
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
@@ -101,7 +101,7 @@ def test_validation_hides_the_same_tokens_each_time_and_for_each_seed(
 def test_only_hidden_tokens_count(task: Task) -> None:
     model = task.new_model().eval()
     batch = task.source.batch(0, 0)
-    result = MaskedObjective(0.0).loss(model, batch, Context(1))
+    result = MaskedObjective(0.0).loss(model, batch, LossContext(1))
     logits = model.masked_lm_logits(model(batch.ids, batch.positions))
     wanted = batch.targets >= 0
     expected = torch.nn.functional.cross_entropy(
@@ -113,7 +113,7 @@ def test_only_hidden_tokens_count(task: Task) -> None:
 
 def test_every_parameter_of_the_encoder_learns(task: Task) -> None:
     model = task.new_model().train()
-    task.objective.loss(model, task.source.batch(0, 0), Context(1)).loss_sum.backward()
+    task.objective.loss(model, task.source.batch(0, 0), LossContext(1)).loss_sum.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
 
 

@@ -23,13 +23,13 @@ from heedful.engines.training.compiled import CompiledEngine
 from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Note, Recorder
 from heedful.models.translator import Translator
-from heedful.train.batch_source import Place
-from heedful.train.objective import Context, TranslationObjective, mix_in_guesses
+from heedful.train.batch_source import DataPosition
+from heedful.train.objective import LossContext, TranslationObjective, mix_in_guesses
 from heedful.train.optimizers import build_optimizer
 from heedful.train.parallel.shares import Share
 from heedful.train.run import run_training
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings, RunSettings
-from heedful.train.splitting import OneTooLarge, Part
+from heedful.train.splitting import BatchPart, OneTooLarge
 from heedful.train.tasks import Task, prepare_task
 from heedful.train.training_memory import with_budget
 from heedful.train.update import Updater
@@ -50,7 +50,7 @@ def packed(
 
 
 def batches_of(task: Task, epoch: int = 0) -> list[PairBatch]:
-    place, found = Place(epoch, 0), []
+    place, found = DataPosition(epoch, 0), []
     while place.epoch == epoch:
         found.append(task.source.batch(*place))
         place = task.source.after(place)
@@ -81,7 +81,7 @@ def learned(model: nn.Module, batches: list[PairBatch], **how: Any) -> tuple[flo
     for batch in batches:
         objective = TranslationObjective(ObjectiveSettings(**how))  # type: ignore[arg-type]
         with on_processor(model):
-            result = objective.loss(model, batch, Context(1, losses=ProcessorLosses()))
+            result = objective.loss(model, batch, LossContext(1, losses=ProcessorLosses()))
             assert result.tokens == batch.target_tokens
             result.loss_sum.backward()
         total += result.loss_sum.detach()
@@ -173,7 +173,7 @@ def test_what_is_not_finite_names_the_pairs_of_its_row(packed: tuple[RunSettings
 
     model.encoder.blocks[0].feedforward.register_forward_hook(poison)  # type: ignore[union-attr]
     found, described, values = updater_of(model).origin(
-        [Part(batch, (0,))], 1, {}, task.source.lines
+        [BatchPart(batch, (0,))], 1, {}, task.source.lines
     )
     assert found
     expected = task.source.lines(numbers_in(batch.indices[2]).tolist())
@@ -187,7 +187,7 @@ def test_a_row_that_is_too_large_is_named(packed: tuple[RunSettings, Task]) -> N
     batch = batches_of(task)[0]
 
     class Full(TranslationObjective):
-        def loss(self, model: Any, batch: Any, context: Context) -> Any:
+        def loss(self, model: Any, batch: Any, context: LossContext) -> Any:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     updater = updater_of(model_of(task), Full(ObjectiveSettings()))

@@ -24,7 +24,7 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.objective import Context, HandOver, LossSum, SegmentObjective
+from heedful.train.objective import HandOver, LossContext, LossSum, SegmentObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
@@ -82,7 +82,7 @@ def test_the_loss_is_that_of_segments_read_one_after_the_other() -> None:
     model, carried, batches = model_of(), {}, segments()
     assert len(batches) == 5
     for batch, expected in zip(batches, by_hand(model, batches), strict=True):
-        result = SegmentObjective(0.0).loss(model, batch, Context(1, carried))
+        result = SegmentObjective(0.0).loss(model, batch, LossContext(1, carried))
         torch.testing.assert_close(result.loss_sum, expected)
         assert not any(tensor.requires_grad for tensor in result.carried_state.values())
         carried = result.carried_state
@@ -91,21 +91,21 @@ def test_the_loss_is_that_of_segments_read_one_after_the_other() -> None:
 def test_a_row_finds_its_memory_and_only_its_own() -> None:
     model, batches = model_of(), segments()
     objective = SegmentObjective(0.0)
-    first = objective.loss(model, batches[0], Context(1))
+    first = objective.loss(model, batches[0], LossContext(1))
     turned = {name: tensor.flip(0) for name, tensor in first.carried_state.items()}
-    expected = objective.loss(model, batches[1], Context(1, first.carried_state)).loss_sum
+    expected = objective.loss(model, batches[1], LossContext(1, first.carried_state)).loss_sum
     torch.testing.assert_close(
-        objective.loss(model, batches[1], Context(1, turned)).loss_sum, expected
+        objective.loss(model, batches[1], LossContext(1, turned)).loss_sum, expected
     )
-    alone = objective.loss(model, batches[1], Context(1)).loss_sum
+    alone = objective.loss(model, batches[1], LossContext(1)).loss_sum
     assert not torch.isclose(alone, expected)
     # After a gap, and where streams begin, there is none.
-    elsewhere = objective.loss(model, batches[2], Context(1, first.carried_state)).loss_sum
+    elsewhere = objective.loss(model, batches[2], LossContext(1, first.carried_state)).loss_sum
     torch.testing.assert_close(
-        elsewhere, objective.loss(model, batches[2], Context(1)).loss_sum, rtol=0, atol=0
+        elsewhere, objective.loss(model, batches[2], LossContext(1)).loss_sum, rtol=0, atol=0
     )
     again = {**first.carried_state, "following": batches[0].indices}
-    begun = objective.loss(model, batches[0], Context(1, again)).loss_sum
+    begun = objective.loss(model, batches[0], LossContext(1, again)).loss_sum
     torch.testing.assert_close(begun, first.loss_sum, rtol=0, atol=0)
 
 
@@ -117,7 +117,7 @@ class Narrow:
         self.first = first
         self.rows: list[int] = []
 
-    def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
+    def loss(self, model: Any, batch: SegmentBatch, context: LossContext) -> LossSum:
         self.rows.append(len(batch.ids))
         result = self.inner.loss(model, batch, context)
         if len(batch.ids) > 1 and batch.indices[0] >= self.first:
@@ -247,7 +247,7 @@ def test_what_was_not_finite_is_not_remembered(
     calls: list[tuple[int, bool, bool]] = []
 
     class Bad(SegmentObjective):
-        def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
+        def loss(self, model: Any, batch: SegmentBatch, context: LossContext) -> LossSum:
             result = super().loss(model, batch, context)
             if not model.training:
                 return result

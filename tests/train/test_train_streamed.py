@@ -19,7 +19,7 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.shard_writer import write_shards
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events, Note, Recorder
-from heedful.train.batch_source import Batch, Place, Source
+from heedful.train.batch_source import Batch, DataPosition, Source
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks import Task, prepare_task
@@ -68,7 +68,9 @@ def prepared(folder: Path, settings: RunSettings) -> Task:
     return prepare_task(folder, settings, None, Events())
 
 
-def read_on(source: Source, place: Place, count: int) -> list[tuple[Place, list[int]]]:
+def read_on(
+    source: Source, place: DataPosition, count: int
+) -> list[tuple[DataPosition, list[int]]]:
     result = []
     for _ in range(count):
         result.append((place, contents(source.batch(*place))))
@@ -85,7 +87,7 @@ def test_any_place_is_found_as_if_it_had_been_read_up_to(
     tmp_path: Path, make_settings: MakeSettings, shards: dict[str, str], workers: int
 ) -> None:
     settings = streamed(make_settings, shards)
-    expected = read_on(prepared(tmp_path, settings).source, Place(0, 0), 90)
+    expected = read_on(prepared(tmp_path, settings).source, DataPosition(0, 0), 90)
     assert {place.epoch for place, _ in expected} == {0, 1, 2, 3}
     first_epoch = [batch[:-1] for place, batch in expected if place.epoch == 0]
     shown = Counter(number for batch in first_epoch for number in batch)
@@ -103,11 +105,11 @@ def test_processes_that_share_updates_make_the_same_batches(
 ) -> None:
     """Each of three makes every third batch, and asks for the place of the next update first."""
     settings = streamed(make_settings, shards)
-    expected = read_on(prepared(tmp_path, settings).source, Place(0, 0), 60)
-    shared: dict[Place, list[int]] = {}
+    expected = read_on(prepared(tmp_path, settings).source, DataPosition(0, 0), 60)
+    shared: dict[DataPosition, list[int]] = {}
     for rank in range(3):
         source = prepared(tmp_path, settings).source
-        place = Place(0, 0)
+        place = DataPosition(0, 0)
         for _ in range(20):
             mine, after = place, place
             for number in range(3):

@@ -13,7 +13,7 @@ from heedful.data.shard_writer import write_shards
 from heedful.errors import ConfigError, DataError, UserError
 from heedful.events import Events, Note, Recorder
 from heedful.text.inline_terms import mark_ids
-from heedful.train.batch_source import Place
+from heedful.train.batch_source import DataPosition
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks import Task, prepare_task
@@ -37,7 +37,7 @@ def marked(task: Task, epoch: int, count: int = 12) -> dict[int, list[int]]:
     """The sources of an epoch's first batches that have marks, by the numbers of their pairs."""
     assert task.tokenizers is not None
     separator, end = mark_ids(task.tokenizers.source)
-    place, found = Place(epoch, 0), dict[int, list[int]]()
+    place, found = DataPosition(epoch, 0), dict[int, list[int]]()
     for _ in range(count):
         batch = task.source.batch(*place)
         assert not ((batch.target_input == separator) | (batch.target_input == end)).any()

@@ -13,7 +13,7 @@ from heedful.data.batches import PairBatch
 from heedful.device import Precision
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.objective import Context, TranslationObjective, mix_in_guesses
+from heedful.train.objective import LossContext, TranslationObjective, mix_in_guesses
 from heedful.train.optimizers import build_optimizer, export_moments, import_moments
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
@@ -221,8 +221,10 @@ def test_adamw_decays_matrices_only() -> None:
 def test_r_drop_without_dropout_is_the_plain_loss(weight: float) -> None:
     model = small_model().double().train()
     batch = pairs(4)
-    plain = TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1))
-    twice = TranslationObjective(ObjectiveSettings(r_drop=weight)).loss(model, batch, Context(1))
+    plain = TranslationObjective(ObjectiveSettings()).loss(model, batch, LossContext(1))
+    twice = TranslationObjective(ObjectiveSettings(r_drop=weight)).loss(
+        model, batch, LossContext(1)
+    )
     assert twice.tokens == plain.tokens == batch.target_tokens
     assert float(twice.extras["divergence"]) == pytest.approx(0, abs=1e-12)
     assert twice.loss_sum.detach() == pytest.approx(float(plain.loss_sum.detach()), rel=1e-9)
@@ -235,7 +237,7 @@ def test_r_drop_adds_a_quarter_of_the_symmetric_divergence() -> None:
     for weight in (1e-9, 2.0):
         torch.manual_seed(0)
         objective = TranslationObjective(ObjectiveSettings(r_drop=weight))
-        losses.append(objective.loss(model, pairs(4), Context(1)))
+        losses.append(objective.loss(model, pairs(4), LossContext(1)))
     divergence = float(losses[1].extras["divergence"])
     assert divergence > 0
     difference = float((losses[1].loss_sum - losses[0].loss_sum).detach())
@@ -285,12 +287,12 @@ def test_sampled_share_grows_linearly_and_only_in_training() -> None:
     for step, share in ((50, 0.25), (100, 0.5), (1000, 0.5)):
         torch.manual_seed(step)
         seen.clear()
-        objective.loss(model, batch, Context(step))
+        objective.loss(model, batch, LossContext(step))
         assert seen[0] == 0
         assert seen[1] == pytest.approx(share * (1 - agreed), abs=0.05)
     model.eval()
     seen.clear()
-    objective.loss(model, batch, Context(1000))
+    objective.loss(model, batch, LossContext(1000))
     assert seen == [0]
 
 
@@ -300,5 +302,5 @@ def _inputs(batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_evaluation_has_no_label_smoothing() -> None:
     model = small_model().eval()
-    result = TranslationObjective(ObjectiveSettings()).loss(model, pairs(3), Context(0))
+    result = TranslationObjective(ObjectiveSettings()).loss(model, pairs(3), LossContext(0))
     assert float(result.loss_sum.detach()) == float(result.extras["nll"])

@@ -16,7 +16,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model
 from heedful.models.encoder import EncoderModel
-from heedful.train.objective import Context
+from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
@@ -195,7 +195,7 @@ def test_every_parameter_learns_and_the_loss_is_that_of_the_targets(
     model = prepared_task.new_model().train()
     assert isinstance(model, EncoderModel)
     batch = prepared_task.source.batch(0, 0)
-    result = prepared_task.objective.loss(model, batch, Context(1))
+    result = prepared_task.objective.loss(model, batch, LossContext(1))
     assert result.tokens == len(batch.targets)
     result.loss_sum.backward()
     for name, parameter in model.named_parameters():

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from heedful.apps.comparison.plan import (
+    ComparisonPlan,
     Configuration,
-    Plan,
     Run,
     Variant,
     extend_plan,
@@ -135,7 +135,7 @@ def write_results(comparison: Comparison, *, page: bool = True) -> None:
     replace_synced(out / "page.html", page_of(comparison).encode())
 
 
-def _prepared(plan: Plan, out: Path, events: Events) -> Plan:
+def _prepared(plan: ComparisonPlan, out: Path, events: Events) -> ComparisonPlan:
     """Read the data of variants that are new, count their operations, and write their runs.
 
     Raises:
@@ -211,7 +211,9 @@ def _warn_of_schedule(variant: Variant, events: Events) -> None:
         )
 
 
-def _train_all(plan: Plan, out: Path, stop: StopRequest, events: Events) -> dict[str, str]:
+def _train_all(
+    plan: ComparisonPlan, out: Path, stop: StopRequest, events: Events
+) -> dict[str, str]:
     """Train what is not finished; return the problem of each run that failed, by its label."""
     runs = plan.runs(out)
     problems: dict[str, str] = {}

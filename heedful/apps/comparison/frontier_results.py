@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heedful.apps.comparison.frontier_rounds import Measurements, Setting, Task
+from heedful.apps.comparison.frontier_rounds import MeasuredTask, Measurements, Setting
 
 if TYPE_CHECKING:
     from heedful.evaluate.bootstrap import Interval, PairedScore
@@ -25,7 +25,7 @@ _FEWEST_ROUNDS = 3  # of two equal settings one is faster in all of them in a qu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class FrontierPoint:
     """The figures of a setting.
 
     Args:
@@ -53,7 +53,7 @@ class Point:
     @classmethod
     def of(
         cls, setting: Setting, records: Sequence[dict[str, Any]], found: Measurements
-    ) -> Point | None:
+    ) -> FrontierPoint | None:
         """Summarise the measurements of a setting; None without any, or without translations."""
         translations = found.translations(setting)
         if translations is None or not records:
@@ -79,10 +79,10 @@ class Frontier:
     """
 
     def __init__(self, found: Measurements, settings: Sequence[Setting]) -> None:
-        self.task: Task = found.task
+        self.task: MeasuredTask = found.task
         self.problems = {each: p for each in settings if (p := found.problem(each)) is not None}
         records = {each: found.of(each) for each in settings if each not in self.problems}
-        points = (Point.of(each, records[each], found) for each in records)
+        points = (FrontierPoint.of(each, records[each], found) for each in records)
         self.points = sorted((p for p in points if p is not None), key=lambda point: -point.rate)
         measured = {point.setting for point in self.points}
         self.unmeasured = [each for each in records if each not in measured]
@@ -92,7 +92,7 @@ class Frontier:
         self._compared: dict[tuple[Any, Any], dict[str, PairedScore]] = {}
 
     @cached_property
-    def by_setting(self) -> dict[Setting, Point]:
+    def by_setting(self) -> dict[Setting, FrontierPoint]:
         """The points by their settings."""
         return {point.setting: point for point in self.points}
 
@@ -107,7 +107,7 @@ class Frontier:
             for output, lines in outputs.items()
         }
 
-    def compared(self, a: Point, b: Point) -> dict[str, PairedScore]:
+    def compared(self, a: FrontierPoint, b: FrontierPoint) -> dict[str, PairedScore]:
         """Compare the translations of two settings by paired bootstrap: B minus A."""
         from heedful.evaluate.bootstrap import paired_bootstrap
 
@@ -118,7 +118,7 @@ class Frontier:
             )
         return self._compared[key]
 
-    def against_reference(self, point: Point) -> dict[str, PairedScore]:
+    def against_reference(self, point: FrontierPoint) -> dict[str, PairedScore]:
         """Compare a setting with the most exact one."""
         assert self.reference is not None
         return self.compared(self.by_setting[self.reference], point)
@@ -134,7 +134,7 @@ class Frontier:
                     break
         return found
 
-    def _dominates(self, other: Point, point: Point) -> bool:
+    def _dominates(self, other: FrontierPoint, point: FrontierPoint) -> bool:
         """Return True if a setting is no worse in anything, and surely better in something.
 
         No worse: as many sentences a second, a sentence alone as soon, in some round at least, as
@@ -157,13 +157,13 @@ class Frontier:
             or self._surely_better(other, point)
         )
 
-    def _surely_better(self, other: Point, point: Point) -> bool:
+    def _surely_better(self, other: FrontierPoint, point: FrontierPoint) -> bool:
         """Return True if the translations of `other` are better by every metric's interval."""
         if other.translations == point.translations:
             return False
         return all(score.difference.low > 0 for score in self.compared(point, other).values())
 
-    def _as_good(self, other: Point, point: Point) -> bool:
+    def _as_good(self, other: FrontierPoint, point: FrontierPoint) -> bool:
         """Return True if the translations of `other` are surely no worse than by the margin."""
         if other.translations == point.translations:
             return True
@@ -222,7 +222,7 @@ class Frontier:
             "not_measured": [asdict(setting) for setting in self.unmeasured],
         }
 
-    def _plain(self, point: Point) -> dict[str, Any]:
+    def _plain(self, point: FrontierPoint) -> dict[str, Any]:
         better = self.dominated.get(point.setting)
         compared = self.against_reference(point)
         return {

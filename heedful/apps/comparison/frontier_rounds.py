@@ -104,7 +104,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class MeasuredTask:
     """The model, texts and machine, the same in all measurements of a folder.
 
     Args:
@@ -137,7 +137,7 @@ class Task:
         lines: int,
         alone: int,
         shortlist: Path | None = None,
-    ) -> Task:
+    ) -> MeasuredTask:
         """Leave out empty lines, and look at the model and the machine.
 
         Args:
@@ -208,7 +208,7 @@ class Measurements:
         records: by setting and round: figures, or a `problem`.
     """
 
-    task: Task
+    task: MeasuredTask
     records: dict[tuple[Setting, int], dict[str, Any]]
 
     def of(self, setting: Setting) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ class Measurements:
         return next(found, None)
 
 
-def read_measurements(task: Task, out: Path) -> Measurements:
+def read_measurements(task: MeasuredTask, out: Path) -> Measurements:
     """Read what a folder holds; nothing is there at first.
 
     Raises:
@@ -260,7 +260,7 @@ def read_measurements(task: Task, out: Path) -> Measurements:
 
 
 def measure(
-    task: Task,
+    task: MeasuredTask,
     settings: Sequence[Setting],
     out: Path,
     *,
@@ -308,7 +308,7 @@ def measure(
     return found
 
 
-def _measured(task: Task, setting: Setting, *, scored: bool) -> dict[str, Any]:
+def _measured(task: MeasuredTask, setting: Setting, *, scored: bool) -> dict[str, Any]:
     """Measure a setting in a process of its own, which may translate all texts besides."""
     order = {
         "model": task.model,

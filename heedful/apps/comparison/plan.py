@@ -82,7 +82,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Variants, seeds and budget of a comparison.
 
     Args:
@@ -145,7 +145,7 @@ class Plan:
         replace_synced(out / PLAN_FILE, json.dumps(plain, indent=2, ensure_ascii=False).encode())
 
 
-def load_plan(out: Path) -> Plan | None:
+def load_plan(out: Path) -> ComparisonPlan | None:
     """The plan of a comparison that began before; None where there is none.
 
     Raises:
@@ -167,7 +167,7 @@ def load_plan(out: Path) -> Plan | None:
             )
             for each in plain["variants"]
         )
-        return Plan(variants, plain["seeds"], plain["max_flops"], plain["fingerprint"])
+        return ComparisonPlan(variants, plain["seeds"], plain["max_flops"], plain["fingerprint"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"The plan of the comparison cannot be read: {error!r}",
@@ -297,7 +297,7 @@ def _resolve(configuration: Configuration, overrides: Mapping[str, Any]) -> RunS
     return resolve_settings(str(configuration), overrides=overrides)
 
 
-def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) -> Plan:
+def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) -> ComparisonPlan:
     """Check that variants can be compared, and make a plan of them.
 
     Args:
@@ -354,7 +354,7 @@ def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) 
             where="data.batch_tokens",
             remedy="Give a number",
         )
-    return Plan(tuple(variants), seeds, max_flops)
+    return ComparisonPlan(tuple(variants), seeds, max_flops)
 
 
 def _data(settings: RunSettings) -> dict[str, Any]:
@@ -393,7 +393,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def extend_plan(before: Plan, now: Plan, out: Path) -> Plan:
+def extend_plan(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> ComparisonPlan:
     """Add variants and seeds to a plan that began before.
 
     Args:

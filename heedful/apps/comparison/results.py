@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from heedful.apps.comparison.plan import Plan, Run, Variant
+from heedful.apps.comparison.plan import ComparisonPlan, Run, Variant
 from heedful.config import flat
 from heedful.evaluate.bootstrap import Interval
 from heedful.evaluate.seed_intervals import student_interval
@@ -172,7 +172,7 @@ class Comparison:
         runs: every run, in the order of training.
     """
 
-    plan: Plan
+    plan: ComparisonPlan
     out: Path
     runs: tuple[RunResult, ...]
 
@@ -251,7 +251,9 @@ INTERVALS = (
 )
 
 
-def read_comparison(plan: Plan, out: Path, problems: Mapping[str, str] | None = None) -> Comparison:
+def read_comparison(
+    plan: ComparisonPlan, out: Path, problems: Mapping[str, str] | None = None
+) -> Comparison:
     """Read what the runs of a comparison have come to so far.
 
     Args:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.line_up import Span, TranslatedSentence, line_up, one_space
-from heedful.apps.documents.passage import Part, Passage, divided, unclosed
+from heedful.apps.documents.passage import Passage, PassagePart, divided, unclosed
 from heedful.apps.documents.placement import write_passage
 from heedful.apps.documents.sentence_split import sentence_spans
 from heedful.errors import DataError
@@ -163,7 +163,7 @@ class _Planned:
         yield self._piece(parts, first, len(self.sentences), offset)
 
     def _piece(
-        self, parts: Sequence[Part], first: int, last: int, offset: int
+        self, parts: Sequence[PassagePart], first: int, last: int, offset: int
     ) -> tuple[Passage, list[Span], slice]:
         spans = [(start - offset, end - offset) for start, end in self.sentences[first:last]]
         return replace(self.passage, parts=tuple(parts)), spans, slice(first, last)

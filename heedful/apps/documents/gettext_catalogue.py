@@ -10,9 +10,9 @@ from functools import partial
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
-    Part,
     Passage,
-    Place,
+    PassagePart,
+    Surroundings,
     lines_of,
     protected,
     text_parts,
@@ -115,7 +115,7 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
 
 def _passage(text: str, source: _String, written: _String) -> Iterator[Passage]:
     """Yield the passage that fills a string, if its message has words."""
-    parts: list[Part] = []
+    parts: list[PassagePart] = []
     for start, end in source.pieces:
         parts += text_parts(text, start, end, _ESCAPE, _unescape)
     parts = list(_tagged(text, parts))
@@ -130,7 +130,7 @@ def _passage(text: str, source: _String, written: _String) -> Iterator[Passage]:
         yield passage
 
 
-def _tagged(text: str, parts: list[Part]) -> Iterator[Part]:
+def _tagged(text: str, parts: list[PassagePart]) -> Iterator[PassagePart]:
     """Yield parts in which tags are markup; tags that escapes or lines cut through stay text."""
     for part in parts:
         if part.end - part.start != len(part.text):
@@ -147,7 +147,7 @@ def _tagged(text: str, parts: list[Part]) -> Iterator[Part]:
                 if raw[0] == "&" or raw[-2] == "/"
                 else "open"
             )
-            yield Part(match.start(), match.end(), kind)  # type: ignore[arg-type]
+            yield PassagePart(match.start(), match.end(), kind)  # type: ignore[arg-type]
             start = match.end()
         yield from text_parts(text, start, part.end)
 
@@ -161,7 +161,7 @@ def _unescape(escape: str) -> str:
     return _CODES.get(code, code)
 
 
-def _encode(text: str, place: Place) -> str:
+def _encode(text: str, place: Surroundings) -> str:
     text = text.replace("\\", "\\\\").replace('"', '\\"')
     for code, character in _CODES.items():
         text = text.replace(character, f"\\{code}")

@@ -15,9 +15,9 @@ from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.line_up import one_space
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
-    Part,
     Passage,
-    Place,
+    PassagePart,
+    Surroundings,
     make_passage,
     text_parts,
 )
@@ -84,7 +84,7 @@ def inline_kind(tag: str) -> Literal["open", "close", "single"]:
     return "open"
 
 
-def encode_text(text: str, place: Place) -> str:
+def encode_text(text: str, place: Surroundings) -> str:
     """Write text between tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -112,7 +112,7 @@ class _Reading:
     def __init__(self, text: str) -> None:
         self.text = text
         self.elements: list[_Element] = []
-        self.parts: list[Part] = []
+        self.parts: list[PassagePart] = []
 
     @property
     def is_translated(self) -> bool:
@@ -134,7 +134,7 @@ class _Reading:
         elif self.is_translated and token == "text":
             self.parts += _text(self.text, start, end)
         elif self.is_translated:
-            self.parts.append(Part(start, end, "single"))
+            self.parts.append(PassagePart(start, end, "single"))
 
     def flush(self) -> Iterator[Passage]:
         """Yield the passage gathered so far."""
@@ -159,7 +159,7 @@ class _Reading:
             if opens and not is_translated:
                 kept_from = start
             else:
-                self.parts.append(Part(start, end, "open" if opens else "single"))
+                self.parts.append(PassagePart(start, end, "open" if opens else "single"))
         if opens:
             self.elements.append(_Element(tag, is_translated, kept_from, start))
 
@@ -170,7 +170,7 @@ class _Reading:
         if tag in _BLOCKS:
             yield from self.flush()
         elif self.is_translated and not (self.parts and self.parts[-1].end == end):
-            self.parts.append(Part(start, end, "close" if depths else "single"))
+            self.parts.append(PassagePart(start, end, "close" if depths else "single"))
 
     def _close(self, depth: int, start: int, end: int) -> Iterator[Passage]:
         """Close all elements from a depth on, by a tag in this range."""
@@ -188,7 +188,7 @@ class _Reading:
             if element.kept_from is not None:
                 last = end if number == 0 else start
                 shown = _shown(self.text[element.kept_from : last], element.tag)
-                self.parts.append(Part(element.kept_from, last, "single", shown))
+                self.parts.append(PassagePart(element.kept_from, last, "single", shown))
         if closed[0].is_translated and not self.is_translated:
             yield from self.flush()
 
@@ -210,10 +210,10 @@ class _Reading:
         )
 
 
-def _text(text: str, start: int, end: int) -> Iterator[Part]:
+def _text(text: str, start: int, end: int) -> Iterator[PassagePart]:
     for match in _LINE_BREAK.finditer(text, start, end):
         yield from text_parts(text, start, match.start(), ENTITY, html.unescape)
-        yield Part(match.start(), match.end(), "soft", " ")
+        yield PassagePart(match.start(), match.end(), "soft", " ")
         start = match.end()
     yield from text_parts(text, start, end, ENTITY, html.unescape)
 
@@ -246,7 +246,7 @@ def _attribute(text: str, start: int, end: int, quote: str) -> Iterator[Passage]
             yield replace(passage, start=start, end=end, wrap=wrap)
 
 
-def _encode_value(quote: str, text: str, place: Place) -> str:
+def _encode_value(quote: str, text: str, place: Surroundings) -> str:
     if quote == "'":
         return text.replace("&", "&amp;").replace("'", "&#39;")
     return text.replace("&", "&amp;").replace('"', "&quot;")

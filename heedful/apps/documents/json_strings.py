@@ -10,7 +10,7 @@ from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
     Passage,
-    Place,
+    Surroundings,
     make_passage,
     text_parts,
 )
@@ -158,5 +158,5 @@ def _unescape(escape: str) -> str:
     return value
 
 
-def _encode(text: str, place: Place) -> str:
+def _encode(text: str, place: Surroundings) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -17,9 +17,9 @@ from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.html_text import html_passages, inline_kind
 from heedful.apps.documents.passage import (
     Encode,
-    Part,
     Passage,
-    Place,
+    PassagePart,
+    Surroundings,
     cut,
     lines_of,
     make_passage,
@@ -185,7 +185,7 @@ class _Inline:
 
     def passages(self, token: Token) -> Iterator[Passage]:
         """Yield the passages of the block; none if a construct is not where it should be."""
-        parts: list[Part] = []
+        parts: list[PassagePart] = []
         found: list[Passage] = []
         for child in token.children or ():
             if child.type == "hardbreak":
@@ -199,28 +199,28 @@ class _Inline:
         yield from found
         yield from self.alternatives
 
-    def _part(self, token: Token) -> list[Part] | None:
+    def _part(self, token: Token) -> list[PassagePart] | None:
         """Return the parts of a construct, and move behind it; None if it is not here."""
         handler = getattr(self, f"_{token.type}", None)
         if handler is not None:
-            parts: list[Part] | None = handler(token)
+            parts: list[PassagePart] | None = handler(token)
             return parts
         if token.type.endswith(("_open", "_close")):  # emphasis
             kind = token.type.rpartition("_")[2]
             return self._raw(token.markup, "open" if kind == "open" else "close")
         return None
 
-    def _raw(self, raw: str, kind: Any, text: str = "") -> list[Part] | None:
+    def _raw(self, raw: str, kind: Any, text: str = "") -> list[PassagePart] | None:
         if not self.content.startswith(raw, self.place):
             return None
         return self._until(self.place + len(raw), kind, text)
 
-    def _until(self, end: int, kind: Any, text: str = "") -> list[Part]:
+    def _until(self, end: int, kind: Any, text: str = "") -> list[PassagePart]:
         start, self.place = self.place, end
         first, last = self.offsets[start], self.offsets[end]
-        return [Part(first, last, kind, text)] if last > first else []
+        return [PassagePart(first, last, kind, text)] if last > first else []
 
-    def _text(self, token: Token) -> list[Part] | None:
+    def _text(self, token: Token) -> list[PassagePart] | None:
         if not token.content:
             return []
         start = self.place
@@ -231,20 +231,20 @@ class _Inline:
         self.place += len(token.content)
         return [*text_parts(self.text, self.offsets[start], self.offsets[self.place], _BAR, _last)]
 
-    def _text_special(self, token: Token) -> list[Part] | None:
+    def _text_special(self, token: Token) -> list[PassagePart] | None:
         return self._raw(token.markup, "text", token.content)
 
-    def _softbreak(self, token: Token) -> list[Part] | None:
+    def _softbreak(self, token: Token) -> list[PassagePart] | None:
         match = _SOFT_BREAK.match(self.content, self.place)
         return None if match is None else self._until(match.end(), "soft", " ")
 
-    def _hardbreak(self, token: Token) -> list[Part] | None:
+    def _hardbreak(self, token: Token) -> list[PassagePart] | None:
         match = _HARD_BREAK.match(self.content, self.place)
         if match is not None:
             self._until(match.end(), "single")
         return None if match is None else []
 
-    def _code_inline(self, token: Token) -> list[Part] | None:
+    def _code_inline(self, token: Token) -> list[PassagePart] | None:
         fence = re.escape(token.markup)
         pattern = re.compile(rf"{fence}.*?(?<!`){fence}(?!`)", re.DOTALL)
         match = pattern.match(self.content, self.place)
@@ -252,22 +252,22 @@ class _Inline:
             return None
         return self._until(match.end(), "single", " ".join(token.content.split()))
 
-    def _html_inline(self, token: Token) -> list[Part] | None:
+    def _html_inline(self, token: Token) -> list[PassagePart] | None:
         return self._raw(token.content, inline_kind(token.content))
 
-    def _link_open(self, token: Token) -> list[Part] | None:
+    def _link_open(self, token: Token) -> list[PassagePart] | None:
         if token.markup == "autolink":
             return self._raw("<", "open")
         self.link_ends.append(self.ends.get((self.content, "link", self.place)))
         return self._raw("[", "open")
 
-    def _link_close(self, token: Token) -> list[Part] | None:
+    def _link_close(self, token: Token) -> list[PassagePart] | None:
         if token.markup == "autolink":
             return self._raw(">", "close")
         end = self.link_ends.pop() if self.link_ends else None
         return None if end is None or end <= self.place else self._until(end, "close")
 
-    def _image(self, token: Token) -> list[Part] | None:
+    def _image(self, token: Token) -> list[PassagePart] | None:
         end = self.ends.get((self.content, "image", self.place))
         if end is None:
             return None
@@ -278,7 +278,7 @@ class _Inline:
         return self._until(end, "single")
 
 
-def _without_box(parts: Sequence[Part]) -> Sequence[Part]:
+def _without_box(parts: Sequence[PassagePart]) -> Sequence[PassagePart]:
     """Return parts without the box of a task, [ ] or [x], that they begin with."""
     box = _TASK.match("".join(part.text for part in parts))
     return parts if box is None else cut(parts, box.end(), sum(len(part.text) for part in parts))
@@ -288,7 +288,7 @@ def _last(text: str) -> str:
     return text[-1]
 
 
-def _encode(text: str, place: Place, *, is_cell: bool) -> str:
+def _encode(text: str, place: Surroundings, *, is_cell: bool) -> str:
     """Write text so that no character of it is taken for markup."""
     written = _SPECIAL.sub(partial(_escaped, text), text)
     if is_cell:

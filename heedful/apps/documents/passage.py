@@ -18,7 +18,7 @@ Kind = Literal["text", "open", "close", "single", "soft"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PassagePart:
     """A piece of a passage.
 
     Args:
@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Surroundings:
     """The surroundings of a translated text, which may decide how it is written.
 
     Args:
@@ -48,11 +48,11 @@ class Place:
         at_line_start: a line break stands right before it, or it begins the passage.
     """
 
-    parent: Part | None
+    parent: PassagePart | None
     at_line_start: bool
 
 
-Encode = Callable[[str, Place], str]
+Encode = Callable[[str, Surroundings], str]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Passage:
 
     start: int
     end: int
-    parts: tuple[Part, ...]
+    parts: tuple[PassagePart, ...]
     encode: Encode
     wrap: Callable[[str], str] | None = None
     copies: bool = True
@@ -86,7 +86,7 @@ class Passage:
         return self.start <= self.parts[0].start and self.parts[-1].end <= self.end
 
 
-def plain(text: str, place: Place) -> str:
+def plain(text: str, place: Surroundings) -> str:
     """Write text as it is."""
     return text
 
@@ -97,7 +97,7 @@ def text_parts(
     end: int,
     escapes: re.Pattern[str] | None = None,
     decode: Callable[[str], str] = str,
-) -> Iterator[Part]:
+) -> Iterator[PassagePart]:
     """Yield the parts of a range of text: stretches without escapes, and each escape.
 
     Args:
@@ -108,26 +108,26 @@ def text_parts(
     """
     while escapes is not None and (match := escapes.search(document, start, end)) is not None:
         if match.start() > start:
-            yield Part(start, match.start(), "text", document[start : match.start()])
-        yield Part(match.start(), match.end(), "text", decode(match[0]))
+            yield PassagePart(start, match.start(), "text", document[start : match.start()])
+        yield PassagePart(match.start(), match.end(), "text", decode(match[0]))
         start = match.end()
     if end > start:
-        yield Part(start, end, "text", document[start:end])
+        yield PassagePart(start, end, "text", document[start:end])
 
 
 ADDRESSES = re.compile(span_pattern(["urls", "emails"]))
 PLACEHOLDERS = re.compile(span_pattern(["urls", "emails", "placeholders"]))
 
 
-def protected(parts: Iterable[Part], pattern: re.Pattern[str]) -> tuple[Part, ...]:
+def protected(parts: Iterable[PassagePart], pattern: re.Pattern[str]) -> tuple[PassagePart, ...]:
     """Return parts in which every match of a pattern stands by itself, so that it is kept.
 
     Args:
         parts: of a passage. A match never crosses markup.
         pattern: of placeholders and addresses.
     """
-    result: list[Part] = []
-    stretch: list[Part] = []
+    result: list[PassagePart] = []
+    stretch: list[PassagePart] = []
     for part in parts:
         if part.kind == "text":
             stretch.append(part)
@@ -138,19 +138,19 @@ def protected(parts: Iterable[Part], pattern: re.Pattern[str]) -> tuple[Part, ..
     return (*result, *_protected_stretch(stretch, pattern))
 
 
-def _protected_stretch(parts: Sequence[Part], pattern: re.Pattern[str]) -> list[Part]:
+def _protected_stretch(parts: Sequence[PassagePart], pattern: re.Pattern[str]) -> list[PassagePart]:
     text = "".join(part.text for part in parts)
-    result: list[Part] = []
+    result: list[PassagePart] = []
     done = 0
     for match in pattern.finditer(text):
         result += cut(parts, done, match.start())
         inner = cut(parts, match.start(), match.end())
-        result.append(Part(inner[0].start, inner[-1].end, "single", match[0]))
+        result.append(PassagePart(inner[0].start, inner[-1].end, "single", match[0]))
         done = match.end()
     return [*result, *cut(parts, done, len(text))]
 
 
-def cut(parts: Sequence[Part], start: int, end: int) -> list[Part]:
+def cut(parts: Sequence[PassagePart], start: int, end: int) -> list[PassagePart]:
     """Return the parts of a range of the text that a translator reads.
 
     Args:
@@ -158,7 +158,7 @@ def cut(parts: Sequence[Part], start: int, end: int) -> list[Part]:
         start, end: range of its text. Parts without text at its ends belong to it; an escape or
             single part that it cuts through does, too.
     """
-    result: list[Part] = []
+    result: list[PassagePart] = []
     here = 0
     for part in parts:
         after = here + len(part.text)
@@ -170,14 +170,16 @@ def cut(parts: Sequence[Part], start: int, end: int) -> list[Part]:
         if part.kind == "text" and part.end - part.start == len(part.text):
             first, last = max(start - here, 0), min(end, after) - here
             text = part.text[first:last]
-            result.append(Part(part.start + first, part.start + last, "text", text))
+            result.append(PassagePart(part.start + first, part.start + last, "text", text))
         else:
             result.append(part)
         here = after
     return result
 
 
-def divided(parts: Sequence[Part], offset: int) -> tuple[list[Part], list[Part]]:
+def divided(
+    parts: Sequence[PassagePart], offset: int
+) -> tuple[list[PassagePart], list[PassagePart]]:
     """Return the parts before an offset of their text, and those after it.
 
     Args:
@@ -198,9 +200,9 @@ def divided(parts: Sequence[Part], offset: int) -> tuple[list[Part], list[Part]]
     return list(parts), []
 
 
-def unclosed(parts: Iterable[Part]) -> list[Part]:
+def unclosed(parts: Iterable[PassagePart]) -> list[PassagePart]:
     """Return the opening tags whose closing tags are not among the parts."""
-    opened: list[Part] = []
+    opened: list[PassagePart] = []
     for part in parts:
         if part.kind == "open":
             opened.append(part)
@@ -209,7 +211,7 @@ def unclosed(parts: Iterable[Part]) -> list[Part]:
     return opened
 
 
-def trimmed(parts: Sequence[Part]) -> tuple[Part, ...]:
+def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
     """Return the parts without space and markup before the first word and after the last.
 
     A pair of tags around all words is left out as well; one around some of them stays.
@@ -235,18 +237,18 @@ def trimmed(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(kept)
 
 
-def _stripped(part: Part, *, at_end: bool = False) -> Part:
+def _stripped(part: PassagePart, *, at_end: bool = False) -> PassagePart:
     """Return a part without space at one end, if that is written as it is."""
     if part.kind != "text" or part.end - part.start != len(part.text):
         return part
     if at_end:
         text = part.text.rstrip()
-        return Part(part.start, part.start + len(text), "text", text)
+        return PassagePart(part.start, part.start + len(text), "text", text)
     text = part.text.lstrip()
-    return Part(part.end - len(text), part.end, "text", text)
+    return PassagePart(part.end - len(text), part.end, "text", text)
 
 
-def _partner(parts: Sequence[Part]) -> int | None:
+def _partner(parts: Sequence[PassagePart]) -> int | None:
     """Return the number of the part that closes the pair which the first opens."""
     depth = 0
     for number, part in enumerate(parts):
@@ -256,7 +258,7 @@ def _partner(parts: Sequence[Part]) -> int | None:
     return None
 
 
-def _opens_within(parts: Sequence[Part]) -> bool:
+def _opens_within(parts: Sequence[PassagePart]) -> bool:
     """Return True if the pair that the last part closes is opened by one of the others."""
     depth = 0
     for part in reversed(parts):
@@ -267,7 +269,7 @@ def _opens_within(parts: Sequence[Part]) -> bool:
 
 
 def make_passage(
-    parts: Iterable[Part],
+    parts: Iterable[PassagePart],
     encode: Encode = plain,
     *,
     kept: re.Pattern[str] = ADDRESSES,

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from heedful.apps.documents.line_up import LineUp, Span
-from heedful.apps.documents.passage import Part, Passage, Place
+from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
 
 _WEAK = 0.05
 """A word with less weight than this says nothing about another."""
@@ -27,8 +27,8 @@ _WEAK = 0.05
 class _Node:
     """A piece of markup, its words in the passage and its place in the translation."""
 
-    opening: Part | None
-    closing: Part | None = None
+    opening: PassagePart | None
+    closing: PassagePart | None = None
     start: int = 0
     end: int = 0
     children: list[_Node] = field(default_factory=list)
@@ -56,7 +56,7 @@ def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], st
     return _Writer(passage, lined, copy).write(nodes)
 
 
-def _tree(parts: Sequence[Part]) -> list[_Node]:
+def _tree(parts: Sequence[PassagePart]) -> list[_Node]:
     """Return pairs and single parts, nested; a tag without a partner reaches to the edge."""
     root = _Node(None)
     stack = [root]
@@ -359,7 +359,7 @@ class _Writer:
     def write(self, nodes: Sequence[_Node]) -> str:
         return self._nodes(nodes, (0, len(self.lined.target)), None)
 
-    def _nodes(self, nodes: Sequence[_Node], within: Span, parent: Part | None) -> str:
+    def _nodes(self, nodes: Sequence[_Node], within: Span, parent: PassagePart | None) -> str:
         written, done = "", within[0]
         order = sorted(range(len(nodes)), key=lambda number: (nodes[number].target, number))
         for number in order:
@@ -371,7 +371,7 @@ class _Writer:
             done = node.target[1]
         return written + self._text((done, within[1]), parent)
 
-    def _node(self, node: _Node, parent: Part | None) -> str:
+    def _node(self, node: _Node, parent: PassagePart | None) -> str:
         opening, closing = node.opening, node.closing
         if node.kind == "pair":
             start = "" if opening is None else self.copy(opening.start, opening.end)
@@ -383,18 +383,18 @@ class _Writer:
         raw = self.copy(opening.start, opening.end)
         self.at_line_start = node.kind == "soft"
         before, after = (
-            self.passage.encode(space, Place(parent, False)) if space else ""
+            self.passage.encode(space, Surroundings(parent, False)) if space else ""
             for space in (node.before, node.after)
         )
         return before + raw + after
 
-    def _text(self, span: Span, parent: Part | None) -> str:
+    def _text(self, span: Span, parent: PassagePart | None) -> str:
         written = ""
         for region in self.lined.regions:
             start, end = max(span[0], region.target[0]), min(span[1], region.target[1])
             if start >= end:
                 continue
-            place = Place(parent, self.at_line_start)
+            place = Surroundings(parent, self.at_line_start)
             if region.is_copy and self.passage.copies:
                 shift = region.source[0] - region.target[0]
                 written += self._copied((start + shift, end + shift), place)
@@ -403,17 +403,17 @@ class _Writer:
             self.at_line_start = False
         return written
 
-    def _encoded(self, text: str, place: Place) -> str:
+    def _encoded(self, text: str, place: Surroundings) -> str:
         """Write new text."""
         written, done = "", 0
         for number, character in enumerate(text):
             if character in self.spelled:
                 written += self.passage.encode(text[done:number], place) if done < number else ""
                 written += self.copy(*self.spelled[character])
-                done, place = number + 1, Place(place.parent, False)
+                done, place = number + 1, Surroundings(place.parent, False)
         return written + (self.passage.encode(text[done:], place) if done < len(text) else "")
 
-    def _copied(self, span: Span, place: Place) -> str:
+    def _copied(self, span: Span, place: Surroundings) -> str:
         """Write text of the passage as it stood."""
         written, here = "", 0
         for part in self.passage.parts:

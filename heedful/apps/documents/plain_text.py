@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import Part, Passage, lines_of, make_passage
+from heedful.apps.documents.passage import Passage, PassagePart, lines_of, make_passage
 
 _ITEM = re.compile(r"\s*(?:[-*+•–—]|\(?\d{1,3}[.)]|\(?[a-zA-Z][.)])\s")
 _GAP = re.compile(r" {3,}|\t+")
@@ -60,7 +60,7 @@ def _passage(text: str, lines: list[Line]) -> Iterator[Passage]:
     yield from make_passage(wrapped_parts(text, lines))
 
 
-def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[Part]:
+def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:
     """Yield the parts of lines that run on: breaks between them stand for a space.
 
     Args:
@@ -70,8 +70,8 @@ def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[Part]:
     before: int | None = None
     for start, end in lines:
         if before is not None:
-            yield Part(before, start, "soft", " ")
-        yield Part(start, end, "text", text[start:end])
+            yield PassagePart(before, start, "soft", " ")
+        yield PassagePart(start, end, "text", text[start:end])
         before = end
 
 

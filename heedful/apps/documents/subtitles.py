@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
     Kind,
-    Part,
     Passage,
-    Place,
+    PassagePart,
+    Surroundings,
     lines_of,
     make_passage,
     plain,
@@ -111,7 +111,7 @@ def _passages(text: str, lines: Sequence[Line], tags: re.Pattern[str]) -> Iterat
         yield from make_passage(_parts(text, each, tags), _vtt if tags is _VTT_TAG else plain)
 
 
-def _parts(text: str, lines: Sequence[Line], tags: re.Pattern[str]) -> Iterator[Part]:
+def _parts(text: str, lines: Sequence[Line], tags: re.Pattern[str]) -> Iterator[PassagePart]:
     escapes = _REFERENCE if tags is _VTT_TAG else None
     before: int | None = None
     for start, end in lines:
@@ -119,13 +119,13 @@ def _parts(text: str, lines: Sequence[Line], tags: re.Pattern[str]) -> Iterator[
         start = start + len(text[start:end]) - len(text[start:end].lstrip())
         end = start + len(text[start:end].rstrip())
         if before is not None:
-            yield Part(before, start, "soft", " ")
+            yield PassagePart(before, start, "soft", " ")
         elif dash is not None:
             start = dash.end()
         before = end
         for match in tags.finditer(text, start, end):
             yield from text_parts(text, start, match.start(), escapes, html.unescape)
-            yield Part(match.start(), match.end(), _kind(match[0]))
+            yield PassagePart(match.start(), match.end(), _kind(match[0]))
             start = match.end()
         yield from text_parts(text, start, end, escapes, html.unescape)
 
@@ -136,5 +136,5 @@ def _kind(tag: str) -> Kind:
     return "open" if tag[1].isalpha() and tag[0] == "<" else "single"
 
 
-def _vtt(text: str, place: Place) -> str:
+def _vtt(text: str, place: Surroundings) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

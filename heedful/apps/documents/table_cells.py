@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import Passage, Place, lines_of, make_passage, plain, text_parts
+from heedful.apps.documents.passage import (
+    Passage,
+    Surroundings,
+    lines_of,
+    make_passage,
+    plain,
+    text_parts,
+)
 from heedful.errors import ConfigError, DataError, suggest
 
 _DELIMITERS = ",;\t|"
@@ -31,7 +38,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a table, and the line that it begins in, from 1."""
 
     line: int
@@ -59,7 +66,7 @@ def read_tsv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
 
     Args and errors are those of `read_csv`.
     """
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for number, (start, end) in enumerate(lines_of(text), start=1):
         if start == end:
             continue
@@ -67,13 +74,13 @@ def read_tsv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
         for cell in text[start:end].split("\t"):
             cells.append(Cell(start, start + len(cell), False))
             start += len(cell) + 1
-        rows.append(Row(number, tuple(cells)))
+        rows.append(TableRow(number, tuple(cells)))
     yield from _read(text, rows, "\t", settings, name, quotes=False)
 
 
 def _read(
     text: str,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     delimiter: str,
     settings: DocumentSettings,
     name: str,
@@ -94,7 +101,7 @@ def _read(
             yield from _cell(text, row.cells[column], delimiter, quotes=quotes)
 
 
-def _columns(text: str, first: Row, settings: DocumentSettings, name: str) -> list[int]:
+def _columns(text: str, first: TableRow, settings: DocumentSettings, name: str) -> list[int]:
     """Return the numbers of the wanted columns, from 0."""
     names = [
         text[cell.start : cell.end].replace('""', '"').strip()
@@ -132,7 +139,7 @@ def _delimiter(text: str) -> str:
     return max(_DELIMITERS, key=bare.count)
 
 
-def _quoted_rows(text: str, delimiter: str, name: str) -> Iterator[Row]:
+def _quoted_rows(text: str, delimiter: str, name: str) -> Iterator[TableRow]:
     bare = re.compile(rf"[^{re.escape(delimiter)}\r\n]*")
     quoted = re.compile(r'"((?:[^"]|"")*)"')
     place, line, cells, first = 0, 1, list[Cell](), 1
@@ -166,7 +173,7 @@ def _quoted_rows(text: str, delimiter: str, name: str) -> Iterator[Row]:
                 remedy='Double each " inside a cell, or name the delimiter: --delimiter',
             )
         if len(cells) > 1 or cells[0].is_quoted or cells[0].start < cells[0].end:
-            yield Row(first, tuple(cells))
+            yield TableRow(first, tuple(cells))
         place = place if end is None else end.end()
         line += 1
         cells, first = [], line
@@ -198,9 +205,9 @@ def _unquoted(text: str, cell: Cell, passage: Passage, delimiter: str, translati
     return content
 
 
-def _doubled(text: str, place: Place) -> str:
+def _doubled(text: str, place: Surroundings) -> str:
     return text.replace('"', '""')
 
 
-def _without_tabs(text: str, place: Place) -> str:
+def _without_tabs(text: str, place: Surroundings) -> str:
     return text.replace("\t", " ")

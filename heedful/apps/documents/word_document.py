@@ -17,7 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from heedful.apps.documents.document import Document, MarkedText
 from heedful.apps.documents.document_encoding import Charset, decode, xml_encoding, xml_reference
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import ADDRESSES, Part, Passage, Place, make_passage, protected
+from heedful.apps.documents.passage import (
+    ADDRESSES,
+    Passage,
+    PassagePart,
+    Surroundings,
+    make_passage,
+    protected,
+)
 from heedful.apps.documents.xml_markup import Token, encode_xml, xml_text, xml_tokens
 from heedful.errors import DataError
 
@@ -133,7 +140,7 @@ class _Paragraph:
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self.text = text
         self.tokens = tokens
-        self.parts: list[Part] = []
+        self.parts: list[PassagePart] = []
         self.looks: list[str] = []  # of each opened run, in order
 
     def passages(self) -> Iterator[Passage]:
@@ -146,16 +153,18 @@ class _Paragraph:
                 pass
             elif token.kind == "start" and token.name in _AROUND_RUNS:
                 after = self._content(number, after)
-                self.parts.append(Part(token.start, self.tokens[after - 1].end, "open"))
+                self.parts.append(PassagePart(token.start, self.tokens[after - 1].end, "open"))
             elif token.kind == "end" and token.name in _AROUND_RUNS:
-                self.parts.append(Part(token.start, end, "close"))
+                self.parts.append(PassagePart(token.start, end, "close"))
             elif (field_end := self._field_end(number)) is not None:
                 end, after = self.tokens[field_end - 1].end, field_end
-                self.parts.append(Part(token.start, end, "single", self._shown(number, after)))
+                self.parts.append(
+                    PassagePart(token.start, end, "single", self._shown(number, after))
+                )
             elif token.name == "r" and token.kind == "start":
                 yield from self._run(number, after)
             elif token.kind not in ("text", "end"):
-                self.parts.append(Part(token.start, end, "single"))
+                self.parts.append(PassagePart(token.start, end, "single"))
             number = after
         yield from self._flush()
 
@@ -171,13 +180,15 @@ class _Paragraph:
                 closing = self.tokens[end - 1].start
                 self.looks.append(self._look(inside))
                 self.parts.append(
-                    Part(self.tokens[first].start, opening, "open", is_container=True)
+                    PassagePart(self.tokens[first].start, opening, "open", is_container=True)
                 )
                 self.parts += self._words(start, end)
-                self.parts.append(Part(closing, run_end, "close"))
+                self.parts.append(PassagePart(closing, run_end, "close"))
                 return
         if not texts and _BREAKS.isdisjoint(names):
-            self.parts.append(Part(self.tokens[first].start, self.tokens[last - 1].end, "single"))
+            self.parts.append(
+                PassagePart(self.tokens[first].start, self.tokens[last - 1].end, "single")
+            )
             return
         yield from self._flush()
         for start, end in texts:
@@ -204,7 +215,7 @@ class _Paragraph:
         if not any(part.kind == "text" and any(map(str.isalpha, part.text)) for part in inner):
             return
 
-        def encode(words: str, place: Place) -> str:
+        def encode(words: str, place: Surroundings) -> str:
             is_inside = place.parent is not None and place.parent.is_container
             return encode_xml(words, place) if is_inside else f"\1{encode_xml(words, place)}\2"
 
@@ -216,7 +227,7 @@ class _Paragraph:
 
         yield Passage(parts[0].start, parts[-1].end, inner, encode, wrap, copies=False)
 
-    def _closes_run(self, part: Part) -> bool:
+    def _closes_run(self, part: PassagePart) -> bool:
         return part.kind == "close" and self.text.startswith("</w:t", part.start)
 
     def _look(self, inside: Sequence[tuple[int, int]]) -> str:
@@ -226,7 +237,7 @@ class _Paragraph:
                 return self.text[self.tokens[start].start : self.tokens[end - 1].end]
         return ""
 
-    def _words(self, first: int, last: int) -> list[Part]:
+    def _words(self, first: int, last: int) -> list[PassagePart]:
         return [
             part
             for token in self.tokens[first:last]

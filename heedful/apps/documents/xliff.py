@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import PLACEHOLDERS, Part, Passage, protected
+from heedful.apps.documents.passage import PLACEHOLDERS, Passage, PassagePart, protected
 from heedful.apps.documents.xml_markup import Token, encode_xml, xml_text, xml_tokens
 from heedful.errors import DataError
 
@@ -131,7 +131,7 @@ def _wrapped(before: str, after: str, content: str) -> str:
     return before + content + after
 
 
-def _parts(text: str, tokens: Sequence[Token]) -> Iterator[Part]:
+def _parts(text: str, tokens: Sequence[Token]) -> Iterator[PassagePart]:
     """Yield the parts of a source; native codes are kept as a whole."""
     number = 0
     while number < len(tokens):
@@ -140,22 +140,22 @@ def _parts(text: str, tokens: Sequence[Token]) -> Iterator[Part]:
         if token.kind in ("text", "cdata"):
             yield from xml_text(text, token)
         elif token.kind == "end":
-            yield Part(token.start, token.end, "close")
+            yield PassagePart(token.start, token.end, "close")
         elif token.kind == "start" and token.name in _PAIRS and not _is_protected(token):
-            yield Part(token.start, token.end, "open")
+            yield PassagePart(token.start, token.end, "open")
         elif token.kind == "other":
-            yield Part(token.start, token.end, "single")
+            yield PassagePart(token.start, token.end, "single")
         else:
             after = _element_end(tokens, number)
             end = tokens[after - 1].end
             if token.name in _OPENING or token.name in _CLOSING:
-                yield Part(token.start, end, "open" if token.name in _OPENING else "close")
+                yield PassagePart(token.start, end, "open" if token.name in _OPENING else "close")
             else:
                 inner = tokens[number:after] if token.name == "mrk" else ()
                 shown = "".join(
                     p.text for t in inner if t.kind == "text" for p in xml_text(text, t)
                 )
-                yield Part(token.start, end, "single", shown)
+                yield PassagePart(token.start, end, "single", shown)
         number = after
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.parsers import expat
 
-from heedful.apps.documents.passage import Part, Place, text_parts
+from heedful.apps.documents.passage import PassagePart, Surroundings, text_parts
 from heedful.errors import DataError
 
 _TOKEN = re.compile(
@@ -98,7 +98,7 @@ def _check(text: str, name: str) -> None:
         ) from None
 
 
-def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Part]:
+def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[PassagePart]:
     """Yield the parts of a token of text.
 
     Args:
@@ -107,17 +107,17 @@ def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Part]:
         folds: a line break is no more than a space.
     """
     if token.kind == "cdata":
-        yield Part(token.start, token.end, "text", text[token.start + 9 : token.end - 3])
+        yield PassagePart(token.start, token.end, "text", text[token.start + 9 : token.end - 3])
         return
     start = token.start
     for match in _LINE_BREAK.finditer(text, token.start, token.end) if folds else ():
         yield from text_parts(text, start, match.start(), _REFERENCE, html.unescape)
-        yield Part(match.start(), match.end(), "soft", " ")
+        yield PassagePart(match.start(), match.end(), "soft", " ")
         start = match.end()
     yield from text_parts(text, start, token.end, _REFERENCE, html.unescape)
 
 
-def encode_xml(text: str, place: Place) -> str:
+def encode_xml(text: str, place: Surroundings) -> str:
     """Write text between tags, without characters that XML cannot hold."""
     text = _UNWRITABLE.sub(" ", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

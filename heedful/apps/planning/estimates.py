@@ -38,7 +38,7 @@ _PREFETCHED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class UpdateBatch:
     """The texts of an update, on all devices together.
 
     Args:
@@ -119,7 +119,7 @@ class Compute:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """A layout with its costs.
 
     Args:
@@ -161,12 +161,12 @@ class Plan:
 def estimate(
     costs: ModelCosts,
     cluster: Cluster,
-    batch: Batch,
+    batch: UpdateBatch,
     layout: Layout,
     *,
     checkpointing: Checkpointing = "none",
     accumulate: int = 1,
-) -> Plan:
+) -> TrainingPlan:
     """Estimate an update.
 
     Args:
@@ -182,7 +182,7 @@ def estimate(
     messages = tuple(each for each in step.messages() if each.sent)
     seconds = compute.seconds + sum(each.shown for each in messages)
     able = cluster.devices * cluster.device.rate(batch.precision) * seconds
-    return Plan(
+    return TrainingPlan(
         layout=layout,
         checkpointing=checkpointing,
         accumulate=accumulate,
@@ -200,7 +200,7 @@ class _Step:
 
     costs: ModelCosts
     cluster: Cluster
-    batch: Batch
+    batch: UpdateBatch
     layout: Layout
     checkpointing: Checkpointing
     accumulate: int

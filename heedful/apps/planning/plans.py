@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from heedful.apps.planning.cluster import Cluster
-from heedful.apps.planning.estimates import Batch, Checkpointing, Plan, estimate
+from heedful.apps.planning.estimates import Checkpointing, TrainingPlan, UpdateBatch, estimate
 from heedful.apps.planning.layouts import Layout, layouts
 from heedful.apps.planning.model_costs import ModelCosts
 from heedful.errors import ConfigError, RunError
@@ -22,7 +22,7 @@ _WORTH_SAYING = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class PlanQuestion:
     """A model to train on a cluster.
 
     Args:
@@ -35,7 +35,7 @@ class Question:
 
     costs: ModelCosts
     cluster: Cluster
-    batch: Batch
+    batch: UpdateBatch
     checkpointing: tuple[Checkpointing, ...] = CHECKPOINTING
     accumulate: int | None = None
 
@@ -67,7 +67,7 @@ class Question:
             return f"{texts:,} texts are too few for {layout.batches:,} devices with some each"
         return ""
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[TrainingPlan]:
         """Return the best plan of every possible layout: those that fit, fastest first.
 
         Those that do not fit follow, the nearest first.
@@ -91,12 +91,12 @@ class Question:
             )
         return sorted(found, key=_rank)
 
-    def _best(self, layout: Layout) -> Plan:
+    def _best(self, layout: Layout) -> TrainingPlan:
         """Return the fastest plan of a layout that fits, or else the one that needs least."""
         each = [self._fewest(layout, kind) for kind in self.checkpointing]
         return min(each, key=_rank)
 
-    def _fewest(self, layout: Layout, kind: Checkpointing) -> Plan:
+    def _fewest(self, layout: Layout, kind: Checkpointing) -> TrainingPlan:
         """Return the plan with the fewest batches an update that fits, or else the most."""
         plan = None
         for accumulate in self._accumulations(layout):
@@ -125,11 +125,11 @@ class Question:
         yield max(1, most)
 
 
-def choose(plans: Sequence[Plan]) -> Plan:
+def choose(plans: Sequence[TrainingPlan]) -> TrainingPlan:
     """Return the plan to take: of those about as fast as the fastest the one with fewest parts.
 
     Args:
-        plans: as `Question.plans` sorts them.
+        plans: as `PlanQuestion.plans` sorts them.
 
     Raises:
         RunError: when none fits.
@@ -150,7 +150,7 @@ def choose(plans: Sequence[Plan]) -> Plan:
     return min(even, key=_simplicity)
 
 
-def reason(plan: Plan, chosen: Plan) -> str:
+def reason(plan: TrainingPlan, chosen: TrainingPlan) -> str:
     """Return a sentence: why a plan was chosen, or why it was not.
 
     Args:
@@ -171,7 +171,7 @@ def reason(plan: Plan, chosen: Plan) -> str:
     return f"{slower:.0%} slower" + (f": {', and '.join(causes)}" if causes else "")
 
 
-def _causes(plan: Plan, chosen: Plan) -> list[str]:
+def _causes(plan: TrainingPlan, chosen: TrainingPlan) -> list[str]:
     """Return what takes time that the chosen plan does not take."""
     causes = []
     least = _WORTH_SAYING * plan.seconds
@@ -188,7 +188,7 @@ def _causes(plan: Plan, chosen: Plan) -> list[str]:
     return causes
 
 
-def _difference(plan: Plan, chosen: Plan) -> str:
+def _difference(plan: TrainingPlan, chosen: TrainingPlan) -> str:
     """Return what makes a plan less simple than the chosen one that is as fast."""
     if plan.checkpointing != chosen.checkpointing:
         return f"checkpointing is {plan.checkpointing}"
@@ -200,17 +200,17 @@ def _difference(plan: Plan, chosen: Plan) -> str:
     return f"more is divided: {', '.join(names)}" if names else "it takes more batches"
 
 
-def _largest_part(plan: Plan) -> str:
+def _largest_part(plan: TrainingPlan) -> str:
     parts = plan.memory.parts
     return max(parts, key=parts.__getitem__)
 
 
-def _rank(plan: Plan) -> tuple[bool, float, float]:
+def _rank(plan: TrainingPlan) -> tuple[bool, float, float]:
     fits = plan.memory.fits
     return (not fits, plan.seconds if fits else plan.memory.needed, plan.memory.needed)
 
 
-def _simplicity(plan: Plan) -> tuple[int, int, int, int, float]:
+def _simplicity(plan: TrainingPlan) -> tuple[int, int, int, int, float]:
     layout = plan.layout
     kinds = sum(count > 1 for count in layout)
     return (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from heedful.apps.quality.reports import CheckResult, TranslationReport
 from heedful.apps.quality.text_checks import DEFAULT, CheckSettings, Languages, check_texts
 from heedful.errors import DataError
-from heedful.pipelines.text_splitting import Score, Translation
+from heedful.pipelines.text_splitting import TargetScore, Translation
 
 if TYPE_CHECKING:
     from heedful.apps.quality.calibration import Calibration
@@ -99,7 +99,7 @@ class Checker:
         return self.reports(sources, given, warn=warn)
 
     def _checks(
-        self, source: str, translation: Translation, without_source: Score | None
+        self, source: str, translation: Translation, without_source: TargetScore | None
     ) -> list[CheckResult]:
         settings = self.settings
         results = check_texts(source, translation, self.languages, settings)
@@ -140,12 +140,12 @@ class Checker:
 
     def _without_source(
         self, translations: Sequence[Translation], warn: Warn | None
-    ) -> list[Score | None]:
+    ) -> list[TargetScore | None]:
         """Return scores of translations given an empty source.
 
         None stands for those in several pieces, which were not translated as one text.
         """
-        found: list[Score | None] = [None] * len(translations)
+        found: list[TargetScore | None] = [None] * len(translations)
         if not self.detached:
             return found
         assert self.pipeline is not None
@@ -160,7 +160,7 @@ class Checker:
         return found
 
 
-def _as_translation(text: str, score: Score) -> Translation:
+def _as_translation(text: str, score: TargetScore) -> Translation:
     return Translation(
         text,
         score=score.score,

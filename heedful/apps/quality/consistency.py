@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from heedful.apps.quality.number_mending import Form, Mending, NumberForm, mend_numbers
-from heedful.apps.quality.required_copies import Copy, RequiredCopies
+from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
@@ -95,7 +95,10 @@ class ConsistentTranslation(TranslationPipeline):
         if wrong and _can_require(options):
             chosen = [sources[i] for i in wrong]
             numbers = [
-                [Copy(n.text, (form.write(n.text), n.text), n.text) for n in mended[i][1].missing]
+                [
+                    RequiredCopy(n.text, (form.write(n.text), n.text), n.text)
+                    for n in mended[i][1].missing
+                ]
                 for i in wrong
             ]
             second = self._translate(chosen, glossary, _for_some(options, wrong), numbers)
@@ -118,7 +121,7 @@ class ConsistentTranslation(TranslationPipeline):
         sources: Sequence[_Source],
         glossary: Terminology | None,
         options: Mapping[str, Any],
-        numbers: Sequence[Sequence[Copy]] | None = None,
+        numbers: Sequence[Sequence[RequiredCopy]] | None = None,
     ) -> list[Translation]:
         """Translate respelled texts; their translations are aligned if numbers are to be found.
 
@@ -205,7 +208,7 @@ class _Source:
         self.glossary = glossary
         self.lines: list[tuple[bool, str]] = []
         """For each line of the translation: is it put in capitals, and what stands after it?"""
-        self.copies: list[Copy] = []
+        self.copies: list[RequiredCopy] = []
         """Names that stand for unknown words."""
         edits: list[Edit] = []
         done = 0
@@ -237,7 +240,7 @@ class _Source:
             taken = [copy.part for copy in self.copies]
             names = stand_ins("\n".join([self.text, *taken]), (pair.source, pair.target))
             for (start, end), name in zip(spans, names, strict=False):
-                self.copies.append(Copy(name, (name,), text[start:end]))
+                self.copies.append(RequiredCopy(name, (name,), text[start:end]))
                 yield start, end, name
 
     def _sentence_case(self, text: str, names: Sequence[Edit]) -> list[Edit]:

@@ -13,7 +13,7 @@ from heedful.text.inline_terms import InlineTerm
 from heedful.text.tokenizer import TextTokenizer
 
 
-class Copy(NamedTuple):
+class RequiredCopy(NamedTuple):
     """A part of a text that its translation must contain.
 
     Args:
@@ -37,7 +37,7 @@ class RequiredCopies:
     """
 
     glossary: Terminology | None
-    copies: Mapping[str, Sequence[Copy]]
+    copies: Mapping[str, Sequence[RequiredCopy]]
 
     @property
     def is_soft(self) -> bool:
@@ -70,7 +70,7 @@ class RequiredCopies:
                 phrases.append(RequiredPhrase(fits, name=name))
         return tuple(phrases)
 
-    def _of(self, text: str) -> Sequence[Copy]:
+    def _of(self, text: str) -> Sequence[RequiredCopy]:
         if text in self.copies:
             return self.copies[text]
         return next((row for whole, row in self.copies.items() if text in whole), ())

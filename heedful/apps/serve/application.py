@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from heedful.apps.serve.exchange import Endpoint, Refusal, json_response, respond
+from heedful.apps.serve.exchange import Endpoint, RefusedRequest, json_response, respond
 from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.gate import AccessLog, Gate
 from heedful.apps.serve.keys import Keys
@@ -58,13 +58,15 @@ def build_app(parts: ServerParts) -> Starlette:
     endpoints = all_endpoints(parts)
     errors = {endpoint.path: endpoint.error for endpoint in endpoints}
 
-    def error_body(path: str, refusal: Refusal) -> Mapping[str, Any]:
+    def error_body(path: str, refusal: RefusedRequest) -> Mapping[str, Any]:
         return errors.get(path, native_error)(refusal)
 
     async def not_found(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         words = {404: "There is nothing here", 405: "This address takes another method"}
-        refusal = Refusal(error.status_code, words.get(error.status_code, error.detail), "http")
+        refusal = RefusedRequest(
+            error.status_code, words.get(error.status_code, error.detail), "http"
+        )
         headers = dict(error.headers or {})
         methods = {each.method for each in endpoints if each.path == request.url.path}
         if len(methods) > 1 and error.status_code == 405:  # Starlette names those of the first
@@ -74,7 +76,7 @@ def build_app(parts: ServerParts) -> Starlette:
 
     async def defect(request: Request, error: Exception) -> Response:
         traceback.print_exception(error, file=sys.stderr)
-        refusal = Refusal(500, "The server failed; its log has the reason", "defect")
+        refusal = RefusedRequest(500, "The server failed; its log has the reason", "defect")
         return json_response(error_body(request.url.path, refusal), 500)
 
     @asynccontextmanager

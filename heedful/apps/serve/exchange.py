@@ -41,7 +41,7 @@ B = TypeVar("B", bound=Body)
 Result = TypeVar("Result")
 
 
-class Refusal(Exception):
+class RefusedRequest(Exception):
     """A request that is not carried out.
 
     Args:
@@ -75,31 +75,31 @@ class Refusal(Exception):
         return headers | ({"connection": "close"} if self.status in (408, 413) else {})
 
 
-def refusal_of(error: Exception) -> Refusal | None:
+def refusal_of(error: Exception) -> RefusedRequest | None:
     """Return an error as clients see it; None for a defect of ours."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         return error
     if isinstance(error, QueueFull):
-        return Refusal(
+        return RefusedRequest(
             429,
             "The server has as much to do as it can take",
             "queue_full",
             retry_after=error.retry_after,
         )
     if isinstance(error, DeadlinePassed):
-        return Refusal(503, "The request waited too long", "deadline", retry_after=5)
+        return RefusedRequest(503, "The request waited too long", "deadline", retry_after=5)
     if isinstance(error, RunError):
-        return Refusal(503, str(error), "failed", retry_after=5)
+        return RefusedRequest(503, str(error), "failed", retry_after=5)
     if isinstance(error, UserError):
         is_missing = isinstance(error, ModelError) and error.where == "model"
-        return Refusal(404 if is_missing else 400, str(error), "invalid", where=error.where)
+        return RefusedRequest(404 if is_missing else 400, str(error), "invalid", where=error.where)
     if isinstance(error, HTTPException):
-        return Refusal(error.status_code, error.detail, "http")
+        return RefusedRequest(error.status_code, error.detail, "http")
     return None
 
 
 Handler = Callable[[Request, Any], Awaitable[Response]]
-ErrorBody = Callable[[Refusal], Mapping[str, Any]]
+ErrorBody = Callable[[RefusedRequest], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) 
         if keys is not None and not endpoint.is_open:
             owner = keys.owner(given_key(request, values))
             if owner is None:
-                raise Refusal(endpoint.no_key, "This server needs an API key that it knows", "key")
+                raise RefusedRequest(
+                    endpoint.no_key, "This server needs an API key that it knows", "key"
+                )
             request.state.owner = owner
         return await endpoint.answer(request, parse(endpoint.body, values))
     except ClientDisconnect:
@@ -178,7 +180,9 @@ async def read_values(request: Request) -> dict[str, Any]:
         try:
             form = await request.form(max_fields=MOST_FORM_FIELDS)
         except HTTPException as error:
-            raise Refusal(400, f"The form cannot be read: {error.detail}", "invalid") from None
+            raise RefusedRequest(
+                400, f"The form cannot be read: {error.detail}", "invalid"
+            ) from None
         return values | dict(form)
     body = await request.body()
     if not body.strip():
@@ -186,9 +190,9 @@ async def read_values(request: Request) -> dict[str, Any]:
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refusal(400, "The body of the request is no JSON", "invalid") from None
+        raise RefusedRequest(400, "The body of the request is no JSON", "invalid") from None
     if not isinstance(parsed, dict):
-        raise Refusal(400, "The body of the request is no JSON object", "invalid")
+        raise RefusedRequest(400, "The body of the request is no JSON object", "invalid")
     return values | parsed
 
 
@@ -212,9 +216,9 @@ def parse(body: type[B], values: Mapping[str, Any]) -> B:
     except pydantic.ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         what = validation_error(body, error, None).what
-        raise Refusal(400, what, "invalid", where=place or None) from None
+        raise RefusedRequest(400, what, "invalid", where=place or None) from None
     except RecursionError:
-        raise Refusal(400, "The values are nested too deeply", "invalid") from None
+        raise RefusedRequest(400, "The values are nested too deeply", "invalid") from None
 
 
 async def while_connected(request: Request, work: Awaitable[Result]) -> Result:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from heedful.apps.serve.exchange import HUNG_UP, Refusal
+from heedful.apps.serve.exchange import HUNG_UP, RefusedRequest
 from heedful.apps.serve.limits import GateSettings
 from heedful.apps.serve.metrics import Metrics
 from heedful.errors import ConfigError
@@ -91,7 +91,7 @@ class Gate:
         metrics: Metrics,
         known: Collection[str],
         log: AccessLog | None,
-        error_body: Callable[[str, Refusal], Mapping[str, Any]],
+        error_body: Callable[[str, RefusedRequest], Mapping[str, Any]],
     ) -> None:
         self.app = app
         self.settings = settings
@@ -156,7 +156,7 @@ class _Passage:
                 await self._answer(204, b"", ())
             else:
                 await self.gate.app(self.scope, self._receive, self._send)
-        except Refusal as refusal:
+        except RefusedRequest as refusal:
             if self.status == HUNG_UP:  # nothing was sent
                 await self._refuse(refusal)
         except Exception:
@@ -167,18 +167,20 @@ class _Passage:
             seconds = time.monotonic() - self.started
             self.gate.count(self.scope, self.status, seconds)
 
-    def _refusal(self) -> Refusal | None:
+    def _refusal(self) -> RefusedRequest | None:
         settings = self.gate.settings
         host = self.headers.get(b"host", "")
         if is_loopback(settings.host) and not is_own_host(host, settings.host):
-            return Refusal(403, "This server does not answer for that host", "host")
+            return RefusedRequest(403, "This server does not answer for that host", "host")
         length = self.headers.get(b"content-length", "0")
         if not length.isdecimal() or int(length) > settings.body:
             return self._too_large()
         return None
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"The body is larger than {self.gate.settings.body:,} bytes", "size")
+    def _too_large(self) -> RefusedRequest:
+        return RefusedRequest(
+            413, f"The body is larger than {self.gate.settings.body:,} bytes", "size"
+        )
 
     async def _receive(self) -> Message:
         """Return the next part of the body, in time and within its limit."""
@@ -189,7 +191,9 @@ class _Passage:
             async with asyncio.timeout(left):
                 message = await self.receive()
         except TimeoutError:
-            raise Refusal(408, "The body of the request did not come in time", "slow") from None
+            raise RefusedRequest(
+                408, "The body of the request did not come in time", "slow"
+            ) from None
         self.read += len(message.get("body", b""))
         if self.read > self.gate.settings.body:
             raise self._too_large()
@@ -221,7 +225,7 @@ class _Passage:
         asks = b"access-control-request-method" in self.headers
         return self.scope["method"] == "OPTIONS" and asks and bool(self._cors())
 
-    async def _refuse(self, refusal: Refusal) -> None:
+    async def _refuse(self, refusal: RefusedRequest) -> None:
         """Answer without reading the rest of the request, and close the connection."""
         self.scope["state"]["refusal"] = refusal.reason
         body = json.dumps(self.gate.error_body(self.scope["path"], refusal)).encode()

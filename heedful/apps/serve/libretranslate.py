@@ -18,7 +18,7 @@ from heedful.apps.serve.document_translation import translate_documents
 from heedful.apps.serve.exchange import (
     Body,
     Endpoint,
-    Refusal,
+    RefusedRequest,
     json_response,
     while_connected,
 )
@@ -98,7 +98,7 @@ class DetectResult(pydantic.RootModel[list[Detected]]):
     """Languages, the most probable first."""
 
 
-def error_body(refusal: Refusal) -> Mapping[str, Any]:
+def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
     """Return an error as LibreTranslate says it."""
     return {"error": refusal.message}
 
@@ -277,7 +277,7 @@ class LibreTranslate:
         try:
             return tuple(model.name for model in self.service.models.route(source, target))
         except ModelError as error:
-            raise Refusal(400, str(error), "language") from None
+            raise RefusedRequest(400, str(error), "language") from None
 
     async def _detected(self, text: str, target: str) -> Detected:
         """Return the most probable of the languages that can be translated to the target."""

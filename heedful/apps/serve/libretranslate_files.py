@@ -15,7 +15,13 @@ from starlette.responses import Response
 
 from heedful.apps.documents.formats import FORMATS, format_of
 from heedful.apps.serve.document_translation import translate_documents
-from heedful.apps.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
+from heedful.apps.serve.exchange import (
+    Body,
+    Endpoint,
+    RefusedRequest,
+    json_response,
+    while_connected,
+)
 from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.service import Service
 from heedful.errors import RunError
@@ -70,7 +76,7 @@ class FileTranslation:
         service: Service,
         files: FileStore | None,
         route: Callable[[str, str], tuple[str, ...]],
-        error: Callable[[Refusal], Mapping[str, Any]],
+        error: Callable[[RefusedRequest], Mapping[str, Any]],
     ) -> None:
         self.service = service
         self.files = files
@@ -104,11 +110,13 @@ class FileTranslation:
     async def translate(self, request: Request, body: TranslateFileBody) -> Response:
         """Answer `/translate_file`."""
         if self.files is None:
-            raise Refusal(403, "This server translates no files", "files")
+            raise RefusedRequest(403, "This server translates no files", "files")
         name = PurePath(body.file.filename or "document")
         format = format_of(name)
         if format in _WITH_QUESTIONS:
-            raise Refusal(400, "Which columns are text is not known", "invalid", where="file")
+            raise RefusedRequest(
+                400, "Which columns are text is not known", "invalid", where="file"
+            )
         route = self.route(body.source, body.target)
         data = await body.file.read()
         ((translated,),) = await while_connected(
@@ -139,7 +147,7 @@ class FileTranslation:
         if self.files is not None:
             content = await to_thread.run_sync(self.files.get, name)
         if content is None:
-            raise Refusal(404, "There is no such file, or its time is over", "missing")
+            raise RefusedRequest(404, "There is no such file, or its time is over", "missing")
         # As an attachment, so that no browser runs the scripts of a translated page here.
         headers = {
             "content-disposition": f'attachment; filename="{name}"',

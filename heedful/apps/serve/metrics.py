@@ -15,7 +15,7 @@ from prometheus_client import (
     multiprocess,
 )
 
-from heedful.apps.serve.scheduler import Batch
+from heedful.apps.serve.scheduler import ComputedBatch
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where processes that answer for one address keep their counts; prometheus-client reads it."""
@@ -72,7 +72,7 @@ class Metrics:
             multiprocess_mode="livesum",
         )
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch: ComputedBatch) -> None:
         """Count a batch."""
         self.texts.inc(batch.texts)
         self.tokens.inc(batch.tokens)

@@ -12,7 +12,13 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heedful.apps.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
+from heedful.apps.serve.exchange import (
+    Body,
+    Endpoint,
+    RefusedRequest,
+    json_response,
+    while_connected,
+)
 from heedful.apps.serve.service import Service, TranslatedText
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import SearchSettings
@@ -57,7 +63,7 @@ class TranslatedTexts(pydantic.BaseModel):
     models: list[str] = Field(description="that the texts went through")
 
 
-def error_body(refusal: Refusal) -> Mapping[str, Any]:
+def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
     """Return an error with its place."""
     return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
 
@@ -95,7 +101,9 @@ class NativeApi:
             models = self.service.models.route(body.source, body.target)
             route = [model.name for model in models]
         else:
-            raise Refusal(400, "Give source and target, or a model", "invalid", where="source")
+            raise RefusedRequest(
+                400, "Give source and target, or a model", "invalid", where="source"
+            )
         alignment = body.alignment or body.report
         translated = await while_connected(
             request,

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from heedful.apps.serve.exchange import (
     Endpoint,
-    Refusal,
+    RefusedRequest,
     json_response,
     refusal_of,
     while_connected,
@@ -35,7 +35,7 @@ from heedful.search.search_settings import GenerationSettings, SearchSettings
 
 
 @dataclass(frozen=True)
-class Answer:
+class PromptAnswer:
     """An answer to a prompt.
 
     Args:
@@ -56,7 +56,7 @@ class Answer:
         return "length" if self.is_cut else "stop"
 
 
-def error_body(refusal: Refusal) -> Mapping[str, Any]:
+def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
     """Return an error as OpenAI says it."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     code = "invalid_api_key" if refusal.reason == "key" else refusal.reason
@@ -166,7 +166,7 @@ class OpenAI:
             return body.messages[-1].text
         return "\n".join(message.text for message in body.messages)
 
-    async def _answers(self, body: Sampling, prompts: Sequence[str]) -> list[list[Answer]]:
+    async def _answers(self, body: Sampling, prompts: Sequence[str]) -> list[list[PromptAnswer]]:
         """Return as many answers to each prompt as are wanted."""
         if self.service.models.find(body.model).is_translator:
             settings = await self._search(body, prompts)
@@ -198,7 +198,7 @@ class OpenAI:
         """Return the settings of a continuation: draws, as OpenAI's default is."""
         longest = body.most_tokens or body.usual_tokens
         if longest > self.service.limits.tokens:
-            raise Refusal(
+            raise RefusedRequest(
                 400,
                 f"At most {self.service.limits.tokens:,} tokens are given",
                 "invalid",
@@ -213,7 +213,7 @@ class OpenAI:
         return GenerationSettings.parse(values | drawn)
 
     async def _usage(
-        self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[Answer]]
+        self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[PromptAnswer]]
     ) -> dict[str, int]:
         read = sum(await self.service.lengths(name, prompts))
         written = sum(len(answer.tokens) for several in answers for answer in several)
@@ -237,15 +237,15 @@ class OpenAI:
         self,
         body: Sampling,
         prompt: str,
-        first: Answer,
-        pieces: AsyncIterator[Answer],
+        first: PromptAnswer,
+        pieces: AsyncIterator[PromptAnswer],
         reply: _Reply,
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events: pieces, the reason of the end, usage, and the end mark."""
-        written: list[Answer] = []
+        written: list[PromptAnswer] = []
         try:
             yield _event(reply.begin())
-            piece: Answer | None = first
+            piece: PromptAnswer | None = first
             while piece is not None:
                 written.append(piece)
                 if piece.text:
@@ -262,7 +262,7 @@ class OpenAI:
             yield _event(dict(error_body(refusal)))
         yield b"data: [DONE]\n\n"
 
-    async def _pieces(self, body: Sampling, prompt: str) -> AsyncIterator[Answer]:
+    async def _pieces(self, body: Sampling, prompt: str) -> AsyncIterator[PromptAnswer]:
         """Yield pieces of an answer as they become certain, and at the end its tokens.
 
         A translation comes at once: a beam search changes its mind until the end.
@@ -285,11 +285,11 @@ class OpenAI:
         work.add_done_callback(lambda done: queue.put_nowait(None))
         try:
             while (piece := await queue.get()) is not None:
-                yield Answer(piece, (), (), is_cut=False)
+                yield PromptAnswer(piece, (), (), is_cut=False)
             stream = await work
             pipeline = await self.service.generator(body.model)
             tokens = pipeline.tokenizer.pieces(stream.tokens)
-            yield Answer("", tokens, (), is_cut=stream.ended == "length")
+            yield PromptAnswer("", tokens, (), is_cut=stream.ended == "length")
         finally:
             is_read = False
             work.cancel()
@@ -340,14 +340,14 @@ def _event(content: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
 
 
-def _translated(text: TranslatedText, rank: int, body: Sampling) -> Answer:
+def _translated(text: TranslatedText, rank: int, body: Sampling) -> PromptAnswer:
     ranked = [_ranked(line, rank) for line in text.lines]
     most = math.inf if body.most_tokens is None else body.most_tokens
     counts = accumulate(len(line.tokens) for line in ranked)
     lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
     whole = text.line_break.join(lines)
     ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
-    return Answer(
+    return PromptAnswer(
         whole[: min(ends, default=len(whole))],
         [piece for line in lines for piece in line.tokens],
         [score for line in lines for score in line.token_scores[: len(line.tokens)]],
@@ -359,12 +359,12 @@ def _ranked(line: Translation, rank: int) -> Translation:
     return line.n_best[min(rank, len(line.n_best) - 1)]
 
 
-def _continued(generation: Generation, pieces: Sequence[str]) -> Answer:
+def _continued(generation: Generation, pieces: Sequence[str]) -> PromptAnswer:
     is_cut = generation.ended == "length"
-    return Answer(generation.text, pieces, generation.token_scores, is_cut)
+    return PromptAnswer(generation.text, pieces, generation.token_scores, is_cut)
 
 
-def _log_probs(answer: Answer) -> dict[str, Any]:
+def _log_probs(answer: PromptAnswer) -> dict[str, Any]:
     """Return the log-probabilities of a completion's tokens."""
     return {"tokens": list(answer.tokens), "token_logprobs": list(answer.token_scores)} | {
         "top_logprobs": None,
@@ -372,7 +372,7 @@ def _log_probs(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _chat_log_probs(answer: Answer) -> dict[str, Any]:
+def _chat_log_probs(answer: PromptAnswer) -> dict[str, Any]:
     """Return the log-probabilities of an answer's tokens."""
     pairs = zip(answer.tokens, answer.token_scores, strict=True)
     return {

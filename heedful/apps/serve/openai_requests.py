@@ -108,7 +108,7 @@ class CompletionBody(Sampling):
         return self
 
 
-class Part(Body):
+class MessagePart(Body):
     """A part of a message."""
 
     type: Literal["text"]
@@ -119,7 +119,7 @@ class Message(Body):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part] | None = None
+    content: str | list[MessagePart] | None = None
 
     @property
     def text(self) -> str:

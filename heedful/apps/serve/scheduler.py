@@ -46,7 +46,7 @@ _REMEMBERED = 0.9
 """Weight of the past in the running rate of tokens a second."""
 
 
-class Work(Protocol):
+class Workload(Protocol):
     """A model with its settings. Jobs of equal works share batches."""
 
     @property
@@ -74,7 +74,7 @@ class DeadlinePassed(Exception):
 
 
 @dataclass(frozen=True)
-class Batch:
+class ComputedBatch:
     """A batch that was computed, for metrics.
 
     Args:
@@ -91,7 +91,7 @@ class Batch:
 
 
 @dataclass(eq=False)
-class Job:
+class WaitingText:
     """A text that waits.
 
     Args:
@@ -101,7 +101,7 @@ class Job:
         deadline: seconds of the monotonic clock at which it is dropped if it still waits.
     """
 
-    work: Work
+    work: Workload
     text: str
     tokens: int
     deadline: float = math.inf
@@ -136,7 +136,7 @@ class Scheduler:
         positions: int,
         most_waiting: int,
         begin_thread: Callable[[], None] = lambda: None,
-        observe: Callable[[Batch], None] = lambda batch: None,
+        observe: Callable[[ComputedBatch], None] = lambda batch: None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
         self.positions = positions
@@ -145,7 +145,7 @@ class Scheduler:
         self._observe = observe
         self._rest = rest
         self._is_rested = True
-        self._waiting: list[Job] = []
+        self._waiting: list[WaitingText] = []
         self._computing = 0
         self._tokens_per_second = 0.0
         self._stopped = False
@@ -167,7 +167,7 @@ class Scheduler:
         """Jobs that are computed now."""
         return self._computing
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[WaitingText]) -> None:
         """Queue the jobs of a request: all of them or none.
 
         Raises:
@@ -183,7 +183,7 @@ class Scheduler:
             self._waiting.extend(jobs)
             self._changed.notify_all()  # one may be gathering, and would not start at once
 
-    def forget(self, jobs: Sequence[Job]) -> None:
+    def forget(self, jobs: Sequence[WaitingText]) -> None:
         """Drop the jobs of a client that has gone; those being computed are computed to the end."""
         with self._changed:
             gone = set(map(id, jobs))
@@ -226,7 +226,7 @@ class Scheduler:
                     return
                 self._changed.wait(left)
 
-    def _take(self) -> list[Job] | None:
+    def _take(self) -> list[WaitingText] | None:
         """Wait for jobs and take a batch of them; None when the scheduler has stopped."""
         with self._changed:
             while not self._waiting:
@@ -254,7 +254,7 @@ class Scheduler:
                 job.future.set_exception(DeadlinePassed())
         return batch
 
-    def _choose(self, jobs: Sequence[Job]) -> list[Job]:
+    def _choose(self, jobs: Sequence[WaitingText]) -> list[WaitingText]:
         """Return the most urgent job and the nearest in length of its kind, up to a batch.
 
         A batch takes no more than a thread's share of all that wait or are being computed.
@@ -273,7 +273,7 @@ class Scheduler:
             batch.append(job)
         return batch
 
-    def _compute(self, jobs: Sequence[Job]) -> None:
+    def _compute(self, jobs: Sequence[WaitingText]) -> None:
         start = time.monotonic()
         try:
             self._answer(jobs)
@@ -286,9 +286,9 @@ class Scheduler:
                 past = self._tokens_per_second or rate
                 self._tokens_per_second = _REMEMBERED * past + (1 - _REMEMBERED) * rate
             waited = start - min(job.arrival for job in jobs)
-            self._observe(Batch(len(jobs), tokens, seconds, waited))
+            self._observe(ComputedBatch(len(jobs), tokens, seconds, waited))
 
-    def _answer(self, jobs: Sequence[Job]) -> None:
+    def _answer(self, jobs: Sequence[WaitingText]) -> None:
         """Compute a batch; where one text fails, the others are computed without it."""
         try:
             results = jobs[0].work.run([job.text for job in jobs])

@@ -11,7 +11,7 @@ from typing import Any, cast
 from anyio import to_thread
 
 from heedful.apps.serve.limits import Limits
-from heedful.apps.serve.scheduler import DeadlinePassed, Job, Scheduler
+from heedful.apps.serve.scheduler import DeadlinePassed, Scheduler, WaitingText
 from heedful.apps.serve.served_models import ServedModels
 from heedful.data.language_detector import detect_languages
 from heedful.errors import ConfigError, DataError
@@ -236,7 +236,7 @@ class Service:
         deadline = time.monotonic() + self.limits.seconds
         longest = settings.max_length
         jobs = [
-            Job(work, prompt, count + longest, deadline)
+            WaitingText(work, prompt, count + longest, deadline)
             for prompt, count in zip(prompts, tokens, strict=True)
         ]
         return await self._results(jobs, deadline)
@@ -263,7 +263,7 @@ class Service:
         (count,) = await to_thread.run_sync(self._prompt_lengths, pipeline, [prompt])
         deadline = time.monotonic() + self.limits.seconds
         work = StreamWork(pipeline, settings, emit)
-        (stream,) = await self._results([Job(work, prompt, count, deadline)], deadline)
+        (stream,) = await self._results([WaitingText(work, prompt, count, deadline)], deadline)
         assert isinstance(stream, TextStream)
         return stream
 
@@ -360,14 +360,15 @@ class Service:
         else:
             encoded = await to_thread.run_sync(encode, flat)
         jobs = [
-            Job(work, line, len(ids), deadline) for line, ids in zip(flat, encoded, strict=True)
+            WaitingText(work, line, len(ids), deadline)
+            for line, ids in zip(flat, encoded, strict=True)
         ]
         results = iter(await self._results(jobs, deadline))
         return [
             [next(results) if line.strip() else Translation() for line in text] for text in lines
         ]
 
-    async def _results(self, jobs: Sequence[Job], deadline: float) -> list[Any]:
+    async def _results(self, jobs: Sequence[WaitingText], deadline: float) -> list[Any]:
         """Queue jobs and wait for all of them, or give them up."""
         if not jobs:
             return []

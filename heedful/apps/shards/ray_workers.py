@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.apps.shards.shard_paths import Shard
+from heedful.apps.shards.shard_paths import CorpusShard
 from heedful.apps.shards.shard_records import ShardRecord
 from heedful.apps.shards.shard_translation import ShardJob, ShardOutcome, ShardWorker
 from heedful.errors import RunError, UserError
@@ -65,7 +65,7 @@ def check_ray() -> None:
 
 
 def translate_on_ray(
-    job: ShardJob, shards: Sequence[Shard], pool: RayPool
+    job: ShardJob, shards: Sequence[CorpusShard], pool: RayPool
 ) -> Iterator[ShardOutcome]:
     """Translate shards on a cluster.
 
@@ -131,10 +131,10 @@ class _ShardActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         """Translate the shards at the paths of a batch; return outcomes as JSON."""
-        outcomes = [self._outcome(Shard(Path(path))) for path in batch["path"]]
+        outcomes = [self._outcome(CorpusShard(Path(path))) for path in batch["path"]]
         return {"outcome": [json.dumps(asdict(outcome)) for outcome in outcomes]}
 
-    def _outcome(self, shard: Shard) -> ShardOutcome:
+    def _outcome(self, shard: CorpusShard) -> ShardOutcome:
         if self._worker is None:
             return ShardOutcome(shard.name, reason=self._reason, is_fatal=True)
         return self._worker.translate(shard)

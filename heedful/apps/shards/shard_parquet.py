@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from heedful.apps.shards.shard_text import CHUNK, Columns, Translate
+from heedful.apps.shards.shard_text import CHUNK, TableColumns, Translate
 from heedful.errors import DataError, UserError
 
 
@@ -25,7 +25,7 @@ def check_parquet() -> None:
 
 
 def translate_parquet(
-    path: Path, output: BinaryIO, translate: Translate, columns: Columns
+    path: Path, output: BinaryIO, translate: Translate, columns: TableColumns
 ) -> Iterator[int]:
     """Translate a shard in Parquet, a row group at a time.
 
@@ -79,7 +79,7 @@ def translate_parquet(
         ) from None
 
 
-def _with_translation(schema: Any, columns: Columns, path: Path) -> Any:
+def _with_translation(schema: Any, columns: TableColumns, path: Path) -> Any:
     """The schema of a table with one more column, after checks of the others."""
     import pyarrow as pa
 

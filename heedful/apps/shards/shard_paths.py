@@ -15,7 +15,7 @@ FORMS = (".txt", ".tsv", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
-class Shard:
+class CorpusShard:
     """One file of a corpus.
 
     Args:
@@ -35,7 +35,7 @@ class Shard:
         return file_form(self.path)
 
 
-def find_shards(words: Iterable[Path], out: Path) -> list[Shard]:
+def find_shards(words: Iterable[Path], out: Path) -> list[CorpusShard]:
     """Return the shards that words mean, by name.
 
     Args:
@@ -47,9 +47,9 @@ def find_shards(words: Iterable[Path], out: Path) -> list[Shard]:
         DataError: when there are none, when a name has no known end, when two files have the same
             name, or when one lies in `out`.
     """
-    found: dict[str, Shard] = {}
+    found: dict[str, CorpusShard] = {}
     for path in [path.absolute() for word in words for path in _files(word)]:
-        shard = Shard(path)
+        shard = CorpusShard(path)
         _check(shard, out.absolute())
         other = found.setdefault(shard.name, shard)
         if other.path != path:
@@ -81,7 +81,7 @@ def _files(word: Path) -> list[Path]:
     return files
 
 
-def _check(shard: Shard, out: Path) -> None:
+def _check(shard: CorpusShard, out: Path) -> None:
     try:
         str(shard.path).encode()
     except UnicodeEncodeError:

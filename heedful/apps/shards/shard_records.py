@@ -48,7 +48,7 @@ class ShardRecord:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class ShardFolder:
+class TranslatedFolder:
     """A folder that holds, or will hold, the translation of every shard.
 
     Args:

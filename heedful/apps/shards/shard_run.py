@@ -13,9 +13,9 @@ from typing import Any
 
 from heedful.apps.shards.ray_workers import RayPool, check_ray, translate_on_ray
 from heedful.apps.shards.shard_parquet import check_parquet
-from heedful.apps.shards.shard_paths import Shard, find_shards
-from heedful.apps.shards.shard_records import ShardFolder, ShardRecord, digest
-from heedful.apps.shards.shard_text import Columns
+from heedful.apps.shards.shard_paths import CorpusShard, find_shards
+from heedful.apps.shards.shard_records import ShardRecord, TranslatedFolder, digest
+from heedful.apps.shards.shard_text import TableColumns
 from heedful.apps.shards.shard_translation import (
     LineTranslator,
     ShardJob,
@@ -87,9 +87,9 @@ def run_shards(
     if any(shard.form == ".parquet" for shard in shards):
         check_parquet()
     deciding = _deciding(options, settings)
-    columns = Columns(options.column, options.translation_column)
+    columns = TableColumns(options.column, options.translation_column)
     job = ShardJob(out, columns, load, options.retries, options.threads or 1, Path.cwd())
-    folder = ShardFolder(out)
+    folder = TranslatedFolder(out)
     with folder.locked():
         records = folder.open(deciding, [shard.name for shard in shards])
         pending, outcomes = verified(folder, shards, records)
@@ -150,7 +150,7 @@ def _model_digest(path: Path) -> str:
 
 
 def _outcomes(
-    options: ShardOptions, job: ShardJob, shards: list[Shard], add_rows: Callable[[int], None]
+    options: ShardOptions, job: ShardJob, shards: list[CorpusShard], add_rows: Callable[[int], None]
 ) -> Iterator[ShardOutcome]:
     """Translate shards by the engine of the options; tell how many rows were translated."""
     if options.engine == "ray":

@@ -27,7 +27,7 @@ class Translate(Protocol):
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableColumns:
     """Names of the columns of a table.
 
     Args:
@@ -80,7 +80,7 @@ class _Row:
 
 
 def translate_text(
-    path: Path, form: str, output: BinaryIO, translate: Translate, columns: Columns
+    path: Path, form: str, output: BinaryIO, translate: Translate, columns: TableColumns
 ) -> Iterator[int]:
     """Translate a shard of text.
 
@@ -114,12 +114,12 @@ def translate_text(
         packed.close()
 
 
-def _plain_rows(file: TextFile, columns: Columns) -> Iterator[_Row]:
+def _plain_rows(file: TextFile, columns: TableColumns) -> Iterator[_Row]:
     for line in file:
         yield _Row(line)
 
 
-def _table_rows(file: TextFile, columns: Columns) -> Iterator[_Row]:
+def _table_rows(file: TextFile, columns: TableColumns) -> Iterator[_Row]:
     lines = iter(file)
     number, width = 0, 0
     if columns.text.isdecimal():
@@ -146,7 +146,7 @@ def _table_rows(file: TextFile, columns: Columns) -> Iterator[_Row]:
         yield _Row(cells[number - 1], f"{line}\t")
 
 
-def _json_rows(file: TextFile, columns: Columns) -> Iterator[_Row]:
+def _json_rows(file: TextFile, columns: TableColumns) -> Iterator[_Row]:
     for line in file:
         where = f"{file.path}:{file.lines}"
         if not line.strip():
@@ -186,7 +186,7 @@ def _text_of(value: Any, where: str, name: str) -> str | None:
     return value
 
 
-_READERS: dict[str, Callable[[TextFile, Columns], Iterator[_Row]]] = {
+_READERS: dict[str, Callable[[TextFile, TableColumns], Iterator[_Row]]] = {
     ".txt": _plain_rows,
     ".tsv": _table_rows,
     ".jsonl": _json_rows,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from heedful.apps.shards.shard_parquet import translate_parquet
-from heedful.apps.shards.shard_paths import Shard
-from heedful.apps.shards.shard_records import ShardFolder, ShardRecord, digest
-from heedful.apps.shards.shard_text import Columns, translate_text
+from heedful.apps.shards.shard_paths import CorpusShard
+from heedful.apps.shards.shard_records import ShardRecord, TranslatedFolder, digest
+from heedful.apps.shards.shard_text import TableColumns, translate_text
 from heedful.errors import RunError, UserError
 
 Warn = Callable[[str], None]
@@ -45,7 +45,7 @@ class ShardJob:
     """
 
     out: Path
-    columns: Columns
+    columns: TableColumns
     load: Callable[[], LineTranslator]
     retries: int
     threads: int
@@ -83,10 +83,10 @@ class ShardWorker:
 
     def __init__(self, job: ShardJob) -> None:
         self.job = job
-        self.folder = ShardFolder(job.out)
+        self.folder = TranslatedFolder(job.out)
         self.translator = job.load()
 
-    def translate(self, shard: Shard, progress: Progress = lambda rows: None) -> ShardOutcome:
+    def translate(self, shard: CorpusShard, progress: Progress = lambda rows: None) -> ShardOutcome:
         """Translate a shard and publish it, unless that was done already.
 
         Args:
@@ -114,7 +114,7 @@ class ShardWorker:
                 return ShardOutcome(shard.name, record, warnings=_few(warnings))
             time.sleep(min(0.5 * attempt, 10.0))
 
-    def _publish(self, shard: Shard, warn: Warn, progress: Progress) -> ShardRecord:
+    def _publish(self, shard: CorpusShard, warn: Warn, progress: Progress) -> ShardRecord:
         start, rows = time.perf_counter(), 0
         self.translator.counts()
         with self.folder.partial(shard.name) as partial:
@@ -134,7 +134,7 @@ class ShardWorker:
             )
             return self.folder.publish(shard.name, partial, record)
 
-    def _translated(self, shard: Shard, partial: Path, warn: Warn) -> Iterator[int]:
+    def _translated(self, shard: CorpusShard, partial: Path, warn: Warn) -> Iterator[int]:
         def translate(texts: list[str], first_line: int) -> list[str]:
             return self.translator.translate(texts, first_line, warn)
 
@@ -147,8 +147,8 @@ class ShardWorker:
 
 
 def verified(
-    folder: ShardFolder, shards: list[Shard], records: Mapping[str, ShardRecord]
-) -> tuple[list[Shard], list[ShardOutcome]]:
+    folder: TranslatedFolder, shards: list[CorpusShard], records: Mapping[str, ShardRecord]
+) -> tuple[list[CorpusShard], list[ShardOutcome]]:
     """Compare the shards that are done with their records.
 
     Args:

@@ -25,7 +25,7 @@ class Try(Config):
     query: str = Field("", description="settings as in the page's address")
 
 
-class Question(Config):
+class CourseQuestion(Config):
     """A question with one right answer, which a picture of the page shows."""
 
     text: Words
@@ -46,7 +46,7 @@ class Lesson(Config):
 
     page: Words
     tries: tuple[Try, ...] = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[CourseQuestion, ...] = ()
 
 
 class Chapter(Config):

@@ -24,7 +24,7 @@ from heedful.config import Config
 from heedful.errors import DataError, ModelError, RunError, UserError
 
 if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Place, Workspace
+    from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 
 MOST_BYTES = 2 << 30
 """Bytes of all dropped models of a start together."""
@@ -58,7 +58,7 @@ _PICKLES = re.compile(r".*\.(bin|pt|pth|ckpt|pkl|pickle|h5|npz|npy)")
 _CONFIGS = {"config.json", "config.toml", "model/config.json"}
 
 
-class FileFacts(Config):
+class DroppedFile(Config):
     """A file of the folder that is dropped."""
 
     name: Annotated[str, Field(max_length=1000, description="as in the folder, model/config.json")]
@@ -69,7 +69,7 @@ class BeginRequest(Config):
     """A folder, and all that is in it."""
 
     name: Annotated[str, Field(max_length=1000)]
-    files: Annotated[tuple[FileFacts, ...], Field(max_length=_MOST_FILES)]
+    files: Annotated[tuple[DroppedFile, ...], Field(max_length=_MOST_FILES)]
 
 
 class EndRequest(Config):
@@ -176,7 +176,7 @@ class DroppedModels:
             )
         del drop.sizes[name]
 
-    def end(self, number: int) -> Place:
+    def end(self, number: int) -> WorkspaceDirectory:
         """Load the model, and make a place of the folder.
 
         Raises:
@@ -185,7 +185,7 @@ class DroppedModels:
         """
         with self._lock:
             drop = self._coming.pop(number, None) or self._drop(number)
-        place: Place | None = None
+        place: WorkspaceDirectory | None = None
         try:
             if drop.sizes:
                 raise DataError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from heedful.apps.studio.workspace import Workspace
     from heedful.inspect.attention_maps import AttentionPart
     from heedful.inspect.head_measures import HeadMeasures, Measures
-    from heedful.inspect.readings import Reading
+    from heedful.inspect.readings import ModelInput
     from heedful.inspect.subject import Subject
 
 MOST_SENTENCES = 200
@@ -45,7 +45,7 @@ def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
     texts, seconds = _pairs(corpus, subject)
     key = (request.model, place.load().version, corpus)
 
-    def read() -> list[Reading]:
+    def read() -> list[ModelInput]:
         return _read(subject, texts, seconds)
 
     def measured() -> dict[str, Any]:
@@ -55,7 +55,7 @@ def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
     return workspace.recent.get(("labels", part, *key), measured)
 
 
-def _read(subject: Subject, texts: Sequence[str], seconds: list[str] | None) -> list[Reading]:
+def _read(subject: Subject, texts: Sequence[str], seconds: list[str] | None) -> list[ModelInput]:
     from heedful.inspect.readings import read_all
     from heedful.search.search_settings import SearchSettings
 
@@ -63,7 +63,7 @@ def _read(subject: Subject, texts: Sequence[str], seconds: list[str] | None) -> 
     return read_all(subject, texts, seconds, search=search)
 
 
-def _measure(subject: Subject, readings: list[Reading], part: AttentionPart) -> Measures:
+def _measure(subject: Subject, readings: list[ModelInput], part: AttentionPart) -> Measures:
     from heedful.inspect.head_measures import measure
     from heedful.inspect.word_alignment import align_words
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from heedful.apps.studio.workspace import Workspace
     from heedful.inspect.attention_maps import AttentionPart
-    from heedful.inspect.readings import Reading
-    from heedful.inspect.subject import Subject, SubLayer
+    from heedful.inspect.readings import ModelInput
+    from heedful.inspect.subject import InspectedSubLayer, Subject
     from heedful.models.stack_spec import StackSpec
 
 
@@ -101,7 +101,7 @@ class TextRequest(Config):
     )
 
 
-class AttentionRequest(TextRequest):
+class AttentionViewRequest(TextRequest):
     """A text, and a layer of a kind of attention."""
 
     part: Annotated[str, Field(max_length=20)] = Field(
@@ -129,7 +129,7 @@ def subject_of(name: str, workspace: Workspace) -> Subject:
     return Subject(loaded.model, loaded.tokenizers)
 
 
-def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Reading]:
+def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, ModelInput]:
     """Return a model, and the text as it reads it.
 
     Raises:
@@ -190,7 +190,7 @@ def attention_of(
 
 def attentions_of(
     subject: Subject, part: str, layer: int = -1
-) -> tuple[AttentionPart, dict[str, SubLayer], int]:
+) -> tuple[AttentionPart, dict[str, InspectedSubLayer], int]:
     """Return a kind of attention, its layers by address, and the number of one.
 
     Args:
@@ -235,7 +235,7 @@ def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten 
         )
 
 
-def _read(subject: Subject, request: TextRequest) -> Reading:
+def _read(subject: Subject, request: TextRequest) -> ModelInput:
     from heedful.inspect.readings import read
     from heedful.search.search_settings import SearchSettings
 

@@ -121,7 +121,7 @@ class Components(Config):
 
 
 @dataclass(frozen=True)
-class Variant:
+class ReducedTranslator:
     """The small translator without one of its parts.
 
     Args:
@@ -135,54 +135,54 @@ class Variant:
     reason: str
 
 
-VARIANTS: Mapping[str, Variant] = {
-    "everything": Variant(
+VARIANTS: Mapping[str, ReducedTranslator] = {
+    "everything": ReducedTranslator(
         "with everything",
         Components(),
         "Two layers, 64 channels, four heads, and norms before each sub-layer, as most models have "
         "them today.",
     ),
-    "residual": Variant(
+    "residual": ReducedTranslator(
         "without residual connections",
         Components(residual=False),
         "Each sub-layer then replaces what came before it instead of adding to it. A word's own "
         "identity survives only if attention happens to copy it, and gradients reach the lower "
         "layers only through every softmax and every network in between.",
     ),
-    "norm": Variant(
+    "norm": ReducedTranslator(
         "without norms",
         Components(norm_placement="none"),
         "Nothing keeps the size of the vectors in bounds: they grow from layer to layer, scores "
         "with them. Two layers bear that, and can even learn faster without. Deep stacks "
         "become unstable, which is what norms are for.",
     ),
-    "post": Variant(
+    "post": ReducedTranslator(
         "with norms after the sums, as in 2017",
         Components(norm_placement="post"),
         "The norm then stands on the stream itself, so every gradient passes through all of them. "
         "It learns more slowly at first, and in deep models depends on the warm-up.",
     ),
-    "positions": Variant(
+    "positions": ReducedTranslator(
         "without positions",
         Components(positions="none"),
         "Attention sees a set of words, not a sequence: 12 and 21, or 3/4 and 4/3, are the same "
         "to the encoder. The decoder's causal mask still hints at how much was written, which is "
         "why something is learned at all.",
     ),
-    "feedforward": Variant(
+    "feedforward": ReducedTranslator(
         "without the feed-forward network",
         Components(feedforward=False),
         "What is left mixes vectors by weighted sums. The network changes each word's vector by "
         "itself, for example to turn an hour with PM into a later one, and it holds two thirds of "
         "an encoder block's parameters.",
     ),
-    "scale": Variant(
+    "scale": ReducedTranslator(
         "without 1/√dₖ",
         Components(scale=False),
         "Scores are larger by √dₖ, here 4 times, so that the softmax begins nearer to choosing "
         "one key, where its gradient is small. The wider the heads, the more this costs.",
     ),
-    "heads": Variant(
+    "heads": ReducedTranslator(
         "with one head instead of four",
         Components(num_heads=1),
         "One head has one set of weights for each word: it cannot look at the day and at the month "

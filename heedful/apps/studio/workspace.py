@@ -49,7 +49,7 @@ class Loaded:
     version: tuple[int, ...]
 
 
-class Place:
+class WorkspaceDirectory:
     """A directory of a model or a run.
 
     Args:
@@ -197,13 +197,14 @@ class Workspace:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.places = {
-            name: Place(name, path) for name, path in zip(_names(paths), paths, strict=True)
+            name: WorkspaceDirectory(name, path)
+            for name, path in zip(_names(paths), paths, strict=True)
         }
         self.recent = Recent()
         self.training = LiveTraining()
         self._lock = threading.Lock()
 
-    def add(self, name: str, path: Path) -> Place:
+    def add(self, name: str, path: Path) -> WorkspaceDirectory:
         """Add a directory that has come while the studio runs, once its model is loaded.
 
         Args:
@@ -213,7 +214,7 @@ class Workspace:
         Raises:
             ModelError: when it is neither, or its model cannot be read.
         """
-        place = Place(name, path)
+        place = WorkspaceDirectory(name, path)
         if place.has_model:
             place.load()
         with self._lock:
@@ -222,7 +223,7 @@ class Workspace:
             self.places = {**self.places, place.name: place}
         return place
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> WorkspaceDirectory:
         """Return the place of a name.
 
         Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 
 
-class Columns(NamedTuple):
+class TagColumns(NamedTuple):
     """Columns of a file of tagged words, counted from 1."""
 
     word: int
@@ -31,7 +31,7 @@ class _Scored(NamedTuple):
 
 
 def evaluate_encoder(
-    model: Path, data: Path, columns: Columns, running: Running, report: Report
+    model: Path, data: Path, columns: TagColumns, running: Running, report: Report
 ) -> None:
     """Score a classifier, a tagger or a reader on a file of examples.
 
@@ -75,7 +75,7 @@ def evaluate_encoder(
 
 
 def _labels(
-    pipeline: EncoderPipeline, data: Path, columns: Columns, options: EncodingOptions
+    pipeline: EncoderPipeline, data: Path, columns: TagColumns, options: EncodingOptions
 ) -> _Scored:
     from heedful.data.corpus_spec import CorpusSpec
     from heedful.data.text_corpus import labelled_reader
@@ -88,7 +88,7 @@ def _labels(
 
 
 def _tags(
-    pipeline: EncoderPipeline, data: Path, columns: Columns, options: EncodingOptions
+    pipeline: EncoderPipeline, data: Path, columns: TagColumns, options: EncodingOptions
 ) -> _Scored:
     from heedful.data.text_corpus import TaggedReader
     from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
@@ -99,7 +99,7 @@ def _tags(
 
 
 def _answers(
-    pipeline: EncoderPipeline, data: Path, columns: Columns, options: EncodingOptions
+    pipeline: EncoderPipeline, data: Path, columns: TagColumns, options: EncodingOptions
 ) -> _Scored:
     from heedful.data.text_corpus import QuestionReader
     from heedful.train.tasks.pipeline_scores import answer_scores

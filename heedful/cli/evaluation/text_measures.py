@@ -27,7 +27,7 @@ _ROTARY = Group("Rotary positions", sort_key=40)
 
 @Parameter(name="*", group=_ROTARY)
 @dataclass(frozen=True, kw_only=True)
-class Rotary:
+class StretchedRotary:
     """Rotary positions of a trained model, stretched to longer texts than it was trained on."""
 
     rotary_scaling: Annotated[
@@ -52,7 +52,7 @@ class Rotary:
         return dataclasses.asdict(self)
 
 
-UNSTRETCHED = Rotary()
+UNSTRETCHED = StretchedRotary()
 
 
 @Parameter(name="*", group=_GROUP)
@@ -142,7 +142,7 @@ NO_TEXT = TextFlags()
 def measure_text(
     model: Path,
     flags: TextFlags,
-    rotary: Rotary,
+    rotary: StretchedRotary,
     running: Running,
     chart: Path | None,
     report: Report,
@@ -189,7 +189,7 @@ def _measure_causal(
     model: Path,
     texts: list[str],
     flags: TextFlags,
-    rotary: Rotary,
+    rotary: StretchedRotary,
     running: Running,
     chart: Path | None,
     report: Report,
@@ -233,7 +233,7 @@ def _measure_masked(
     model: Path,
     texts: list[str],
     flags: TextFlags,
-    rotary: Rotary,
+    rotary: StretchedRotary,
     running: Running,
     report: Report,
 ) -> None:

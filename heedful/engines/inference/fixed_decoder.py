@@ -73,7 +73,7 @@ class DecoderState(Protocol):
         """States of the blocks."""
 
 
-class Decoder(Protocol):
+class DecoderModel(Protocol):
     """A translator or a language model."""
 
     def input_modules(self) -> dict[str, InputEmbedding]:
@@ -95,7 +95,7 @@ class FixedSteps:
 
     def __init__(
         self,
-        model: Decoder,
+        model: DecoderModel,
         stack: GraphedStack,
         table: TokenEmbedding,
         record: Callable[[Callable[[], Tensor]], Replay],

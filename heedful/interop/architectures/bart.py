@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
-from heedful.interop.tensor_table import Copy, Rule, Table, prefix_of, renamed, reshaped, same
+from heedful.interop.tensor_table import (
+    RepeatedTensor,
+    Rule,
+    Table,
+    prefix_of,
+    renamed,
+    reshaped,
+    same,
+)
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
@@ -129,7 +137,7 @@ def _table(spec: TranslatorSpec, names: Names) -> Table:
     return Table(tuple(rules), tuple(copies), ignored=(r"(model\.)?(encoder|decoder)\.version",))
 
 
-def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Copy]]:
+def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[RepeatedTensor]]:
     """Return the rules and copies of both stacks, the vocabulary tables and the logits' bias.
 
     Args:
@@ -144,13 +152,13 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Co
     if share in ("all", "inputs"):
         table = f"{prefix}shared.weight"
         rules = [same(table, "target_embedding.weight")]
-        copies = [Copy(source, table, written), Copy(target, table, written)]
+        copies = [RepeatedTensor(source, table, written), RepeatedTensor(target, table, written)]
     else:
         table = target
         rules = [same(source, "source_embedding.weight"), same(target, "target_embedding.weight")]
         copies = []
     if share in ("all", "target"):
-        copies.append(Copy("lm_head.weight", table))
+        copies.append(RepeatedTensor("lm_head.weight", table))
     else:
         rules.append(same("lm_head.weight", "output_projection.weight"))
     if spec.output_bias:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
-from heedful.interop.tensor_table import Copy, Rule, Table, renamed, same
+from heedful.interop.tensor_table import RepeatedTensor, Rule, Table, renamed, same
 from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
 from heedful.nn.spec import PlainActivation
 
@@ -182,7 +182,7 @@ class BertNames:
             rules += renamed(_LAYER, theirs=theirs, ours=ours)
         if spec.pooler:
             rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
-        copies: tuple[Copy, ...] = ()
+        copies: tuple[RepeatedTensor, ...] = ()
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
         for head in spec.heads:
             layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
@@ -216,11 +216,16 @@ def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: N
     weight, bias, other = f"{module}.decoder.weight", f"{module}.decoder.bias", f"{module}.bias"
     ours = "heads.masked_lm"
     if head.tied:
-        copies = (Copy(weight, of=f"{prefix}embeddings.word_embeddings.weight"), Copy(bias, other))
+        copies = (
+            RepeatedTensor(weight, of=f"{prefix}embeddings.word_embeddings.weight"),
+            RepeatedTensor(bias, other),
+        )
         return Table((same(other, f"{ours}.bias"),), copies)
     projection = same(weight, f"{ours}.projection.weight")
     if not names:
-        return Table((projection, same(bias, f"{ours}.bias")), (Copy(other, bias, written=True),))
+        return Table(
+            (projection, same(bias, f"{ours}.bias")), (RepeatedTensor(other, bias, written=True),)
+        )
     if bias not in names:
         return Table((projection, same(other, f"{ours}.bias")))
     # Of an untied head's two biases this one is added; the other is a leftover that training

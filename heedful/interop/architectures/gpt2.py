@@ -8,7 +8,7 @@ from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from heedful.interop.rewrites import scaled_embeddings, tabled_positions
 from heedful.interop.tensor_table import (
-    Copy,
+    RepeatedTensor,
     Table,
     concatenated,
     prefix_of,
@@ -107,9 +107,9 @@ def _table(spec: CausalLMSpec, names: Names) -> Table:
         for theirs, ours in _LINEAR.items():
             rules.append(transposed(f"{layer}{theirs}.weight", f"{block}{ours}.weight"))
             rules.append(same(f"{layer}{theirs}.bias", f"{block}{ours}.bias"))
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[RepeatedTensor, ...] = ()
     if spec.tied:
-        copies = (Copy("lm_head.weight", embedding),)
+        copies = (RepeatedTensor("lm_head.weight", embedding),)
     else:
         rules.append(same("lm_head.weight", "output_projection.weight"))
     return Table(tuple(rules), copies, ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",))

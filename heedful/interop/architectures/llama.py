@@ -9,7 +9,15 @@ from typing import Any
 from heedful.interop.architecture import Architecture, Names, check_layers
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
-from heedful.interop.tensor_table import AFFINE, LINEAR, Copy, Table, prefix_of, renamed, same
+from heedful.interop.tensor_table import (
+    AFFINE,
+    LINEAR,
+    RepeatedTensor,
+    Table,
+    prefix_of,
+    renamed,
+    same,
+)
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import AllOfSpec, CausalSpec, MaskSpec, WindowSpec
@@ -323,9 +331,9 @@ def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _
         ):
             parts = AFFINE if bias else LINEAR
             rules += renamed(modules, theirs=layer + theirs, ours=own + ours, parts=parts)
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[RepeatedTensor, ...] = ()
     if spec.tied:
-        copies = (Copy("lm_head.weight", embedding),)
+        copies = (RepeatedTensor("lm_head.weight", embedding),)
     else:
         rules.append(same("lm_head.weight", "output_projection.weight"))
     ignored = (r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)

@@ -7,7 +7,7 @@ from typing import Any
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings, scaled_queries
-from heedful.interop.tensor_table import LINEAR, Copy, Table, renamed, same
+from heedful.interop.tensor_table import LINEAR, RepeatedTensor, Table, renamed, same
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
@@ -133,9 +133,11 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
 
 def _table(spec: TranslatorSpec, names: Names) -> Table:
     rules = [same("shared.weight", "target_embedding.weight")]
-    copies = [Copy(f"{side}.embed_tokens.weight", "shared.weight") for side in spec.stacks()]
+    copies = [
+        RepeatedTensor(f"{side}.embed_tokens.weight", "shared.weight") for side in spec.stacks()
+    ]
     if spec.share_embeddings == "all":
-        copies.append(Copy(_HEAD, "shared.weight"))
+        copies.append(RepeatedTensor(_HEAD, "shared.weight"))
     else:
         rules.append(same(_HEAD, "output_projection.weight"))
     for side, stack in spec.stacks().items():

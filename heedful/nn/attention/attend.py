@@ -29,9 +29,9 @@ from heedful.nn.positions import Positions
 
 __all__ = [
     "KERNELS",
+    "AttentionPlan",
     "AttentionRequest",
     "KernelSet",
-    "Plan",
     "attend",
     "attention_bias",
     "attention_scores",
@@ -70,7 +70,7 @@ _DEFINITION = KernelSet()
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """The kernel that serves a request, and the reasons.
 
     Args:
@@ -221,7 +221,7 @@ def attention_bias(request: AttentionRequest) -> Tensor:
     return bias
 
 
-def plan(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> Plan:
+def plan(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> AttentionPlan:
     """Pick the kernel for a request of `attend`, with the reasons against the others.
 
     Args:
@@ -234,7 +234,7 @@ def plan(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> Plan:
         for name in kernels.by_name
         if name != chosen
     }
-    return Plan(chosen, reason, rejected)
+    return AttentionPlan(chosen, reason, rejected)
 
 
 def explain(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> str:

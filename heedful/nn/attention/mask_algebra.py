@@ -25,7 +25,7 @@ Intervals: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of positions, first and last inclusive: ascending, with a gap between any two."""
 
 
-class Place(NamedTuple):
+class TokenPositions(NamedTuple):
     """Positions of tokens, in any shape, and their segments if they have them."""
 
     position: Tensor
@@ -52,7 +52,7 @@ class Mask(ABC):
     """A rule for the keys that a query may see; equal to another of the same kind and settings."""
 
     @abstractmethod
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         """Return whether queries at some places may see keys at others, element by element.
 
         Args:
@@ -72,11 +72,11 @@ class Mask(ABC):
         query, query_segment = positions.query, positions.query_segment
         key, key_segment = positions.key, positions.key_segment
         allowed = self.sees(
-            Place(
+            TokenPositions(
                 query[:, None, :, None],
                 None if query_segment is None else query_segment[:, None, :, None],
             ),
-            Place(
+            TokenPositions(
                 key[:, None, None, :],
                 None if key_segment is None else key_segment[:, None, None, :],
             ),
@@ -155,7 +155,7 @@ class Mask(ABC):
 class Everything(Mask):
     """Every key is visible."""
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return key.position == key.position
 
     def bounds(self, lo: int, hi: int) -> Intervals:
@@ -172,7 +172,7 @@ class Everything(Mask):
 class Causal(Mask):
     """Keys at the query's own position or before it are visible."""
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return key.position <= query.position
 
     def bounds(self, lo: int, hi: int) -> Intervals:
@@ -192,7 +192,7 @@ class SameSegment(Mask):
     Positions without segments are one single segment.
     """
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         if query.segment is None and key.segment is None:
             return Everything().sees(query, key)
         if query.segment is None or key.segment is None:
@@ -222,7 +222,7 @@ class AllOf(Mask):
 
     parts: tuple[Mask, ...]
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         allowed = Everything().sees(query, key)
         for part in self.parts:
             allowed = allowed & part.sees(query, key)
@@ -278,7 +278,7 @@ class AnyOf(Mask):
 
     parts: tuple[Mask, ...]
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         allowed = ~Everything().sees(query, key)
         for part in self.parts:
             allowed = allowed | part.sees(query, key)
@@ -324,7 +324,7 @@ class Without(Mask):
     mask: Mask
     other: Mask
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return self.mask.sees(query, key) & ~self.other.sees(query, key)
 
     def bounds(self, lo: int, hi: int) -> Intervals:

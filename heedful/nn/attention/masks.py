@@ -24,8 +24,8 @@ from heedful.nn.attention.mask_algebra import (
     Everything,
     Intervals,
     Mask,
-    Place,
     SameSegment,
+    TokenPositions,
 )
 from heedful.nn.mask_spec import MaskSpec
 from heedful.nn.positions import Positions
@@ -38,9 +38,9 @@ __all__ = [
     "Everything",
     "Intervals",
     "Mask",
-    "Place",
     "Prefix",
     "SameSegment",
+    "TokenPositions",
     "Window",
     "build_mask",
     "picture",
@@ -59,7 +59,7 @@ class Window(Mask):
     def __post_init__(self) -> None:
         assert self.size > 0, self.size
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return (key.position - query.position).abs() < self.size
 
     def bounds(self, lo: int, hi: int) -> Intervals:
@@ -81,7 +81,7 @@ class Prefix(Mask):
 
     length: int
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return key.position < self.length
 
     def bounds(self, lo: int, hi: int) -> Intervals:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, Place, Without
+from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, TokenPositions, Without
 from heedful.nn.positions import constant
 
 
@@ -28,7 +28,7 @@ class Dilated(Mask):
     size: int
     dilation: int
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         distance = (key.position - query.position).abs()
         return (distance <= self._reach) & (distance % self.dilation == 0)
 
@@ -63,7 +63,7 @@ class Strided(Mask):
 
     stride: int
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         distance = (key.position - query.position).abs()
         return (distance < self.stride) | (distance % self.stride == 0)
 
@@ -93,7 +93,7 @@ class Fixed(Mask):
     stride: int
     summary: int
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         same = key.position // self.stride == query.position // self.stride
         return same | self._is_summary(key.position)
 
@@ -118,7 +118,7 @@ class GlobalTokens(Mask):
 
     count: int
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return (key.position < self.count) | (query.position < self.count)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
@@ -148,7 +148,7 @@ class RandomBlocks(Mask):
     length: int
     seed: int
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         table = constant(query.position.device, _draws(self))
         # Padding is at −1, which is hidden later; here it must only be a row of the table.
         drawn = table[(query.position // self.size) % len(table)]
@@ -189,7 +189,7 @@ class Window2d(Mask):
     width: int
     first: int = 0
 
-    def sees(self, query: Place, key: Place) -> Tensor:
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         at, to = query.position - self.first, key.position - self.first
         rows = (to // self.columns - at // self.columns).abs() < self.height
         columns = (to % self.columns - at % self.columns).abs() < self.width

@@ -100,7 +100,7 @@ def _runs(positions: Tensor, segments: Tensor | None) -> Runs:
     return Runs(index, counts, distinct[0])
 
 
-class RecurrentLayer(nn.Module):
+class RecurrentLayers(nn.Module):
     """One or more layers of a cell, over runs of tokens or one step at a time.
 
     Input maps start Xavier-uniform and state maps orthogonal, gate by gate (Saxe 2014), so that a
@@ -229,14 +229,14 @@ class RecurrentLayer(nn.Module):
         return Saved(0, 0, numbers * self.width * directions)
 
 
-class RecurrentEncoder(RecurrentLayer):
+class RecurrentEncoder(RecurrentLayers):
     """Layers of a recurrent cell over batches of padded rows: the baseline without attention.
 
     Args:
         width: of tokens and states, D.
         num_layers: each reads the states of the one below.
         cell: which.
-        keep_bias: see `RecurrentLayer`.
+        keep_bias: see `RecurrentLayers`.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class RecurrentMixer(nn.Module):
 
     def __init__(self, width: int, spec: RecurrentSpec) -> None:
         super().__init__()
-        self.layer = RecurrentLayer(
+        self.layer = RecurrentLayers(
             width, width, spec.cell, direction=spec.direction, keep_bias=spec.keep_bias
         )
 

@@ -27,7 +27,7 @@ from heedful.nn.attention.score_attention import (
 )
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.mixer_spec import Direction, RecurrentDecoderSpec
-from heedful.nn.mixers.recurrent import RecurrentLayer, Runs
+from heedful.nn.mixers.recurrent import RecurrentLayers, Runs
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 
@@ -82,7 +82,7 @@ class RecurrentDecoder(nn.Module):
         self.spec = spec
         more = width if spec.feeding != "none" else 0
         self.layers = nn.ModuleList(
-            RecurrentLayer(
+            RecurrentLayers(
                 width + (more if number == 0 else 0), width, spec.cell, keep_bias=spec.keep_bias
             )
             for number in range(spec.num_layers)
@@ -104,8 +104,8 @@ class RecurrentDecoder(nn.Module):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
-    def _layer(self, number: int) -> RecurrentLayer:
-        return cast("RecurrentLayer", self.layers[number])
+    def _layer(self, number: int) -> RecurrentLayers:
+        return cast("RecurrentLayers", self.layers[number])
 
     def read(self, memory: Memory) -> RecurrentDecoderState:
         """Return a source as the decoder reads it, and the states before the first token."""

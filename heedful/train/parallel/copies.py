@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from heedful.train.context_parallel import context_parallel
-from heedful.train.objective import Context, LossSum, Objective, adds_penalties
+from heedful.train.objective import LossContext, LossSum, Objective, adds_penalties
 from heedful.train.parallel.team import Team
 from heedful.train.update import Distribution
 
@@ -43,7 +43,7 @@ class LossPass(nn.Module):
         self.model = model
         self.objective = objective
 
-    def forward(self, batch: Any, context: Context) -> Returned:
+    def forward(self, batch: Any, context: LossContext) -> Returned:
         """The summed loss of a batch; see `Objective.loss`."""
         result = self.objective.loss(self.model, batch, context)
         return result.loss_sum, result.tokens, dict(result.extras), dict(result.carried_state)
@@ -118,7 +118,7 @@ class Copies(Together):
                 None, lambda _, bucket: _now(mean_in_pairs(bucket.buffer(), group))
             )
 
-    def loss(self, batch: Batch, context: Context) -> LossSum:
+    def loss(self, batch: Batch, context: LossContext) -> LossSum:
         """The summed loss of a batch; the pass of the last part gets ready to exchange."""
         with self.divided():
             return loss_sum(self._pass(batch, context))

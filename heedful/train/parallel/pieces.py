@@ -21,7 +21,7 @@ TRAINING_FOLDER = "training"
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """A box of a tensor.
 
     Args:
@@ -34,16 +34,16 @@ class Piece:
     offsets: tuple[int, ...]
     size: tuple[int, ...]
 
-    def copied(self) -> Piece:
+    def copied(self) -> TensorPiece:
         """The same with a copy of the content on the processor."""
         return replace(self, tensor=self.tensor.cpu().clone())
 
 
-Pieces = Mapping[str, Sequence[Piece]]
+Pieces = Mapping[str, Sequence[TensorPiece]]
 """The pieces that a process keeps of some tensors, by their names."""
 
 
-def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[Piece]:
+def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[TensorPiece]:
     """The pieces of a tensor that this process keeps; changing their content changes the tensor.
 
     Args:
@@ -56,19 +56,19 @@ def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[Piece]:
     """
     size = tuple(tensor.shape)
     if not lies_in_parts(tensor):
-        return [Piece(tensor.detach(), (0,) * len(size), size)]
+        return [TensorPiece(tensor.detach(), (0,) * len(size), size)]
     local = cast(Any, tensor.detach()).to_local()
     if not local.numel():  # fewer rows than processes
         return []
     (box,) = cast(Any, tensor).__create_chunk_list__()
     first, *others = box.offsets
     if rows is None:
-        return [Piece(local, (first, *others), size)]
+        return [TensorPiece(local, (first, *others), size)]
     numbers = rows[first : first + len(local)]
     breaks = (numbers.diff() != 1).nonzero().flatten() + 1
     bounds = [0, *breaks.tolist(), len(numbers)]
     return [
-        Piece(local[start:stop], (int(numbers[start]), *others), size)
+        TensorPiece(local[start:stop], (int(numbers[start]), *others), size)
         for start, stop in pairwise(bounds)
     ]
 

@@ -57,8 +57,8 @@ from heedful.errors import RunError, UserError
 from heedful.train.parallel.pieces import (
     MODEL_FOLDER,
     TRAINING_FOLDER,
-    Piece,
     Pieces,
+    TensorPiece,
     pieces_of,
 )
 from heedful.train.parallel.team import ElsewhereFailed
@@ -367,7 +367,7 @@ def _told_plainly() -> Iterator[None]:
         raise RuntimeError(str(causes[0])) from causes[0]
 
 
-def _box(piece: Piece) -> ChunkStorageMetadata:
+def _box(piece: TensorPiece) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(torch.Size(piece.offsets), piece.tensor.size())
 
 
@@ -378,5 +378,5 @@ def _piece_at(pieces: Pieces, index: MetadataIndex) -> Tensor:
     raise AssertionError(index)
 
 
-def _copied(pieces: Pieces) -> dict[str, list[Piece]]:
+def _copied(pieces: Pieces) -> dict[str, list[TensorPiece]]:
     return {name: [piece.copied() for piece in some] for name, some in pieces.items()}

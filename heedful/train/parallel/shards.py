@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from heedful.engines.class_exchange import has_no_hooks
 from heedful.train.model_weights import load_weights
-from heedful.train.objective import Context, LossSum, Objective
+from heedful.train.objective import LossContext, LossSum, Objective
 from heedful.train.parallel.copies import LossPass, Together, loss_sum
 from heedful.train.parallel.pieces import weight_name
 from heedful.train.parallel.team import Team
@@ -67,7 +67,7 @@ class Shards(Together):
         self._parameters: dict[str, Tensor] = dict(model.named_parameters())
         self._parts = None if parts is None else parts.get_group()
 
-    def loss(self, batch: Batch, context: Context) -> LossSum:
+    def loss(self, batch: Batch, context: LossContext) -> LossSum:
         """The summed loss of a batch, for which blocks get their parameters one after the other."""
         with warnings.catch_warnings(), self.divided():
             # Nothing here changes the output of a block in place.

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heedful.train.batch_source import Batch, Place, Prefetched, Source, pinned
+from heedful.train.batch_source import Batch, DataPosition, Prefetched, Source, pinned
 from heedful.train.context_parallel import shard_batch
-from heedful.train.splitting import Part, stand_in
+from heedful.train.splitting import BatchPart, stand_in
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Share:
         """The batches of an update, counted from 0, of which this process needs to have some."""
         return [micro for micro in range(batches) if self._of(micro)]
 
-    def cut(self, batch: Batch, micro: int) -> list[Part]:
+    def cut(self, batch: Batch, micro: int) -> list[BatchPart]:
         """The parts of a batch that are this process's; none where it has too few examples.
 
         Args:
@@ -48,13 +48,13 @@ class Share:
             for part in self._whole(batch, micro)
         ]
 
-    def _whole(self, batch: Batch, micro: int) -> list[Part]:
+    def _whole(self, batch: Batch, micro: int) -> list[BatchPart]:
         if self.parts == 1:
-            return [Part(batch, (micro,))]
+            return [BatchPart(batch, (micro,))]
         count = len(batch.indices)
         bounds = [count * part // self.parts for part in range(self.parts + 1)]
         return [
-            Part(batch.part(start, stop), (micro, start, stop))
+            BatchPart(batch.part(start, stop), (micro, start, stop))
             for start, stop in (bounds[part : part + 2] for part in self._of(micro))
             if stop > start
         ]
@@ -94,7 +94,7 @@ class UpdateParts:
         self.max_epochs = max_epochs
         self._prefetched = Prefetched(self._from, lambda place: place.epoch == max_epochs)
 
-    def take(self, place: Place) -> tuple[list[Part], Place]:
+    def take(self, place: DataPosition) -> tuple[list[BatchPart], DataPosition]:
         """The parts of the update whose batches begin at a place, and the place after them."""
         return self._prefetched.take(place)
 
@@ -107,8 +107,8 @@ class UpdateParts:
         self._prefetched.close()
         self.source.close()
 
-    def _from(self, place: Place) -> tuple[list[Part], Place]:
-        places: list[Place] = []
+    def _from(self, place: DataPosition) -> tuple[list[BatchPart], DataPosition]:
+        places: list[DataPosition] = []
         while len(places) < self.batches:
             places.append(place)
             place = self.source.after(place)

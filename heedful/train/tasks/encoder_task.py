@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from heedful.data.batch_plan import plan_files, plan_once
-from heedful.data.encoded_texts import EncodedTexts, FramedRows, Rows, cut_texts, encode_texts
+from heedful.data.encoded_texts import EncodedTexts, FramedRows, TokenRows, cut_texts, encode_texts
 from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
 from heedful.models.shape_to_spec import encoder_spec
 from heedful.text.tokenizer import TextTokenizer
@@ -85,7 +85,7 @@ def framed_task(
     )
 
 
-MakeRows = Callable[[EncodedTexts, Rows, int, int], "Batch"]
+MakeRows = Callable[[EncodedTexts, TokenRows, int, int], "Batch"]
 """Makes a batch of rows: the stream, the rows, the seed of the run and the epoch."""
 
 
@@ -149,9 +149,9 @@ def row_source(
     setup: Setup,
     texts: EncodedTexts,
     tokenizer: TextTokenizer,
-    sizes: Callable[[Rows], Indices],
+    sizes: Callable[[TokenRows], Indices],
     make: MakeRows,
-) -> EpochBatches[Rows]:
+) -> EpochBatches[TokenRows]:
     """Training batches of rows; long texts are cut elsewhere in each epoch.
 
     Args:
@@ -163,7 +163,7 @@ def row_source(
     """
     data, seed = setup.settings.data, setup.settings.seed
 
-    def plan(epoch: int) -> list[Rows]:
+    def plan(epoch: int) -> list[TokenRows]:
         rows = cut_texts(texts, tokenizer, data.max_length, seed=seed, epoch=epoch)
         batches = plan_files(sizes(rows), rows.bounds(texts), data, seed=seed, epoch=epoch)
         return [rows.take(indices) for indices in batches]
@@ -175,9 +175,9 @@ def fixed_rows(
     setup: Setup,
     texts: EncodedTexts | None,
     tokenizer: TextTokenizer,
-    sizes: Callable[[Rows], Indices],
+    sizes: Callable[[TokenRows], Indices],
     make: MakeRows,
-) -> FixedBatches[Rows] | None:
+) -> FixedBatches[TokenRows] | None:
     """All rows of the validation texts in batches; None without texts. Arguments: `row_source`.
 
     They do not depend on the run's seed, so that the losses of runs can be compared.

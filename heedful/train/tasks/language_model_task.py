@@ -12,7 +12,7 @@ from heedful.data.encoded_texts import (
     make_windows,
     window_starts,
 )
-from heedful.data.text_streams import Segment, Streams, make_segments
+from heedful.data.text_streams import Streams, StreamSegment, make_segments
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
@@ -105,16 +105,16 @@ def _windows(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBat
     return EpochBatches(plan, lambda starts, _: make_windows(texts, starts, length), texts.line_of)
 
 
-def _streams(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Segment]:
+def _streams(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[StreamSegment]:
     """Training batches of segments, each of which goes on where the one before it ended."""
 
-    def plan(epoch: int) -> list[Segment]:
+    def plan(epoch: int) -> list[StreamSegment]:
         return Streams.of_epoch(len(texts), length, rows, seed=seed, epoch=epoch).segments()
 
     return EpochBatches(plan, lambda segment, _: make_segments(texts, segment), texts.line_of)
 
 
-def _fixed_streams(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[Segment]:
+def _fixed_streams(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[StreamSegment]:
     """All segments of the validation texts, in order."""
     streams = Streams.cut(len(texts), length, rows, shift=0)
     return FixedBatches(streams.segments(), lambda segment: make_segments(texts, segment))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heedful.data.corruption import Masking, masked_batch
-from heedful.data.encoded_texts import EncodedTexts, Rows
+from heedful.data.encoded_texts import EncodedTexts, TokenRows
 from heedful.models.model_spec import MaskedLMHeadSpec
 from heedful.train.objective import MaskedObjective
 from heedful.train.task import Setup, Task
@@ -39,10 +39,10 @@ def prepare(setup: Setup) -> Task:
     texts, valid = encode_documents(setup, training, tokenizer)
     masking = Masking(tokenizer, objective.mask_share, whole_words=objective.whole_words)
 
-    def make(texts: EncodedTexts, rows: Rows, seed: int, epoch: int) -> RowBatch:
+    def make(texts: EncodedTexts, rows: TokenRows, seed: int, epoch: int) -> RowBatch:
         return masked_batch(texts, rows, masking, tokenizer, seed=seed, epoch=epoch)
 
-    def sizes(rows: Rows) -> Indices:
+    def sizes(rows: TokenRows) -> Indices:
         return rows.sizes
 
     tied = settings.model.share_embeddings != "none"

@@ -26,7 +26,7 @@ from heedful.search.search_settings import SearchSettings
 from heedful.train.validation import Measure, Measured
 
 if TYPE_CHECKING:
-    from heedful.data.text_corpus import Example, Question, TaggedSentence
+    from heedful.data.text_corpus import LabelledText, Question, TaggedSentence
     from heedful.device import Precision
     from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
     from heedful.text.tokenizer_pair import TokenizerPair
@@ -95,7 +95,7 @@ def tag_scores(
 
 def label_scores(
     pipeline: EncoderPipeline,
-    examples: Sequence[Example],
+    examples: Sequence[LabelledText],
     **options: Unpack[EncodingOptions],
 ) -> dict[str, float]:
     """Score a classifier; a label that it does not know is one it never gets right.

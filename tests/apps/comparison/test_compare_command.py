@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.apps.studio.workspace import Place
+from heedful.apps.studio.workspace import WorkspaceDirectory
 from heedful.cli.main import main
 from heedful.config import dump_toml
 
@@ -85,7 +85,7 @@ def test_the_page_needs_nothing_else(out: Path) -> None:
 
 def test_runs_are_ordinary_run_directories(out: Path) -> None:
     run = out / "runs" / "model.positions=rotary" / "seed-2"
-    place = Place("run", run)
+    place = WorkspaceDirectory("run", run)
     assert place.kind() == "causal_lm"
     assert place.log is not None
     assert len(place.log.curve("loss", "validation")[0]) == 4

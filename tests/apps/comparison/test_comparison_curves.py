@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heedful.apps.comparison.curves import training_curve, validation_curve
-from heedful.apps.comparison.plan import Plan, Run, variants_of
+from heedful.apps.comparison.plan import ComparisonPlan, Run, variants_of
 from heedful.apps.comparison.results import read_comparison
 
 
@@ -30,12 +30,12 @@ def write_record(run: Run, losses: list[float], *, summary: bool = True) -> None
 
 
 @pytest.fixture
-def plan(write) -> Plan:
+def plan(write) -> ComparisonPlan:
     variants = variants_of([write("good"), write("bad"), write("late")], {})
-    return Plan(tuple(variants), 2)
+    return ComparisonPlan(tuple(variants), 2)
 
 
-def test_curves_are_means_at_common_steps(plan: Plan, tmp_path: Path) -> None:
+def test_curves_are_means_at_common_steps(plan: ComparisonPlan, tmp_path: Path) -> None:
     first, second = (run for run in plan.runs(tmp_path) if run.variant.name == "good")
     write_record(first, [4, 3, 2, 1])
     write_record(second, [4, 5, 2, 3, 2, 1], summary=False)
@@ -51,7 +51,7 @@ def test_curves_are_means_at_common_steps(plan: Plan, tmp_path: Path) -> None:
     assert validation_curve([first], "bleu") == []
 
 
-def test_the_table_ranks_and_counts_what_is_finished(plan: Plan, tmp_path: Path) -> None:
+def test_the_table_ranks_and_counts_what_is_finished(plan: ComparisonPlan, tmp_path: Path) -> None:
     runs = {(run.variant.name, run.seed): run for run in plan.runs(tmp_path)}
     write_record(runs["good", 1], [3, 1])
     write_record(runs["good", 2], [3, 2])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heedful.apps.comparison.plan import (
-    Plan,
+    ComparisonPlan,
     extend_plan,
     load_plan,
     make_plan,
@@ -19,7 +19,9 @@ from heedful.apps.comparison.plan import (
 from heedful.errors import ConfigError, UserError
 
 
-def plan_of(*configs: Path, seeds: int = 2, flops: float | None = None, **overrides) -> Plan:
+def plan_of(
+    *configs: Path, seeds: int = 2, flops: float | None = None, **overrides
+) -> ComparisonPlan:
     return make_plan(variants_of(configs, overrides), seeds, flops)
 
 
@@ -107,7 +109,7 @@ def test_a_sweep_is_a_comparison_of_values(write) -> None:
 def test_a_plan_is_read_as_it_was_written_and_grows(write, tmp_path: Path) -> None:
     assert load_plan(tmp_path) is None
     asked = plan_of(write("a"))
-    begun = Plan(tuple(with_usual(each, tmp_path) for each in asked.variants), 2)
+    begun = ComparisonPlan(tuple(with_usual(each, tmp_path) for each in asked.variants), 2)
     begun.save(tmp_path)
     before = load_plan(tmp_path)
     assert before is not None

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.apps.comparison.frontier_results import Frontier
-from heedful.apps.comparison.frontier_rounds import Grid, Measurements, Setting, Task
+from heedful.apps.comparison.frontier_rounds import Grid, MeasuredTask, Measurements, Setting
 from heedful.cli.main import main
 
 TEXTS = tuple(f"sentence number {i} of a short test" for i in range(40))
 GOOD = TEXTS
 BAD = tuple(text.replace("short", "long") for text in TEXTS)
-TASK = Task(
+TASK = MeasuredTask(
     model="en-de",
     model_digest="",
     shortlist=None,

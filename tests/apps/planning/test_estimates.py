@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.apps.planning.cluster import Cluster
-from heedful.apps.planning.estimates import Batch, Checkpointing, estimate
+from heedful.apps.planning.estimates import Checkpointing, UpdateBatch, estimate
 from heedful.apps.planning.layouts import Layout
 from heedful.nn.work import Work
 
 from .devices_for_tests import costs, device
 
-BATCH = Batch(positions=1 << 20, length=1024, precision="bf16")
+BATCH = UpdateBatch(positions=1 << 20, length=1024, precision="bf16")
 NODE = Cluster(device=device(), per_host=8, hosts=8)
 
 powers = st.integers(0, 3).map(lambda n: 2**n)
@@ -157,7 +157,7 @@ def test_what_is_computed_again_by_hand() -> None:
 
 
 def test_a_short_batch_still_reads_all_weights() -> None:
-    tiny = Batch(positions=1024, length=1, precision="bf16")
+    tiny = UpdateBatch(positions=1024, length=1, precision="bf16")
     model = costs(length=1, forward=Work(weights=2 * costs().blocks.divisible))
     plan = estimate(model, NODE, tiny, Layout(data=1024))
     assert plan.compute.products == pytest.approx(3 * 2 * costs().parameters / 1e12)

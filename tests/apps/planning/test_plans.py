@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from heedful.apps.planning.cluster import Cluster
-from heedful.apps.planning.estimates import Batch
+from heedful.apps.planning.estimates import UpdateBatch
 from heedful.apps.planning.layouts import Layout
-from heedful.apps.planning.plans import Question, choose, reason
+from heedful.apps.planning.plans import PlanQuestion, choose, reason
 from heedful.errors import ConfigError, RunError
 
 from .devices_for_tests import costs, device
 
-BATCH = Batch(positions=1 << 20, length=1024, precision="bf16")
+BATCH = UpdateBatch(positions=1 << 20, length=1024, precision="bf16")
 
 
-def ask(**changes: Any) -> Question:
+def ask(**changes: Any) -> PlanQuestion:
     values: dict[str, Any] = {
         "costs": costs(),
         "cluster": Cluster(device=device(), per_host=8),
         "batch": BATCH,
     }
-    return Question(**values | changes)
+    return PlanQuestion(**values | changes)
 
 
 def test_a_small_model_is_copied() -> None:

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import heedful
-from heedful.apps.serve.openai_api import Answer, OpenAI
+from heedful.apps.serve.openai_api import OpenAI, PromptAnswer
 from heedful.errors import RunError
 from heedful.pretrained.catalogue import models_at_hand
 
@@ -204,8 +204,8 @@ def test_a_stream_that_cannot_begin_is_refused_by_its_status(
 def test_an_error_in_a_stream_is_an_event(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: OpenAI, *given: Any) -> AsyncIterator[Answer]:
-        yield Answer("A", ("A",), (), is_cut=False)
+    async def broken(self: OpenAI, *given: Any) -> AsyncIterator[PromptAnswer]:
+        yield PromptAnswer("A", ("A",), (), is_cut=False)
         raise RunError("The disk is full")
 
     monkeypatch.setattr(OpenAI, "_pieces", broken)

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.apps.serve import scheduler as scheduling
-from heedful.apps.serve.scheduler import Batch, DeadlinePassed, Job, QueueFull, Scheduler
+from heedful.apps.serve.scheduler import (
+    ComputedBatch,
+    DeadlinePassed,
+    QueueFull,
+    Scheduler,
+    WaitingText,
+)
 from heedful.errors import DataError, RunError
 
 from .conftest import wait_until
@@ -46,7 +52,7 @@ def scheduler() -> Iterator[Scheduler]:
 def hold(scheduler: Scheduler) -> Echo:
     """Keep the only thread at work until `gate` is set."""
     blocker = Echo()
-    scheduler.submit([Job(blocker, "blocker", 1)])
+    scheduler.submit([WaitingText(blocker, "blocker", 1)])
     wait_until(lambda: scheduler.computing == 1)
     return blocker
 
@@ -57,7 +63,7 @@ def test_every_job_gets_its_own_result(requests: list[list[str]]) -> None:
     work = Echo()
     work.gate.set()
     scheduler = Scheduler(threads=2, positions=30, most_waiting=10_000)
-    jobs = [[Job(work, text, len(text)) for text in request] for request in requests]
+    jobs = [[WaitingText(work, text, len(text)) for text in request] for request in requests]
     for each in jobs:
         scheduler.submit(each)
     for request, each in zip(requests, jobs, strict=True):
@@ -71,7 +77,7 @@ def test_waiting_jobs_of_several_requests_share_a_batch(scheduler: Scheduler) ->
     blocker, work, other = hold(scheduler), Echo(), Echo()
     work.gate.set()
     other.gate.set()
-    jobs = [Job(work, "a", 4), Job(other, "x", 4), Job(work, "b", 4)]
+    jobs = [WaitingText(work, "a", 4), WaitingText(other, "x", 4), WaitingText(work, "b", 4)]
     for job in jobs:
         scheduler.submit([job])
     blocker.gate.set()
@@ -83,7 +89,7 @@ def test_waiting_jobs_of_several_requests_share_a_batch(scheduler: Scheduler) ->
 def test_hypotheses_count_in_the_positions_of_a_batch(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo(width=2)
     work.gate.set()
-    jobs = [Job(work, str(number), 9) for number in range(10)]
+    jobs = [WaitingText(work, str(number), 9) for number in range(10)]
     scheduler.submit(jobs)
     blocker.gate.set()
     for job in jobs:
@@ -94,7 +100,7 @@ def test_hypotheses_count_in_the_positions_of_a_batch(scheduler: Scheduler) -> N
 def test_very_short_texts_fill_a_batch_as_if_they_were_longer(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo(width=2)
     work.gate.set()
-    jobs = [Job(work, str(number), 1) for number in range(12)]
+    jobs = [WaitingText(work, str(number), 1) for number in range(12)]
     scheduler.submit(jobs)
     blocker.gate.set()
     for job in jobs:
@@ -106,10 +112,10 @@ def test_what_waits_is_shared_by_the_threads() -> None:
     scheduler = Scheduler(threads=2, positions=1000, most_waiting=50)
     blockers, work = [hold(scheduler)], Echo()
     blockers.append(Echo())
-    scheduler.submit([Job(blockers[1], "blocker", 1)])
+    scheduler.submit([WaitingText(blockers[1], "blocker", 1)])
     wait_until(lambda: scheduler.computing == 2)
     work.gate.set()
-    jobs = [Job(work, str(number), 4) for number in range(10)]
+    jobs = [WaitingText(work, str(number), 4) for number in range(10)]
     scheduler.submit(jobs)
     blockers[0].gate.set()  # 10 wait and 1 is computed
     for job in jobs:
@@ -125,12 +131,12 @@ def test_clients_that_ask_again_one_by_one_share_a_batch(monkeypatch: pytest.Mon
     scheduler, work = Scheduler(threads=1, positions=1000, most_waiting=50), Echo()
     blocker = hold(scheduler)
     work.gate.set()
-    first = [Job(work, text, 4) for text in "abc"]
+    first = [WaitingText(work, text, 4) for text in "abc"]
     scheduler.submit(first)
     blocker.gate.set()  # its thread finds as many waiting, and more
     for job in first:
         job.future.result(10)
-    again = [Job(work, text, 4) for text in "def"]
+    again = [WaitingText(work, text, 4) for text in "def"]
     for job in again:
         time.sleep(0.02)
         scheduler.submit([job])
@@ -145,17 +151,17 @@ def test_gathering_ends_after_a_moment_and_when_the_scheduler_stops(
 ) -> None:
     scheduler, work = Scheduler(threads=1, positions=1000, most_waiting=50), Echo()
     work.gate.set()
-    both = [Job(work, text, 4) for text in "ab"]
+    both = [WaitingText(work, text, 4) for text in "ab"]
     scheduler.submit(both)
     both[1].future.result(10)
-    alone = Job(work, "c", 4)
+    alone = WaitingText(work, "c", 4)
     scheduler.submit([alone])
     assert alone.future.result(2) == "C"
     scheduler.stop()
     monkeypatch.setattr(scheduling, "GATHERING_SHARE", 1e6)
     monkeypatch.setattr(scheduling, "MOST_GATHERING", 60.0)
     scheduler = Scheduler(threads=1, positions=1000, most_waiting=50)
-    jobs = [Job(work, text, 4) for text in "ab"]
+    jobs = [WaitingText(work, text, 4) for text in "ab"]
     scheduler.submit(jobs)
     jobs[1].future.result(10)
     begin = time.monotonic()
@@ -166,10 +172,10 @@ def test_gathering_ends_after_a_moment_and_when_the_scheduler_stops(
 def test_short_jobs_go_before_long_ones_but_not_for_ever(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo(width=100)  # a batch holds one job
     work.gate.set()
-    long, short = Job(work, "long", 150), Job(work, "short", 3)
+    long, short = WaitingText(work, "long", 150), WaitingText(work, "short", 3)
     scheduler.submit([long])
     scheduler.submit([short])
-    waiting = Job(work, "waiting", 150)
+    waiting = WaitingText(work, "waiting", 150)
     waiting.arrival -= 5
     scheduler.submit([waiting])
     blocker.gate.set()
@@ -181,7 +187,7 @@ def test_short_jobs_go_before_long_ones_but_not_for_ever(scheduler: Scheduler) -
 def test_a_job_whose_client_has_gone_is_not_computed(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    gone, stays = Job(work, "gone", 1), Job(work, "stays", 1)
+    gone, stays = WaitingText(work, "gone", 1), WaitingText(work, "stays", 1)
     scheduler.submit([gone, stays])
     scheduler.forget([gone])
     assert scheduler.waiting == 1
@@ -194,7 +200,7 @@ def test_a_job_whose_client_has_gone_is_not_computed(scheduler: Scheduler) -> No
 def test_a_job_cancelled_by_itself_is_not_computed(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    gone, stays = Job(work, "gone", 1), Job(work, "stays", 1)
+    gone, stays = WaitingText(work, "gone", 1), WaitingText(work, "stays", 1)
     scheduler.submit([gone, stays])
     gone.future.cancel()
     blocker.gate.set()
@@ -205,7 +211,7 @@ def test_a_job_cancelled_by_itself_is_not_computed(scheduler: Scheduler) -> None
 def test_a_job_past_its_deadline_is_dropped(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    late = Job(work, "late", 1, deadline=time.monotonic() + 0.05)
+    late = WaitingText(work, "late", 1, deadline=time.monotonic() + 0.05)
     scheduler.submit([late])
     time.sleep(0.1)
     blocker.gate.set()
@@ -217,9 +223,9 @@ def test_a_job_past_its_deadline_is_dropped(scheduler: Scheduler) -> None:
 def test_a_full_queue_refuses_a_request_whole(scheduler: Scheduler) -> None:
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    scheduler.submit([Job(work, "a", 1) for _ in range(49)])
+    scheduler.submit([WaitingText(work, "a", 1) for _ in range(49)])
     with pytest.raises(QueueFull) as refused:
-        scheduler.submit([Job(work, "b", 1), Job(work, "c", 1)])
+        scheduler.submit([WaitingText(work, "b", 1), WaitingText(work, "c", 1)])
     assert 1 <= refused.value.retry_after <= 60
     assert scheduler.waiting == 49
     blocker.gate.set()
@@ -228,7 +234,7 @@ def test_a_full_queue_refuses_a_request_whole(scheduler: Scheduler) -> None:
 def test_a_request_larger_than_the_queue_is_taken_when_it_is_empty(scheduler: Scheduler) -> None:
     work = Echo()
     work.gate.set()
-    jobs = [Job(work, "a", 1) for _ in range(80)]
+    jobs = [WaitingText(work, "a", 1) for _ in range(80)]
     scheduler.submit(jobs)
     assert [job.future.result(10) for job in jobs] == ["A"] * 80
 
@@ -239,11 +245,11 @@ def test_an_error_reaches_its_request_and_the_next_ones_are_served(
 ) -> None:
     work = Echo()
     work.gate.set()
-    wrong = Job(work, text, 1)
+    wrong = WaitingText(work, text, 1)
     scheduler.submit([wrong])
     with pytest.raises(error):
         wrong.future.result(10)
-    right = Job(work, "good", 1)
+    right = WaitingText(work, "good", 1)
     scheduler.submit([right])
     assert right.future.result(10) == "GOOD"
 
@@ -254,7 +260,7 @@ def test_a_wrong_text_does_not_spoil_the_others_of_its_batch(
 ) -> None:
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    jobs = [Job(work, each, 1) for each in ("a", text, "b")]
+    jobs = [WaitingText(work, each, 1) for each in ("a", text, "b")]
     scheduler.submit(jobs)
     blocker.gate.set()
     assert jobs[0].future.result(10) == "A"
@@ -264,17 +270,17 @@ def test_a_wrong_text_does_not_spoil_the_others_of_its_batch(
 
 
 def test_what_waits_is_computed_before_it_stops() -> None:
-    batches: list[Batch] = []
+    batches: list[ComputedBatch] = []
     scheduler = Scheduler(threads=1, positions=100, most_waiting=50, observe=batches.append)
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    job = Job(work, "last", 7)
+    job = WaitingText(work, "last", 7)
     scheduler.submit([job])
     stopping = threading.Thread(target=scheduler.stop)
     stopping.start()
     wait_until(lambda: scheduler._stopped)
     with pytest.raises(RunError, match="stopping"):
-        scheduler.submit([Job(work, "too late", 1)])
+        scheduler.submit([WaitingText(work, "too late", 1)])
     blocker.gate.set()
     stopping.join(10)
     assert job.future.result(0) == "LAST"
@@ -291,7 +297,7 @@ def test_memory_is_given_back_once_when_it_is_quiet(monkeypatch: pytest.MonkeyPa
     assert rests == []  # nothing was computed yet
     for count in (1, 2):
         work = Echo()
-        job = Job(work, "a", 1)
+        job = WaitingText(work, "a", 1)
         scheduler.submit([job])
         time.sleep(0.2)
         assert len(rests) == count - 1  # it is at work

@@ -17,7 +17,7 @@ import pytest
 
 from heedful.apps.shards.ray_workers import RayPool, _outcome, _pool_size, _ShardActor
 from heedful.apps.shards.shard_paths import FORMS
-from heedful.apps.shards.shard_text import Columns
+from heedful.apps.shards.shard_text import TableColumns
 from heedful.apps.shards.shard_translation import LineTranslator, ShardJob
 from heedful.cli.main import main
 from heedful.errors import ModelError, UserError
@@ -186,7 +186,7 @@ def test_a_translator_that_cannot_be_loaded_ends_the_run(
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
-    actor = _ShardActor(ShardJob(tmp_path, Columns(), load, 1, 2, tmp_path))
+    actor = _ShardActor(ShardJob(tmp_path, TableColumns(), load, 1, 2, tmp_path))
     outcome = _outcome(actor({"path": ["a.txt"]})["outcome"][0])
     assert (outcome.name, outcome.record, outcome.is_fatal) == ("a.txt", None, True)
     assert "There is no such model here" in outcome.reason

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.apps.shards.shard_text import CHUNK, Columns, translate_text
+from heedful.apps.shards.shard_text import CHUNK, TableColumns, translate_text
 from heedful.cli.main import main
 from heedful.errors import DataError
 
@@ -135,10 +135,10 @@ class Upper:
         return [text.upper() for text in texts]
 
 
-def upper(folder: Path, form: str, content: str, columns: Columns | None = None) -> str:
+def upper(folder: Path, form: str, content: str, columns: TableColumns | None = None) -> str:
     shard, output = folder / f"shard{form}", io.BytesIO()
     shard.write_bytes(content.encode())
-    list(translate_text(shard, form, output, Upper(), columns or Columns()))
+    list(translate_text(shard, form, output, Upper(), columns or TableColumns()))
     return output.getvalue().decode()
 
 
@@ -171,27 +171,37 @@ def test_any_object_keeps_its_values(
 def test_texts_are_translated_a_chunk_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n" * (CHUNK + 5), encoding="utf-8")
     translate = Upper()
-    rows = translate_text(tmp_path / "a.txt", ".txt", io.BytesIO(), translate, Columns())
+    rows = translate_text(tmp_path / "a.txt", ".txt", io.BytesIO(), translate, TableColumns())
     assert list(rows) == [CHUNK, 5]
     assert translate.calls == [(1, CHUNK), (CHUNK + 1, 5)]
 
 
-def wrong() -> Iterator[tuple[str, str, str, Columns]]:
-    yield ".tsv", "a\tb\nx\ty\n", "shard.tsv:1: There is no column 'text'", Columns()
-    yield ".tsv", "text\tb\nx\n", "shard.tsv:2: The line has 1 columns, and not 2", Columns()
-    yield ".tsv", "a\tb\n", "shard.tsv:1: The line has 2 columns, and no column 3", Columns("3")
-    yield ".tsv", "text\ttranslation\n", "a column 'translation' already", Columns()
-    yield ".jsonl", '{"text": "a"}\n{"txt": "b"}\n', "shard.jsonl:2: There is no column", Columns()
-    yield ".jsonl", "[1]\n", "shard.jsonl:1: The line is no JSON object", Columns()
-    yield ".jsonl", "{\n", "shard.jsonl:1: The line is not JSON", Columns()
-    yield ".jsonl", '{"text": 3}\n', "shard.jsonl:1: The value of 'text' is no text", Columns()
-    yield ".jsonl", '{"text": "\\ud800"}\n', "half of a surrogate pair", Columns()
-    yield ".jsonl", '{"text": "a", "translation": 1}\n', "a column 'translation'", Columns()
+def wrong() -> Iterator[tuple[str, str, str, TableColumns]]:
+    yield ".tsv", "a\tb\nx\ty\n", "shard.tsv:1: There is no column 'text'", TableColumns()
+    yield ".tsv", "text\tb\nx\n", "shard.tsv:2: The line has 1 columns, and not 2", TableColumns()
+    yield (
+        ".tsv",
+        "a\tb\n",
+        "shard.tsv:1: The line has 2 columns, and no column 3",
+        TableColumns("3"),
+    )
+    yield ".tsv", "text\ttranslation\n", "a column 'translation' already", TableColumns()
+    yield (
+        ".jsonl",
+        '{"text": "a"}\n{"txt": "b"}\n',
+        "shard.jsonl:2: There is no column",
+        TableColumns(),
+    )
+    yield ".jsonl", "[1]\n", "shard.jsonl:1: The line is no JSON object", TableColumns()
+    yield ".jsonl", "{\n", "shard.jsonl:1: The line is not JSON", TableColumns()
+    yield ".jsonl", '{"text": 3}\n', "shard.jsonl:1: The value of 'text' is no text", TableColumns()
+    yield ".jsonl", '{"text": "\\ud800"}\n', "half of a surrogate pair", TableColumns()
+    yield ".jsonl", '{"text": "a", "translation": 1}\n', "a column 'translation'", TableColumns()
 
 
 @pytest.mark.parametrize(("form", "content", "words", "columns"), list(wrong()))
 def test_what_cannot_be_read_is_named(
-    tmp_path: Path, form: str, content: str, words: str, columns: Columns
+    tmp_path: Path, form: str, content: str, words: str, columns: TableColumns
 ) -> None:
     with pytest.raises(DataError) as failure:
         upper(tmp_path, form, content, columns)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from heedful.apps.shards.shard_paths import Shard
-from heedful.apps.shards.shard_records import MANIFEST, ShardFolder
-from heedful.apps.shards.shard_text import Columns
+from heedful.apps.shards.shard_paths import CorpusShard
+from heedful.apps.shards.shard_records import MANIFEST, TranslatedFolder
+from heedful.apps.shards.shard_text import TableColumns
 from heedful.apps.shards.shard_translation import ShardJob, ShardWorker
 from heedful.cli.main import main
 
@@ -159,7 +159,7 @@ def test_a_killed_run_is_continued(model: Path, corpus: Corpus, tmp_path: Path) 
 def test_two_runs_do_not_share_a_folder(
     model: Path, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ShardFolder(tmp_path / "out").locked():
+    with TranslatedFolder(tmp_path / "out").locked():
         assert translate(model, corpus(1, 1), tmp_path / "out") == 1
     assert "Another run translates shards into this folder" in capsys.readouterr().err
 
@@ -187,21 +187,21 @@ class Stub:
 
 def worker(out: Path, stub: Stub | None = None, *, retries: int = 2) -> tuple[ShardWorker, Stub]:
     stub = stub or Stub("x", [], lambda: None)
-    job = ShardJob(out, Columns(), lambda: stub, retries, 1, out)
+    job = ShardJob(out, TableColumns(), lambda: stub, retries, 1, out)
     return ShardWorker(job), stub
 
 
 @pytest.fixture
-def shard(tmp_path: Path) -> Shard:
+def shard(tmp_path: Path) -> CorpusShard:
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
-    return Shard(tmp_path / "a.txt")
+    return CorpusShard(tmp_path / "a.txt")
 
 
-def test_of_two_workers_one_publishes(tmp_path: Path, shard: Shard) -> None:
+def test_of_two_workers_one_publishes(tmp_path: Path, shard: CorpusShard) -> None:
     """Their processors may round otherwise; the file and its record are of the same worker."""
     barrier = threading.Barrier(2)
     outcomes = []
-    with ShardFolder(tmp_path / "out").locked():
+    with TranslatedFolder(tmp_path / "out").locked():
         pairs = [worker(tmp_path / "out", Stub(word, [], barrier.wait)) for word in "xy"]
         threads = [
             threading.Thread(target=lambda each=each: outcomes.append(each.translate(shard)))
@@ -213,27 +213,27 @@ def test_of_two_workers_one_publishes(tmp_path: Path, shard: Shard) -> None:
             thread.join()
         assert [stub.calls for _, stub in pairs] == [1, 1]
         assert outcomes[0].record == outcomes[1].record is not None
-        assert ShardFolder(tmp_path / "out").is_whole("a.txt", outcomes[0].record)
+        assert TranslatedFolder(tmp_path / "out").is_whole("a.txt", outcomes[0].record)
         third, stub = worker(tmp_path / "out")
         assert third.translate(shard).record == outcomes[0].record
         assert stub.calls == 0
 
 
 def test_failures_of_the_machine_are_tried_again(
-    tmp_path: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shard: CorpusShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of a try that failed are taken from the progress again."""
     monkeypatch.setattr("heedful.apps.shards.shard_text.CHUNK", 1)
     failures = [None, OSError("the disk is away"), MemoryError("no room"), None, None]
-    with ShardFolder(tmp_path / "out").locked():
+    with TranslatedFolder(tmp_path / "out").locked():
         first, stub = worker(tmp_path / "out", Stub("x", failures, lambda: None))
         seen: list[int] = []
         assert first.translate(shard, seen.append).record is not None
         assert (stub.calls, seen) == (5, [1, -1, 0, 1, 1])
 
 
-def test_a_shard_that_always_fails_is_given_up(tmp_path: Path, shard: Shard) -> None:
-    with ShardFolder(tmp_path / "out").locked():
+def test_a_shard_that_always_fails_is_given_up(tmp_path: Path, shard: CorpusShard) -> None:
+    with TranslatedFolder(tmp_path / "out").locked():
         failures = [OSError("the disk is away") for _ in range(9)]
         first, stub = worker(tmp_path / "out", Stub("x", failures, lambda: None), retries=1)
         outcome = first.translate(shard)
@@ -243,8 +243,8 @@ def test_a_shard_that_always_fails_is_given_up(tmp_path: Path, shard: Shard) -> 
         assert not (tmp_path / "out" / "a.txt").exists()
 
 
-def test_workers_that_ended_count_as_tries(tmp_path: Path, shard: Shard) -> None:
-    folder = ShardFolder(tmp_path / "out")
+def test_workers_that_ended_count_as_tries(tmp_path: Path, shard: CorpusShard) -> None:
+    folder = TranslatedFolder(tmp_path / "out")
     with folder.locked():
         assert [folder.attempt("a.txt") for _ in range(3)] == [1, 2, 3]
         first, stub = worker(tmp_path / "out", retries=2)
@@ -256,7 +256,7 @@ def test_a_file_of_somebody_else_is_kept(
     model: Path,
     corpus: Corpus,
     tmp_path: Path,
-    shard: Shard,
+    shard: CorpusShard,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_file_of_somebody_else_is_kept(
     assert translate(model, corpus(2, 1), out) == 2
     assert "The folder has a file of this name" in capsys.readouterr().err
     (out / "a.txt").write_text("mine\n", encoding="utf-8")
-    with ShardFolder(out).locked():
+    with TranslatedFolder(out).locked():
         assert "Another file has the place" in worker(out)[0].translate(shard).reason
     assert (out / "a.txt").read_text(encoding="utf-8") == "mine\n"
 

@@ -85,7 +85,7 @@ def ask(call: Any, readers: list[Path], **values: Any) -> Any:
     return answer(request.parse(values), Workspace(readers))
 
 
-SHOW = (attention.ShowRequest, attention.show)
+SHOW = (attention.ShowAttentionRequest, attention.show)
 LABELS = (attention.LabelsRequest, attention.labels)
 FOLLOW = (steps_model.FollowRequest, steps_model.follow)
 

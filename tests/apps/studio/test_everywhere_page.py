@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.pages.everywhere_page import read_tunes, recurrence
 from heedful.apps.studio.workspace import Workspace
-from heedful.data.music_events import Event, Note, decode_events
+from heedful.data.music_events import Event, MusicNote, decode_events
 from heedful.models.checkpoint import load_model
 from heedful.pretrained.catalogue import models_at_hand
 
@@ -45,7 +45,7 @@ def test_events_of_a_tune_are_its_notes(client: TestClient, name: str) -> None:
     found = client.post("/api/everywhere/music", json={"tune": name}).json()
     events = [Event.of(number) for _, _, number in found["events"]]
     assert [[event.kind, event.value] for event in events] == [e[:2] for e in found["events"]]
-    notes = [Note(start, pitch, end) for start, pitch, end in found["notes"]]
+    notes = [MusicNote(start, pitch, end) for start, pitch, end in found["notes"]]
     assert decode_events(events) == notes == read_tunes()[name].notes()
     assert np.array(found["vectors"]).shape == (len(events), found["width"])
     # The same event has the same vector, wherever it stands.
@@ -71,10 +71,10 @@ def test_the_first_notes_by_hand() -> None:
 
 def test_what_comes_again_is_counted() -> None:
     """A tune of four notes that is sung twice, an octave higher the second time."""
-    once = [Note(start, pitch, start + 5) for start, pitch in ((0, 60), (10, 62), (20, 64))]
-    again = [Note(note.start + 30, note.pitch + 12, note.end + 30) for note in once]
+    once = [MusicNote(start, pitch, start + 5) for start, pitch in ((0, 60), (10, 62), (20, 64))]
+    again = [MusicNote(note.start + 30, note.pitch + 12, note.end + 30) for note in once]
     assert recurrence([*once, *again], 10) == [[1, 0.0], [2, 0.0]]
-    twice = [*once, *again, Note(60, 60, 65)]
+    twice = [*once, *again, MusicNote(60, 60, 65)]
     found = dict(map(tuple, recurrence(twice, 10)))
     assert found[3] == 1.0  # all four that could: three notes, and the first of the repeat
     assert found[1] == found[2] == 0.0

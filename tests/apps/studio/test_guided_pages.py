@@ -23,7 +23,7 @@ from heedful.apps.studio.pages.attention_page import word_numbers
 from heedful.apps.studio.workspace import Workspace
 from heedful.inspect.decoding_steps import next_token
 from heedful.inspect.head_measures import STRONG
-from heedful.inspect.readings import Tokens
+from heedful.inspect.readings import StackTokens
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
@@ -275,7 +275,7 @@ def test_pieces_are_joined_to_words(look: Any, models: Any) -> None:
 def test_words_are_pieces_side_by_side(text: str) -> None:
     own = TOKENIZER[0] if TOKENIZER else TOKENIZER.append(train()) or TOKENIZER[0]
     ids = [*own.first, *own.encode(text), *own.last]
-    numbers = word_numbers(own, Tokens.of(own, ids))
+    numbers = word_numbers(own, StackTokens.of(own, ids))
     assert len(numbers) == len(ids)
     steps = np.diff(numbers)
     assert numbers[0] == 0

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from heedful import inspect
-from heedful.apps.studio.pages.attention_page import PictureRequest, picture
+from heedful.apps.studio.pages.attention_page import AttentionPictureRequest, picture
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import ConfigError
 from heedful.inspect import charts
@@ -17,7 +17,7 @@ TEXT = "the cat sat"
 
 
 def answer(workspace: Workspace, **asked: object) -> tuple[str, str, bytes]:
-    request = PictureRequest.parse({"model": "learned", "text": TEXT, **asked})
+    request = AttentionPictureRequest.parse({"model": "learned", "text": TEXT, **asked})
     found = picture(request, workspace)
     return found["name"], found["type"], base64.b64decode(found["content"])
 

@@ -11,7 +11,7 @@ import torch
 from starlette.testclient import TestClient
 
 from heedful.apps.studio.app import build_app
-from heedful.apps.studio.workspace import Place, Workspace
+from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
@@ -61,7 +61,7 @@ def test_a_large_matrix_is_refused_in_a_short_sentence(client: TestClient) -> No
 def test_a_file_that_is_added_later_is_noticed(given: Any, tmp_path: Any) -> None:
     own = tmp_path / "model"
     shutil.copytree(given.learned, own)
-    place = Place("model", own)
+    place = WorkspaceDirectory("model", own)
     first = place.load()
     assert place.load() is first
     (own / "preprocessor_config.json").write_text("{}", encoding="utf-8")

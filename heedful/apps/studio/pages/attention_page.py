@@ -10,7 +10,7 @@ from pydantic import Field
 
 from heedful.apps.studio.head_labels import LabelsRequest, labels
 from heedful.apps.studio.page import (
-    AttentionRequest,
+    AttentionViewRequest,
     Call,
     Page,
     TextRequest,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from heedful.apps.studio.workspace import Workspace
     from heedful.inspect.attention_maps import AttentionPart
-    from heedful.inspect.readings import Tokens
+    from heedful.inspect.readings import StackTokens
     from heedful.text.tokenizer import TextTokenizer
 
 MOST_WEIGHTS = 1 << 22
@@ -38,13 +38,13 @@ Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(ma
 _TYPES = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
 
 
-class ShowRequest(AttentionRequest):
+class ShowAttentionRequest(AttentionViewRequest):
     """A text, and the attention to show."""
 
     heads: Indices | None = Field(None, description="from 0; all that fit in an answer if unset")
 
 
-def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+def show(request: ShowAttentionRequest, workspace: Workspace) -> dict[str, Any]:
     """Return weights of a layer's heads with their pieces, and the attention that there is.
 
     Of a model without any only the mixers that it has in its place.
@@ -129,7 +129,7 @@ def _shrunk(weights: np.ndarray) -> np.ndarray:
     return weights
 
 
-class NeuronsRequest(AttentionRequest):
+class NeuronsRequest(AttentionViewRequest):
     """A text, and a query of a head."""
 
     head: Annotated[int, Field(ge=0, le=10_000)] = 0
@@ -171,7 +171,7 @@ def neurons(request: NeuronsRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-class PictureRequest(TextRequest):
+class AttentionPictureRequest(TextRequest):
     """A text, the attention to draw, and the kind of file."""
 
     part: Literal["", "encoder", "decoder", "cross"] = ""
@@ -182,7 +182,7 @@ class PictureRequest(TextRequest):
     kind: Literal["svg", "png", "html"] = "svg"
 
 
-def picture(request: PictureRequest, workspace: Workspace) -> dict[str, Any]:
+def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a file: its name, its media type, and its content in base64."""
     from heedful.inspect import charts
     from heedful.inspect.attention_maps import attention
@@ -210,7 +210,7 @@ def encode_array(weights: np.ndarray) -> dict[str, Any]:
     return {"shape": list(weights.shape), "float32": base64.b64encode(data).decode("ascii")}
 
 
-def _plain(tokenizer: TextTokenizer, tokens: Tokens) -> dict[str, Any]:
+def _plain(tokenizer: TextTokenizer, tokens: StackTokens) -> dict[str, Any]:
     return {
         "pieces": list(tokens.pieces),
         "special": list(tokens.special),
@@ -218,7 +218,7 @@ def _plain(tokenizer: TextTokenizer, tokens: Tokens) -> dict[str, Any]:
     }
 
 
-def word_numbers(tokenizer: TextTokenizer, tokens: Tokens) -> list[int]:
+def word_numbers(tokenizer: TextTokenizer, tokens: StackTokens) -> list[int]:
     """Return the number of each token's word, from 0; a special token is one by itself."""
     from heedful.search.alignment import token_words
 
@@ -251,11 +251,11 @@ PAGE = Page(
         "the model reads it, piece by piece."
     ),
     calls={
-        "show": Call(ShowRequest, show),
+        "show": Call(ShowAttentionRequest, show),
         "overview": Call(OverviewRequest, overview),
         "neurons": Call(NeuronsRequest, neurons),
         "labels": Call(LabelsRequest, labels),
         "influence": Call(InfluenceRequest, influence),
-        "picture": Call(PictureRequest, picture),
+        "picture": Call(AttentionPictureRequest, picture),
     },
 )

@@ -29,14 +29,14 @@ _SHOWN: tuple[AttentionPart, ...] = ("decoder", "cross")
 Chosen = Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)]
 
 
-class TextRequest(Config):
+class PromptRequest(Config):
     """A text for a model that writes."""
 
     model: str
     text: str
 
 
-class BegunRequest(TextRequest):
+class BegunRequest(PromptRequest):
     """A text, and the tokens of the output so far."""
 
     chosen: Chosen = ()
@@ -57,7 +57,7 @@ class StepRequest(BegunRequest):
     count: Annotated[int, Field(ge=1, le=100)] = 12
 
 
-class BeamRequest(TextRequest):
+class BeamRequest(PromptRequest):
     """A text, and settings of a beam search."""
 
     beam: Annotated[int, Field(ge=1, le=8)] = 4
@@ -165,12 +165,12 @@ def beam(request: BeamRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _subject(request: TextRequest, workspace: Workspace) -> Subject:
+def _subject(request: PromptRequest, workspace: Workspace) -> Subject:
     check_length(request.text, LONGEST, where="text")
     return subject_of(request.model, workspace)
 
 
-def _key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
+def _key(request: PromptRequest, workspace: Workspace) -> tuple[Any, ...]:
     return (request.model, workspace.place(request.model).load().version, request.text)
 
 

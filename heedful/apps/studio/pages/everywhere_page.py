@@ -15,7 +15,7 @@ from heedful.apps.studio.page import MOST_TOKENS, Call, NoSettings, Page, check_
 from heedful.apps.studio.pages.image_page import (
     EXAMPLES,
     MOST_DRAWN,
-    PictureRequest,
+    ImageRequest,
     image_pipeline,
     picture_of,
 )
@@ -24,7 +24,7 @@ from heedful.data.music_events import (
     PITCHES,
     STEPS_PER_SECOND,
     VOCABULARY_SIZE,
-    Note,
+    MusicNote,
     encode_notes,
 )
 from heedful.errors import DataError, suggest
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from heedful.apps.studio.workspace import Workspace
-    from heedful.inspect.readings import Reading
+    from heedful.inspect.readings import ModelInput
     from heedful.inspect.subject import Subject
 
 TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
@@ -68,7 +68,7 @@ class Tune(Config):
         """Steps of time in a beat."""
         return self.seconds_per_beat * STEPS_PER_SECOND
 
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[MusicNote]:
         """Return the notes of all voices, in the order of their starts."""
         voices = (_read_voice(voice, self.steps_per_beat) for voice in self.voices)
         return sorted(note for voice in voices for note in voice)
@@ -126,7 +126,7 @@ def text(request: TextPanelRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def image(request: PictureRequest, workspace: Workspace) -> dict[str, Any]:
+def image(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the patches of a picture in reading order, and the vectors that enter the block."""
     import torch
 
@@ -197,7 +197,7 @@ def tunes(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     return {"tunes": [[tune.name, tune.title] for tune in read_tunes().values()]}
 
 
-def recurrence(notes: Sequence[Note], steps_per_beat: float) -> list[list[float]]:
+def recurrence(notes: Sequence[MusicNote], steps_per_beat: float) -> list[list[float]]:
     """Return the share of notes that begin again after each number of beats, in any octave.
 
     Args:
@@ -218,9 +218,9 @@ def recurrence(notes: Sequence[Note], steps_per_beat: float) -> list[list[float]
     return pairs
 
 
-def _read_voice(voice: str, steps_per_beat: float) -> list[Note]:
+def _read_voice(voice: str, steps_per_beat: float) -> list[MusicNote]:
     """Return the notes of a voice, one after the other."""
-    notes: list[Note] = []
+    notes: list[MusicNote] = []
     beats = 0.0
     for word in voice.split():
         if word == "|":
@@ -233,12 +233,14 @@ def _read_voice(voice: str, steps_per_beat: float) -> list[Note]:
         if not rest:
             pitch = 12 * (int(octave) + 1) + _NAMES[name] + bool(sharp)
             assert pitch < PITCHES
-            notes.append(Note(round(beats * steps_per_beat), pitch, round(end * steps_per_beat)))
+            notes.append(
+                MusicNote(round(beats * steps_per_beat), pitch, round(end * steps_per_beat))
+            )
         beats = end
     return notes
 
 
-def _entering(subject: Subject, reading: Reading, stack: str) -> dict[str, Any]:
+def _entering(subject: Subject, reading: ModelInput, stack: str) -> dict[str, Any]:
     """Return the vectors [L, D] that enter the first block of a stack, and what it consists of."""
     from heedful.inspect.readings import tensors
     from heedful.inspect.subject import capture, stack_of, sublayers
@@ -272,7 +274,7 @@ PAGE = Page(
     ),
     calls={
         "text": Call(TextPanelRequest, text),
-        "image": Call(PictureRequest, image),
+        "image": Call(ImageRequest, image),
         "music": Call(MusicRequest, music),
         "tunes": Call(NoSettings, tunes),
     },

@@ -115,7 +115,7 @@ Pixel = Annotated[int, Field(ge=0, le=255)]
 Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
 
 
-class PictureRequest(Config):
+class ImageRequest(Config):
     """A model, and a picture: drawn, uploaded or an example."""
 
     model: str
@@ -135,7 +135,7 @@ class PictureRequest(Config):
         return self
 
 
-class LookRequest(PictureRequest):
+class LookRequest(ImageRequest):
     """A picture, and the patch whose attention to show."""
 
     patch: Annotated[int, Field(ge=0)] | None = Field(
@@ -215,7 +215,7 @@ def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
     return ImagePipeline(model)
 
 
-def picture_of(request: PictureRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
+def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
     """Return the picture of a request as the model's data loader would give it.
 
     Raises:

@@ -21,7 +21,7 @@ _COLUMNS = 160
 """Positions past which a picture of a long text leaves some out."""
 
 
-class ShowRequest(Config):
+class ShowPositionsRequest(Config):
     """A scheme and its settings; those of other schemes are not used."""
 
     scheme: Scheme = "sinusoidal"
@@ -39,13 +39,13 @@ class ShowRequest(Config):
     table: str = ""
 
 
-class BeyondRequest(ShowRequest):
+class BeyondRequest(ShowPositionsRequest):
     """A scheme, and how far past the trained length to look."""
 
     times: Annotated[int, Field(ge=1, le=8)] = Field(4, description="trained lengths to show")
 
 
-def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+def show(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a scheme as vectors (table, products by distance, projection) or as biases."""
     if request.scheme == "sinusoidal":
         return _vectors(_sinusoidal(request), "Sines and cosines of the position, by formula.")
@@ -68,7 +68,7 @@ def tables(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _sinusoidal(request: ShowRequest) -> Tensor:
+def _sinusoidal(request: ShowPositionsRequest) -> Tensor:
     import torch
 
     from heedful.nn.positions import SinusoidalPositions
@@ -77,7 +77,7 @@ def _sinusoidal(request: ShowRequest) -> Tensor:
     return table
 
 
-def _rotary(request: ShowRequest) -> dict[str, Any]:
+def _rotary(request: ShowPositionsRequest) -> dict[str, Any]:
     import torch
 
     from heedful.nn.positions import Rotary
@@ -94,7 +94,7 @@ def _rotary(request: ShowRequest) -> dict[str, Any]:
     )
 
 
-def _rotary_spec(request: ShowRequest) -> RotarySpec:
+def _rotary_spec(request: ShowPositionsRequest) -> RotarySpec:
     return RotarySpec(
         layout="pairs",
         scaling=request.scaling,
@@ -104,7 +104,7 @@ def _rotary_spec(request: ShowRequest) -> RotarySpec:
     )
 
 
-def _learned(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+def _learned(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     module = _table(request, workspace)
     rows = module.weight.detach()[module.unused_rows :][: request.length]
     return _vectors(rows, f"{request.table} of {request.model}, as trained.")
@@ -135,7 +135,7 @@ def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
     }
 
 
-def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the number that each head adds to a score, by distance from query to key."""
     import torch
 
@@ -312,7 +312,7 @@ def _tables(model: nn.Module) -> dict[str, tuple[Scheme, Any]]:
     }
 
 
-def _table(request: ShowRequest, workspace: Workspace) -> Any:
+def _table(request: ShowPositionsRequest, workspace: Workspace) -> Any:
     tables = _tables(workspace.place(request.model).load().model)
     scheme, module = tables.get(request.table, (None, None))
     if scheme != request.scheme:
@@ -334,7 +334,7 @@ PAGE = Page(
         "score of a pair. The curves show how similar two positions are, by their distance."
     ),
     calls={
-        "show": Call(ShowRequest, show),
+        "show": Call(ShowPositionsRequest, show),
         "beyond": Call(BeyondRequest, beyond),
         "tables": Call(NoSettings, tables),
     },

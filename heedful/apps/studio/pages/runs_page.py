@@ -16,7 +16,7 @@ from heedful.errors import UserError
 
 if TYPE_CHECKING:
     from heedful.apps.studio.run_log import Curve, RunLog, RunState
-    from heedful.apps.studio.workspace import Place, Workspace
+    from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 
 
 POINTS = 400
@@ -46,7 +46,7 @@ class CurvesRequest(RunsRequest):
     high: Number | None = Field(None, description="where the stretch ends; None: at the end")
 
 
-class CompareRequest(RunsRequest):
+class CompareRunsRequest(RunsRequest):
     """Some runs, and a score to reach."""
 
     score: str = Field("", description="a figure of validation; empty: the one that decides")
@@ -92,7 +92,7 @@ def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def compare(request: CompareRequest, workspace: Workspace) -> dict[str, Any]:
+def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the best and the newest score of each run, and when it reached a target."""
     logs = {name: workspace.log(name) for name in request.runs}
     scores = list(dict.fromkeys(f for log in logs.values() for f in log.figures()["validation"]))
@@ -147,7 +147,7 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
     return {"samples": outputs, "lines": lines}
 
 
-def _state(place: Place, log: RunLog) -> dict[str, Any]:
+def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
     state, settings = log.state(), log.settings()
     newest = state.validations[-1] if state.validations else {}
     now = time.time()
@@ -250,7 +250,7 @@ def _setting(value: Any) -> str:
     return "–" if value is None else str(value)[:200]
 
 
-def _write(place: Place, lines: list[str]) -> list[str]:
+def _write(place: WorkspaceDirectory, lines: list[str]) -> list[str]:
     from heedful.pipelines.text_generation import GenerationPipeline
     from heedful.pipelines.translation import TranslationPipeline
 
@@ -277,7 +277,7 @@ PAGE = Page(
     calls={
         "states": Call(RunsRequest, states),
         "curves": Call(CurvesRequest, curves),
-        "compare": Call(CompareRequest, compare),
+        "compare": Call(CompareRunsRequest, compare),
         "history": Call(HistoryRequest, texts_over_time),
         "samples": Call(SamplesRequest, samples),
     },

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.apps.studio.page import (
-    AttentionRequest,
+    AttentionViewRequest,
     Call,
     Page,
     attentions_of,
@@ -137,7 +137,7 @@ def _exponentials(scores: Tensor, visible: Tensor) -> Tensor:
     return (scores - highest).masked_fill(~visible, -1e30).exp() * visible
 
 
-class FollowRequest(AttentionRequest):
+class FollowRequest(AttentionViewRequest):
     """A text, and a query of a model to follow."""
 
     head: Index = 0
@@ -253,7 +253,7 @@ Keys = Annotated[int, Field(ge=2, le=64)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class CompareRequest(Config):
+class RandomQueryRequest(Config):
     """One query and its keys, drawn at random."""
 
     width: Annotated[int, Field(ge=1, le=WIDEST)] = 64
@@ -268,7 +268,7 @@ class SweepRequest(Config):
     seed: Seed = 1
 
 
-def compare(request: CompareRequest, workspace: Workspace) -> dict[str, Any]:
+def compare(request: RandomQueryRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the weights of one query with the scale and without."""
     # The first channels of wide vectors, so that a small change of the width changes little.
     query, keys = _draw(1, request.keys, WIDEST, request.seed)
@@ -358,5 +358,5 @@ SCALE = Page(
         "puts all its weight on one key, and the gradient that could change that vanishes. "
         "Divided by √dₖ, the weights are similar at every width."
     ),
-    calls={"compare": Call(CompareRequest, compare), "sweep": Call(SweepRequest, sweep)},
+    calls={"compare": Call(RandomQueryRequest, compare), "sweep": Call(SweepRequest, sweep)},
 )

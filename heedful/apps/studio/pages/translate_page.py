@@ -18,7 +18,7 @@ LONGEST = 2000
 """Characters of a text, so that nobody waits long."""
 
 
-class TextRequest(Config):
+class TranslatePageRequest(Config):
     """A text, and settings of the search."""
 
     model: str
@@ -38,7 +38,7 @@ class AlternativesRequest(Config):
     count: Annotated[int, Field(ge=1, le=16)] = 6
 
 
-def text(request: TextRequest, workspace: Workspace) -> dict[str, Any]:
+def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the best translations with alignments, and warnings."""
     from heedful.inspect.attention_maps import parts_of
 
@@ -165,7 +165,7 @@ PAGE = Page(
         "continue from your choice. Scores are natural logarithms of probabilities."
     ),
     calls={
-        "text": Call(TextRequest, text),
+        "text": Call(TranslatePageRequest, text),
         "alternatives": Call(AlternativesRequest, alternatives),
     },
 )

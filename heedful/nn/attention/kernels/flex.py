@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.device import full_precision
 from heedful.nn.attention.kernels.request import AttentionRequest, is_causal, shows_all, soft_cap
-from heedful.nn.attention.masks import Mask, Place
+from heedful.nn.attention.masks import Mask, TokenPositions
 from heedful.nn.positions import Positions
 
 _MIN_WIDTH = 16
@@ -123,8 +123,8 @@ def block_mask(positions: Positions, mask: Mask) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     # Tensors, not `positions`: it will hold the result, and a cycle would keep both in memory.
-    queries = Place(positions.query, positions.query_segment)
-    keys = Place(positions.key, positions.key_segment)
+    queries = TokenPositions(positions.query, positions.query_segment)
+    keys = TokenPositions(positions.key, positions.key_segment)
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         query_place, key_place = _pick(queries, row, query), _pick(keys, row, key)
@@ -144,6 +144,6 @@ def block_mask(positions: Positions, mask: Mask) -> Any:
     )
 
 
-def _pick(places: Place, row: Tensor, index: Tensor) -> Place:
+def _pick(places: TokenPositions, row: Tensor, index: Tensor) -> TokenPositions:
     position, segment = places
-    return Place(position[row, index], None if segment is None else segment[row, index])
+    return TokenPositions(position[row, index], None if segment is None else segment[row, index])
