@@ -115,9 +115,9 @@ class Stack(nn.Module):
         Returns:
             [B, L, D].
         """
-        x, _ = self._run(x, replace(context, embedding=x), read)
-        context.at(self.name).offer("output", x)
-        return x
+        here = self._enter(x, context)
+        x, _ = self._run(x, here, read)
+        return self._leave(x, here)
 
     def read(self, memory: Memory) -> tuple[BlockState, ...]:
         """Return a memory as every block keeps it: keys and values, projected once.
@@ -181,9 +181,9 @@ class Stack(nn.Module):
             As x, and the state after these tokens.
         """
         state, context = state.append(positions)
-        x, blocks = self._run(x, replace(context, embedding=x), state.blocks)
-        context.at(self.name).offer("output", x)
-        return x, replace(state, blocks=blocks)
+        here = self._enter(x, context)
+        x, blocks = self._run(x, here, state.blocks)
+        return self._leave(x, here), replace(state, blocks=blocks)
 
     def read_segment(
         self, x: Tensor, context: Context, inputs: Sequence[Tensor]
@@ -206,38 +206,52 @@ class Stack(nn.Module):
             )
             for block in self._blocks
         ]
-        x, after = self._run(x, replace(context, embedding=x), states)
-        context.at(self.name).offer("output", x)
+        here = self._enter(x, context)
+        x, after = self._run(x, here, states)
         parts: Iterable[Any] = chain.from_iterable(after)
-        return x, tuple(part.inputs for part in parts if isinstance(part, SegmentInputs))
+        return self._leave(x, here), tuple(
+            part.inputs for part in parts if isinstance(part, SegmentInputs)
+        )
 
     @property
     def _blocks(self) -> Iterable[Block]:
         return cast("Iterable[Block]", self.blocks)
 
-    def _run(
-        self, x: Tensor, context: Context, states: Sequence[BlockState]
-    ) -> tuple[Tensor, tuple[BlockState, ...]]:
-        """Run the blocks, the final norm and dropout."""
-        if self.position_bias is not None:
-            context = replace(context, biases=(*context.biases, self.position_bias))
+    def _enter(self, x: Tensor, context: Context) -> Context:
+        """Return the context of the blocks of a pass, which begins with x [B, L, D]."""
+        shared = () if self.position_bias is None else (self.position_bias,)
+        context = replace(context, embedding=x, biases=(*context.biases, *shared))
         here = context.at(self.name)
         here.offer("embedding", x)
-        x, states = self._run_blocks(x, here, states)
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        return self.final_dropout(x), states
+        return here
 
-    def _run_blocks(
-        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    def _run(
+        self, x: Tensor, here: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
+        """Pass x [B, L, D] through the blocks; return it with the states after its tokens.
+
+        Args:
+            x: output of the embedding.
+            here: context of the blocks, from `_enter`.
+            states: state of every block before these tokens; empty where nothing is kept.
+        """
         after: list[BlockState] = []
         for index, block in enumerate(self.blocks):
-            here = context.at(str(index))
-            x, state = block(x, here, states[index] if states else ())
-            here.offer("output", x)
+            inside = here.at(str(index))
+            x, state = block(x, inside, states[index] if states else ())
+            inside.offer("output", x)
             after.append(state)
         return x, tuple(after)
+
+    def _leave(self, x: Tensor, here: Context) -> Tensor:
+        """Apply the final norm and dropout to x [B, L, D], the output of the last block."""
+        # Pre-norm blocks leave the stream without a norm (Wang 2019, "Learning Deep Transformer
+        # Models"); post-norm stacks have no final norm, as in Vaswani 2017.
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        x = self.final_dropout(x)
+        here.offer("output", x)
+        return x
 
 
 def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dtype]:

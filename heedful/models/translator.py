@@ -155,7 +155,9 @@ class Translator(nn.Module):
         positions that begin anew in each.
         """
         memory = self.encode(source, source_positions, capture, source_segments)
-        return self.decode(memory, target, target_positions, capture, target_segments)
+        segments = (target_segments, source_segments)
+        positions = Positions(target_positions, source_positions, *segments)
+        return self._decode(self.decoder.read(memory), positions, target, capture)
 
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
         """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""

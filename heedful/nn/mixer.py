@@ -20,10 +20,9 @@ from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
-    from heedful.nn.attention.cache import Cache
     from heedful.nn.attention.relative_positions import Bias
 
-MakeCache = Callable[[Tensor, Tensor], "Cache"]
+MakeCache = Callable[[Tensor, Tensor], "KeyValueCache"]
 """Makes an empty cache for keys and values [B, K, 0, E] like those it is called with."""
 
 
@@ -148,3 +147,21 @@ class CrossMixer(Protocol):
 
     def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
         """Read the memory with x [B, L, D]: all beams of a sentence may stand side by side in L."""
+
+
+class KeyValueCache(Protocol):
+    """The protocol of a cache of keys and values."""
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, K, S, E]."""
+
+    @property
+    def values(self) -> Tensor:
+        """[B, K, S, Ev]."""
+
+    def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
+        """Return the cache with more tokens, and the positions of all of them."""
+
+    def reorder(self, choice: Reordering) -> Self:
+        """Return the cache of the chosen beams."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,20 @@ from heedful.nn.spec import RotarySpec
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from heedful.nn.attention.masks import Mask
-
 NOTHING_HERE = -1
 
 _T = TypeVar("_T")
+
+
+class Visibility(Protocol):
+    """The protocol of a mask, as positions use it: hashable, since results are kept by it."""
+
+    def allow(self, positions: Positions) -> Tensor:
+        """Return the pairs that are allowed, bool [B|1, H|1, Lq, Lk]; see `masks.Mask`."""
+
+    def __hash__(self) -> int:
+        """Return the hash of kind and settings."""
+
 
 _groups: list[ProcessGroup] = []
 """Of the contexts that are entered, the innermost last: a plain list, which compilers can read."""
@@ -165,7 +174,7 @@ class Positions:
         """Key position minus query position, [B, Lq, Lk] int64; meaningless where either is −1."""
         return self.derive("distance", lambda: self.key[:, None, :] - self.query[:, :, None])
 
-    def visible(self, mask: Mask) -> Tensor:
+    def visible(self, mask: Visibility) -> Tensor:
         """Return the keys that each query may see: allowed by the mask, both of them really there.
 
         Returns:

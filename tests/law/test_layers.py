@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,25 @@ def part_of(module: str) -> str:
     """`heedful.nn.spec` -> `nn`, `heedful.apps.serve.forms` -> `apps.serve`; the package -> ``."""
     parts = module.split(".")[1:]
     return ".".join(parts[: 2 if parts[:1] == ["apps"] else 1])
+
+
+def test_the_design_page_names_every_package() -> None:
+    page = (PACKAGE.parent / "docs/design/architecture.md").read_text(encoding="utf-8")
+    table = page.split("## Layers")[1].split("\n## ")[0]
+    missing = [part for layer in LAYERS for part in layer if f"`{part}`" not in table]
+    assert not missing, sorted(missing)
+
+
+def test_the_files_to_read_are_there_and_the_same_in_both_places() -> None:
+    page = (PACKAGE.parent / "docs/design/architecture.md").read_text(encoding="utf-8")
+    section = page.split("## Fifteen files to read")[1].split("\n## ")[0]
+    files = re.findall(r"^\| \d+ \| `heedful/(\S+)`", section, re.MULTILINE)
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    there = readme.split("### Reading it")[1].split("\n## ")[0]
+    assert files == re.findall(r"`((?!heedful)\S+\.py)`", there)
+    assert len(files) == 15
+    assert all((PACKAGE / file).is_file() for file in files)
+    assert not {file.split("/")[0] for file in files} & {"apps", "cli"}
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
+
+from .source import ROOT
 
 HEAVY = {"torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "babel", "tensorboard"}
 HEEDFUL = ("-m", "heedful")
@@ -113,6 +116,15 @@ def test_one_sentence_touches_few_modules(tmp_path: Path) -> None:
     result = subprocess.run(command, input="abc\n", capture_output=True, text=True, check=True)
     modules = result.stderr.splitlines()[-1].split()
     assert len(modules) <= MODULES_OF_A_SENTENCE, modules
+    page = (ROOT / "docs/design/architecture.md").read_text(encoding="utf-8")
+    section = page.split("## One sentence")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (?:`(\S+)`)? ?\| (`.*`) \|", section, re.MULTILINE)
+    named = {
+        ".".join(filter(None, ["heedful", folder, module]))
+        for folder, cell in rows
+        for module in re.findall(r"`(\S+)`", cell)
+    }
+    assert named == set(modules)
 
 
 def test_importing_the_package_loads_no_torch() -> None:

@@ -60,19 +60,23 @@ def asked(value: Positions, mask: Mask, kernels: KernelSet = PROCESSOR_KERNELS) 
     return make_request(q, k, k, value, mask, kernels=kernels)
 
 
+def all_seen_in(request: AttentionRequest) -> bool:
+    return shows_all(request.positions, request.mask, request.readable)
+
+
 @pytest.mark.parametrize(
     ("positions", "all_seen", "blind"),
     [([[0, 1]], True, False), ([[0, 1, -1]], False, True), ([[-1, -1]], False, True)],
 )
 def test_what_is_known_of_the_rows(positions: list[list[int]], all_seen: bool, blind: bool) -> None:
     value = Positions.of_self(torch.tensor(positions))
-    assert shows_all(asked(value, Everything())) == all_seen
+    assert all_seen_in(asked(value, Everything())) == all_seen
     assert may_have_blind_rows(asked(value, Everything())) == blind
 
 
 def test_a_hidden_key_is_not_a_blind_query() -> None:
     value = Positions(torch.tensor([[5]]), torch.tensor([[0, -1]]))
-    assert not shows_all(asked(value, Everything()))
+    assert not all_seen_in(asked(value, Everything()))
     assert not may_have_blind_rows(asked(value, Everything()))
 
 
@@ -88,8 +92,8 @@ def test_what_is_known_without_looking(mask: Mask) -> None:
     assert torch.equal(counted.query, rows)
     assert torch.equal(counted.key, rows)
     known = asked(counted, mask, KernelSet())
-    assert shows_all(known) == shows_all(looked_at) == (mask == Everything())
-    assert not shows_all(unknown)
+    assert all_seen_in(known) == all_seen_in(looked_at) == (mask == Everything())
+    assert not all_seen_in(unknown)
     assert is_causal(known) == (mask == Causal())
     assert not is_causal(unknown)
     assert may_have_blind_rows(known) == (mask == Window(2))

@@ -13,7 +13,7 @@ from heedful.kernels.structs import AttentionArgs, RotaryTable
 from heedful.nn.attention.attend import make_request
 from heedful.nn.attention.beam_cache import Store
 from heedful.nn.attention.cache import KeyValues
-from heedful.nn.attention.kernels.request import all_visible, total_bias
+from heedful.nn.attention.kernels.request import shows_all, total_bias
 from heedful.nn.attention.masks import Causal, Everything, Mask
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.attention.relative_positions import Bias
@@ -124,7 +124,9 @@ def places_of(memory: KeyValues | Store) -> HeadAddresses:
 def _visible(positions: Positions, mask: Mask) -> Tensor | None:
     """Return the keys visible to each query, bytes or bool [B|1, 1, Lq|1, Lk]; None if all are."""
     if mask not in _PLAIN_MASKS:
-        return None if all_visible(positions, mask) else positions.visible(mask).contiguous()
+        if shows_all(positions, mask, readable=True):
+            return None
+        return positions.visible(mask).contiguous()
     return positions.derive(("seen", mask), lambda: _find_visible(positions, mask == Causal()))
 
 

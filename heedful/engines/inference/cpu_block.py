@@ -26,8 +26,8 @@ from heedful.kernels.library import HeadAddresses, address, kernels
 from heedful.kernels.structs import AttentionArgs, Layer, StackArgs
 from heedful.models.block import Block, BlockState
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValueCache, KeyValues
-from heedful.nn.mixer import Context, MixerState
+from heedful.nn.attention.cache import KeyValues
+from heedful.nn.mixer import Context, KeyValueCache, MixerState
 from heedful.nn.mixers.scan_mixer import ScanState
 
 SHOWN = ("self.weights", "cross.weights")

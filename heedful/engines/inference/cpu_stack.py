@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self, cast
 
@@ -96,44 +95,40 @@ class CpuStack(EnginePart, Stack):
         if rows is None:
             return super().forward(x, context, read)
         packed = rows.pack(x)
-        y, _ = self._run(packed, PackedContext.of(context, rows, packed), read)
-        y = rows.unpack(y)
-        context.at(self.name).offer("output", y)
-        return y
+        here = self._enter(packed, PackedContext.of(context, rows, packed))
+        y, _ = self._run(packed, here, read)
+        return rows.unpack(self._leave(y, here))
 
     def _run(
-        self, x: Tensor, context: Context, states: Sequence[BlockState]
-    ) -> tuple[Tensor, tuple[BlockState, ...]]:
-        if self._uses_definition:
-            return super()._run(x, context, states)
-        if self.position_bias is not None:
-            context = dataclasses.replace(context, biases=(*context.biases, self.position_bias))
-        here = context.at(self.name)
-        here.offer("embedding", x)
-        x, states = self._run_blocks(x, here, states)
-        return x if self.final_norm is None else norm_rows(x, self.final_norm), states
-
-    def _run_blocks(
-        self, x: Tensor, context: Context, states: Sequence[BlockState]
+        self, x: Tensor, here: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
         if self._uses_definition or _read_segments(states):
-            return super()._run_blocks(x, context, states)
-        if context.capture is None and self.program is not None:
-            result = self.program(x, context, states)
+            return super()._run(x, here, states)
+        capture = here.capture
+        if capture is None and self.program is not None:
+            result = self.program(x, here, states)
             if result is not None:
                 return result
         after: list[BlockState] = []
         for index, block in enumerate(self.blocks):
-            here = context.at(str(index))
+            inside = here.at(str(index))
             run: Callable[..., tuple[Tensor, BlockState]] = block
-            in_c, capture = self.cpu_blocks[index], context.capture
+            in_c = self.cpu_blocks[index]
             shown = self._shown(index)
-            if in_c and (capture is None or not capture.concerns(here.address, besides=shown)):
+            if in_c and (capture is None or not capture.concerns(inside.address, besides=shown)):
                 run = in_c
-            x, state = run(x, here, states[index] if states else ())
-            here.offer("output", x)
+            x, state = run(x, inside, states[index] if states else ())
+            inside.offer("output", x)
             after.append(state)
         return x, tuple(after)
+
+    def _leave(self, x: Tensor, here: Context) -> Tensor:
+        if self._uses_definition:
+            return super()._leave(x, here)
+        if self.final_norm is not None:
+            x = norm_rows(x, self.final_norm)
+        here.offer("output", x)
+        return x
 
     def _real_rows(self, context: Context) -> RealRows | None:
         """The rows of a pass that goes without its padding; None where padding stays."""

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import torch
@@ -116,15 +116,16 @@ class GraphedStack(EnginePart, Stack):
         Returns:
             As x.
         """
-        return self._run(x, replace(context, embedding=x), states)[0]
+        here = self._enter(x, context)
+        return self._leave(self._run(x, here, states)[0], here)
 
-    def _run_blocks(
-        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    def _run(
+        self, x: Tensor, here: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
         result = None
-        if context.capture is None and not self.by_definition:
-            result = self._replay(x, context, states)
-        return super()._run_blocks(x, context, states) if result is None else result
+        if here.capture is None and not self.by_definition:
+            result = self._replay(x, here, states)
+        return super()._run(x, here, states) if result is None else result
 
     def _replay(
         self, x: Tensor, context: Context, states: Sequence[BlockState]

@@ -66,6 +66,16 @@ class LearnedKeyValues:
         with torch.enable_grad():  # kept for every later call, which may want gradients
             return self.split(self.memory)
 
+    @property
+    def keys(self) -> Tensor:
+        """[B, K, S, E], for a kernel that reads them apart."""
+        return self.plain.keys
+
+    @property
+    def values(self) -> Tensor:
+        """[B, K, S, Ev]."""
+        return self.plain.values
+
     def reorder(self, choice: Reordering) -> KeyValues:
         """Return those of the chosen sentences; beams of a sentence share them."""
         return self.plain.reorder(choice)

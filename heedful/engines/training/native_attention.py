@@ -61,7 +61,7 @@ def unsupported(request: AttentionRequest) -> str | None:
 def run(request: AttentionRequest) -> Tensor:
     """Compute attention; the result lies in memory as [B, Lq, H, E]."""
     visible = None
-    if not shows_all(request):
+    if not shows_all(request.positions, request.mask, request.readable):
         visible = request.positions.visible(request.mask).contiguous()
     result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         request.q, request.k, request.v, visible, request.scale

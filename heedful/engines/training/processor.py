@@ -108,8 +108,9 @@ class ProcessorStack(Stack):
         if rows is None:
             return super().forward(x, context, read)
         packed = rows.pack(x)
-        y, _ = self._run(packed, PackedContext.of(context, rows, packed), read)
-        return rows.unpack(y)
+        here = self._enter(packed, PackedContext.of(context, rows, packed))
+        y, _ = self._run(packed, here, read)
+        return rows.unpack(self._leave(y, here))
 
     def read(self, memory: Memory) -> tuple[BlockState, ...]:
         """See `Stack.read`."""
@@ -156,7 +157,12 @@ class ProcessorBlock(Block):
             if fusion_refusal(part, after, context.biases) is None:
                 result = part.fuse(x, y, after, context, state)
             if result is None:
-                output, state = _mixed(part, y, context, state)
+                with _inputs_of(part, y, context) as (inputs, inside, rows):
+                    if state is None:
+                        output = part(inputs, inside)
+                    else:
+                        output, state = part.step(inputs, state, inside)
+                output = output if rows is None else rows.pack(output)
                 result = residual_norm(x, output, after)
             x, y = result
             next_states.append(state)
@@ -227,30 +233,35 @@ def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -
     return refusal
 
 
-def _mixed(part: Any, y: Tensor, context: Context, state: Any) -> tuple[Tensor, Any]:
-    """Return a part's output and state, of rows without padding where it can take them.
+@contextmanager
+def _inputs_of(
+    part: Any, y: Tensor, context: Context
+) -> Iterator[tuple[Tensor, Context, RealRows | None]]:
+    """A context for the call of a part, with its inputs as it takes them.
 
     Args:
-        part: of the sub-layer.
+        part: part of a sub-layer, of this engine's classes.
         y: [B, L, D]; [1, R, D] without its padding.
-        context: of the pass.
-        state: of the part, or None.
+        context: context of the pass.
+
+    Yields:
+        The input with padding or without, the context that goes with it, and the rows that the
+        output is to be packed into; None for these where it comes out as y went in.
     """
-    packed, rows, token = rows_of(context), None, None
-    if packed is not None:
-        embedding, takes = context.embedding, getattr(part, "rows", None)
-        if takes == "maps":
-            token = rows_in_use.set(packed)
-        elif takes is None:
-            rows, y = packed, packed.unpack(y)
-        padded: Context = context.padded  # type: ignore[attr-defined]
-        context = replace(padded, biases=context.biases, embedding=embedding)
+    packed = rows_of(context)
+    if packed is None:
+        yield y, context, None
+        return
+    padded: Context = context.padded  # type: ignore[attr-defined]
+    inside = replace(padded, biases=context.biases, embedding=context.embedding)
+    takes = getattr(part, "rows", None)
+    if takes is None:  # convolutions and recurrences need each text in a row of its own
+        yield packed.unpack(y), inside, packed
+        return
+    # Maps of attention work on rows without padding, and lay them out for its heads themselves.
+    token = rows_in_use.set(packed) if takes == "maps" else None
     try:
-        if state is None:
-            output = part(y, context)
-        else:
-            output, state = part.step(y, state, context)
+        yield y, inside, None
     finally:
         if token is not None:
             rows_in_use.reset(token)
-    return (output if rows is None else rows.pack(output)), state

@@ -109,11 +109,6 @@ class ProcessorCrossAttention(_InOneCall, CrossAttention):
         finally:
             rows_in_use.reset(token)
 
-    def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
-        """See `CrossAttention.step`."""
-        plain: KeyValues = getattr(state, "plain", state)
-        return super().step(x, plain, context)[0], state
-
     def _split(self, memory: ProjectedMemory) -> KeyValues:
         fused = memory.projected
         if memory.rows is not None:

@@ -7,14 +7,13 @@ on a processor.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from heedful.engines.class_exchange import Kinds
-from heedful.models.block import BlockState
 from heedful.models.stack import Stack
 from heedful.nn.attention.attend import KERNELS, KernelSet
 from heedful.nn.attention.kernels.flex import InlineFlex, block_mask
@@ -89,15 +88,13 @@ _GIVEN = tuple(each.name for each in fields(Positions) if each.init)
 class PlannedStack(Stack):
     """A stack that makes the block masks of its layers before the first of them runs."""
 
-    def _run(
-        self, x: Tensor, context: Context, states: Sequence[BlockState]
-    ) -> tuple[Tensor, tuple[BlockState, ...]]:
+    def _enter(self, x: Tensor, context: Context) -> Context:
         if context.capture is None:
             own, memory = self._traced(context.positions, False), context.memory_positions
             if memory is not None:
                 memory = self._traced(memory, True)
             context = replace(context, positions=own, memory_positions=memory)
-        return super()._run(x, context, states)
+        return super()._enter(x, context)
 
     def _traced(self, positions: Positions, over_memory: bool) -> TracedPositions:
         attentions = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,24 +18,6 @@ from torch import Tensor
 from heedful.errors import ModelError
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
-
-
-class KeyValueCache(Protocol):
-    """The protocol of a cache of keys and values."""
-
-    @property
-    def keys(self) -> Tensor:
-        """[B, K, S, E]."""
-
-    @property
-    def values(self) -> Tensor:
-        """[B, K, S, Ev]."""
-
-    def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """Return the cache with more tokens, and the positions of all; see `Cache.extend`."""
-
-    def reorder(self, choice: Reordering) -> Self:
-        """Return the cache of the chosen beams."""
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.cache import KeyValueCache, KeyValues
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.multi_head import (
     CrossAttention,
     GlobalQueries,
     SelfAttention,
 )
 from heedful.nn.linear_layers import FusedLinear
-from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.mixer import Context, KeyValueCache, MakeCache, Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.work import Saved, Work, weight_work

@@ -21,12 +21,12 @@ from heedful.nn.attention.attend import (
     make_request,
 )
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValueCache, KeyValues, SegmentInputs
+from heedful.nn.attention.cache import KeyValues, SegmentInputs
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.attention.relative_positions import Bias, BiasOfHeads, build_bias
 from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.linear_layers import FusedLinear, store_maps_apart
-from heedful.nn.mixer import Context, MakeCache, Memory
+from heedful.nn.mixer import Context, KeyValueCache, MakeCache, Memory
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions, Rotary
 from heedful.nn.spec import AttentionSpec

@@ -68,7 +68,7 @@ class InlineFlex(Flex):
 
     def advantage(self, request: AttentionRequest) -> str | None:
         """It pays wherever a mask or a bias would be made in memory for another kernel."""
-        plain = shows_all(request) or is_causal(request)
+        plain = shows_all(request.positions, request.mask, request.readable) or is_causal(request)
         if plain and len(request.biases) == 0 and request.softcap is None:
             return None
         return "mask, biases and cap are made in the kernel, and hidden blocks are skipped"
@@ -108,7 +108,7 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
 def _block_mask(request: AttentionRequest) -> Any:
     """Return the blocks to visit and the rule for pairs in them; None when all are visible."""
-    if shows_all(request):
+    if shows_all(request.positions, request.mask, request.readable):
         return None
     return block_mask(request.positions, request.mask)
 

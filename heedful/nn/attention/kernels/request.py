@@ -106,19 +106,19 @@ class Kernel(Protocol):
         """Compute [B, H, Lq, Ev], in the type of the values."""
 
 
-def shows_all(request: AttentionRequest) -> bool:
-    """Return whether every query is known to see every key, so that no mask is needed."""
-    positions, mask = request.positions, request.mask
+def shows_all(positions: Positions, mask: Mask, readable: bool) -> bool:
+    """Return whether every query is known to see every key, so that no mask is needed.
+
+    Args:
+        positions: places of queries and keys.
+        mask: restriction of what is seen.
+        readable: values of positions may be read; see `AttentionRequest`.
+    """
     if positions.counted and positions.lineage is None and mask == Everything():
         return True
-    if not request.readable:
+    if not readable:
         return False
-    return all_visible(positions, mask)
-
-
-def all_visible(positions: Positions, mask: Mask) -> bool:
-    """Look up whether every query sees every key; of positions whose values can be read."""
-    visible = positions.visible(mask)  # itself kept, so that no call stands between
+    visible = positions.visible(mask)  # kept with the positions, as the answer is
     return positions.derive(("shows all", mask), lambda: bool(visible.all()))
 
 
@@ -132,7 +132,7 @@ def is_causal(request: AttentionRequest) -> bool:
 def may_have_blind_rows(request: AttentionRequest) -> bool:
     """Return whether some query may see no key at all."""
     positions, mask = request.positions, request.mask
-    if shows_all(request) or is_causal(request):
+    if shows_all(positions, mask, request.readable) or is_causal(request):
         return False
     if not request.readable:
         return True
@@ -164,7 +164,7 @@ def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | Non
     rounding, so nothing hidden leaks into a row that sees something.
     """
     positions, mask = request.positions, request.mask
-    if shows_all(request):
+    if shows_all(positions, mask, request.readable):
         return None
 
     def compute() -> Tensor:

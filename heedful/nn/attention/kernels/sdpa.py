@@ -68,7 +68,7 @@ def _mask(request: AttentionRequest) -> Tensor | None:
     """None, or bool (True is visible), or float to be added; no row is hidden whole."""
     positions, mask = request.positions, request.mask
     bias = total_bias(request)
-    if shows_all(request):
+    if shows_all(request.positions, request.mask, request.readable):
         return bias
     visible = positions.derive(("sdpa", mask), lambda: _sighted(positions.visible(mask)))
     return visible if bias is None else bias.masked_fill(~visible, -torch.inf)
