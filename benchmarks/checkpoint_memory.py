@@ -32,6 +32,7 @@ from heedful.config import merge
 from heedful.events import Events
 from heedful.models.build import build_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.model_weights import weights_of
 from heedful.train.parallel.distribution import distribute
@@ -62,7 +63,7 @@ def measured(work: Callable[[], object]) -> dict[str, float]:
 
 def new_model() -> torch.nn.Module:
     """`transformer-base`: 63 million parameters."""
-    return build_model(TranslatorShape().expand(VOCABULARY, VOCABULARY))
+    return build_model(translator_spec(TranslatorShape(), VOCABULARY, VOCABULARY))
 
 
 def one_of_two(folder: Path, way: str, rounds: int) -> None:

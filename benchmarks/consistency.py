@@ -28,9 +28,9 @@ from report import new_parser, parse, write_result
 
 from heedful.apps.quality.consistency import ConsistentTranslation
 from heedful.apps.quality.number_check import check_numbers
+from heedful.apps.quality.number_forms import find_numbers
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.text.number_forms import find_numbers
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "pretrained"))

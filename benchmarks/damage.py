@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from heedful.text.number_forms import find_numbers, pair_numbers
+from heedful.apps.quality.number_forms import find_numbers, pair_numbers
 
 Pair = tuple[str, str]
 Foreign = list[str]

@@ -42,11 +42,11 @@ from driver import new_parser, parse
 from machine import describe_machine
 from tables import markdown_table
 
+from heedful.apps.cleaning.check_report import prepare
+from heedful.apps.cleaning.cleaning_settings import CleaningSettings
+from heedful.apps.cleaning.examination import RULES, examine
+from heedful.apps.cleaning.raw_pairs import RawCorpus
 from heedful.cli.data import Beside
-from heedful.data.cleaning.check_report import prepare
-from heedful.data.cleaning.cleaning_settings import CleaningSettings
-from heedful.data.cleaning.examination import RULES, examine
-from heedful.data.cleaning.raw_pairs import RawCorpus
 from heedful.data.corpus_spec import CorpusSpec
 
 PARTS = ("found", "damage", "model", "size")

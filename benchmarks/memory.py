@@ -122,7 +122,9 @@ def spec_of(name: str) -> Any:
         width=512, encoder_layers=2, decoder_layers=2, num_heads=8, feedforward=2048
     )
     if name == "base-2+2":
-        return shape.expand(VOCABULARY, VOCABULARY)
+        from heedful.models.shape_to_spec import translator_spec
+
+        return translator_spec(shape, VOCABULARY, VOCABULARY)
     shape = shape.model_copy(
         update={"width": 256, "norm_placement": "pre", "activation": "gelu", "feedforward": 1024}
     )

@@ -1,4 +1,4 @@
-"""Heedful: train Transformers on your own data, run them, and look inside them.
+"""Heedful: train Transformers on your own data, run them, and look inside.
 
 For example:
 
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from heedful.apps.comparison.results import Comparison
+    from heedful.apps.comparison.compare_runs import Comparison
     from heedful.device import RunningPrecision
     from heedful.events import Events
-    from heedful.models.shape import RotaryScaling
+    from heedful.models.rotary_override import RotaryScaling
     from heedful.pipelines.fillers import Filler
     from heedful.pipelines.image_classification import ImagePipeline
     from heedful.pipelines.text_encoding import EncoderPipeline
     from heedful.pipelines.text_generation import GenerationPipeline
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.registry import Entry
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__", "compare", "load", "load_encoder", "load_filler", "load_generator",
-    "load_vision", "sweep",
+    "load_vision", "register", "sweep",
 ]  # fmt: skip
 
 
@@ -54,16 +55,16 @@ def load(
     """Load a translator that takes raw text.
 
     Args:
-        path: a model directory, a run directory (its best model) or a Hugging Face directory;
-            several make an ensemble.
+        path: model directory, run directory (its best model) or Hugging Face directory; several
+            make an ensemble.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
-        shortlist: whether translations are made only of the tokens on the (first) model's
-            shortlist, or on that of another file; see `heedful shortlist`.
+        shortlist: restriction of translations to a shortlist of tokens, that of the (first) model
+            or that of a file; see `heedful shortlist`.
 
     Raises:
         ModelError: when the directory holds no model, one of a newer schema, or no shortlist.
-        ConfigError: when the device or precision is not to be had.
+        ConfigError: when the device or precision is not available.
     """
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.translation import TranslationPipeline
@@ -85,17 +86,17 @@ def load_generator(
     """Load a language model that continues raw text.
 
     Args:
-        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
-        rotary_scaling: linear, ntk, yarn or by_wavelength, to stretch the model's rotary positions
-            to longer texts than it was trained on.
-        rotary_factor: how many times longer texts get; it comes with the scaling.
-        rotary_original_length: tokens of the texts before; those the model was made for if unset.
+        rotary_scaling: method that extends rotary positions to longer texts than in training:
+            linear, ntk, yarn or by_wavelength.
+        rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
+        rotary_original_length: length of texts in training, in tokens; the model's own if None.
 
     Raises:
         ModelError: when the directory holds no model, or one that continues no text.
-        ConfigError: when the device or precision is not to be had, or there are no rotary
+        ConfigError: when the device or precision is not available, or the model has no rotary
             positions.
     """
     from heedful.interop.model_loading import load_any
@@ -118,31 +119,32 @@ def compare(
 ) -> Comparison:
     """Train configurations on the same data with the same budget, and compare them.
 
-    What is finished is not done again: the same call, or one without configurations, goes on after
-    a stop. `out` then holds table.json, table.md, page.html (with the extra studio), and an
+    Finished runs are not repeated: the same call, or one without configurations, continues after an
+    interruption. `out` then holds table.json, table.md, page.html (with the extra studio), and an
     ordinary run directory for each variant and seed in runs/.
 
     Args:
-        configurations: TOML files, presets, or settings by name; none to go on with those in `out`.
-        out: folder of the comparison, created if missing.
-        seeds: runs of each configuration; the first has its own seed, the others the next ones.
-        max_flops: budget of each run in operations, by the cost model; otherwise all have the same
-            `max_steps`, `max_minutes` and `max_epochs`.
-        settings: replace those of all configurations, such as `{"max_steps": 300}`.
-        events: receive progress and notes.
+        configurations: TOML files, presets, or settings by name; empty to continue the comparison
+            in `out`.
+        out: folder of the comparison, created if it does not exist.
+        seeds: number of runs of each configuration, with consecutive seeds from its own on.
+        max_flops: budget of each run in operations, by the cost model; if None, all configurations
+            need the same `max_steps`, `max_minutes` and `max_epochs`.
+        settings: settings that override those of all configurations, such as `{"max_steps": 300}`.
+        events: receiver of progress and notes.
 
     Returns:
         The results; `finished` is False after Ctrl-C, or when a run failed.
 
     Raises:
-        UserError: and its kinds, for configurations that cannot be compared, and files that are
-            wrong.
+        UserError: when configurations cannot be compared, or a file is wrong.
     """
-    from heedful.apps.comparison import compare_runs
+    # Imported here: comparisons are an application, which the core must not load.
+    from heedful.apps.comparison.compare_runs import run_comparison
+    from heedful.apps.comparison.plan import variants_of
 
-    return compare_runs.compare(
-        configurations, dict(settings or {}), Path(out), seeds, max_flops, events
-    )
+    variants = variants_of(configurations, settings or {})
+    return run_comparison(variants, Path(out), seeds, max_flops, events)
 
 
 def sweep(
@@ -156,37 +158,38 @@ def sweep(
     settings: Mapping[str, Any] | None = None,
     events: Events | None = None,
 ) -> Comparison:
-    """Compare the values of one setting; all else is as for `compare`.
+    """Compare the values of one setting, as `compare` does for configurations.
 
     Args:
-        configuration: a TOML file, a preset, or settings.
-        setting: dotted name, such as `model.width`.
-        values: its values, each a variant.
-        out, seeds, max_flops, settings, events: as for `compare`.
+        configuration: TOML file, preset, or settings.
+        setting: dotted name of the setting, such as `model.width`.
+        values: values of the setting, each a variant.
+        out, seeds, max_flops, settings, events: options of `compare`.
 
     Raises:
         UserError: as `compare` does.
     """
-    from heedful.apps.comparison import compare_runs
+    # Imported here: comparisons are an application, which the core must not load.
+    from heedful.apps.comparison.compare_runs import run_comparison
+    from heedful.apps.comparison.plan import sweep_variants
 
-    return compare_runs.sweep(
-        configuration, setting, values, dict(settings or {}), Path(out), seeds, max_flops, events
-    )
+    variants = sweep_variants(configuration, setting, values, settings or {})
+    return run_comparison(variants, Path(out), seeds, max_flops, events)
 
 
 def load_encoder(
     path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
 ) -> EncoderPipeline:
-    """Load an encoder that fills masks, classifies, tags or answers, by the heads it has.
+    """Load an encoder that fills masks, classifies, tags or answers, depending on its heads.
 
     Args:
-        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that is no encoder of text.
-        ConfigError: when the device or precision is not to be had.
+        ConfigError: when the device or precision is not available.
     """
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.text_encoding import EncoderPipeline
@@ -197,16 +200,16 @@ def load_encoder(
 def load_filler(
     path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
 ) -> Filler:
-    """Load an encoder, or an encoder-decoder, that fills the gaps of raw text.
+    """Load an encoder or an encoder-decoder that fills the gaps of raw text.
 
     Args:
-        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
-        ModelError: when the directory holds no model, or one that knows no gaps.
-        ConfigError: when the device or precision is not to be had.
+        ModelError: when the directory holds no model, or one that cannot fill gaps.
+        ConfigError: when the device or precision is not available.
     """
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.fillers import load_filler
@@ -220,15 +223,33 @@ def load_vision(
     """Load a vision Transformer that labels images.
 
     Args:
-        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that does not label images.
-        ConfigError: when the device or precision is not to be had.
+        ConfigError: when the device or precision is not available.
     """
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.image_classification import ImagePipeline
 
     return ImagePipeline.load(path, device=device, precision=precision, read=load_any)
+
+
+def register(entry: Entry) -> Entry:
+    """Make a part from outside the package known: it trains, saves and loads like the package's.
+
+    Args:
+        entry: the spec of a mixer or a position bias, a tokenizer, all three classes, or an
+            `Architecture` of Hugging Face; see the guide "Parts of your own".
+
+    Returns:
+        The entry, so that this serves as a decorator.
+
+    Raises:
+        ConfigError: when it is nothing of these, or another has its name.
+    """
+    from heedful import registry
+
+    return registry.register(entry)

@@ -1,7 +1,7 @@
-"""Settings as frozen values: read from TOML or flags, validated at once, written back complete.
+"""Settings as frozen values: read from TOML or flags, validated at once, saved completely.
 
-A `Config` refuses unknown keys and suggests the right one. It never holds code or import paths, so
-a configuration file from elsewhere is only data.
+A `Config` refuses unknown keys and suggests the right ones. It never holds code or import paths, so
+a configuration file from an unknown source is only data.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args
 
 import pydantic
 
@@ -25,27 +26,27 @@ class Config(pydantic.BaseModel):
     """Base of every settings class: frozen, keyword-only, unknown keys refused."""
 
     model_config = pydantic.ConfigDict(
-        defer_build=True,  # help needs no validators
+        defer_build=True,  # validators are built when they are needed, which help texts never do
         frozen=True,
         extra="forbid",
         validate_default=True,
-        allow_inf_nan=False,
+        allow_inf_nan=False,  # JSON has neither
     )
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, where: str | None = None) -> Self:
-        """Build from plain data.
+        """Make settings from plain data.
 
         Args:
             values: nested dictionaries, lists, strings, numbers and booleans.
-            where: the file or flag the values came from, for the error message.
+            where: file or flag of the values, for the error message.
 
         Raises:
-            ConfigError: naming every key at fault, with a suggestion for unknown ones.
+            ConfigError: when a value is refused, with every wrong key and suggestions.
         """
         try:
-            # Strict, so that a string or a boolean is not taken for a number. As JSON, because that
-            # is where pydantic's strictness still takes lists for tuples and mappings for models.
+            # Strict, so that a string or a boolean is no number. As JSON, for which pydantic's
+            # strict mode still accepts lists as tuples and mappings as models.
             current = json.dumps(dict(cls.upgrade(values)), default=str)
             return cls.model_validate_json(current, strict=True)
         except pydantic.ValidationError as error:
@@ -53,31 +54,37 @@ class Config(pydantic.BaseModel):
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return plain data in the present form; older forms are a subclass's to know."""
+        """Convert plain data of an older version to the current one; subclasses override it."""
         return values
 
     @classmethod
     def headline(cls) -> str:
-        """Return the first line of the docstring: what it is, in a sentence."""
+        """Return the first line of the docstring, a description in one sentence."""
         return (cls.__doc__ or "").splitlines()[0]
 
+    @classmethod
+    def known_as(cls) -> str:
+        """Return the name of a class in files and settings: its `kind`."""
+        kind: str = cls.model_fields["kind"].default
+        return kind
+
     def plain(self) -> dict[str, Any]:
-        """The settings as nested plain data (JSON types; unset optional values left out)."""
+        """The settings as nested plain data of JSON types, without unset optional values."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 @contextmanager
 def explained(where: str, *, remedy: str) -> Iterator[None]:
-    """A context, or a decorator, in which a rule that a `Config` breaks is a person's mistake.
+    """A context or decorator that turns pydantic's errors into `ConfigError`.
 
-    For settings classes made from other settings, by their constructors.
+    It is for settings that are made from a user's settings by calling constructors.
 
     Args:
-        where: the settings that they are made from.
-        remedy: what to do next, a sentence without a final full stop.
+        where: name of the user's settings.
+        remedy: advice to the user, a sentence without a final full stop.
 
     Raises:
-        ConfigError: in the place of pydantic's error, with its rules.
+        ConfigError: instead of a pydantic error, with the broken rules.
     """
     try:
         yield
@@ -92,7 +99,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: when the file is missing, a pipe, not UTF-8 or not TOML.
     """
-    if path.is_fifo() or path.is_socket():  # reading it may wait for ever, and happens twice
+    if path.is_fifo() or path.is_socket():  # could block forever, and cannot be read a second time
         raise ConfigError(
             "A named pipe or a socket in the place of a configuration file",
             where=str(path),
@@ -115,11 +122,11 @@ def read_toml_text(text: str, *, where: str) -> dict[str, Any]:
     """Parse TOML.
 
     Args:
-        text: the content.
+        text: content of the file or flag.
         where: name of the file or flag, for the error message.
 
     Raises:
-        ConfigError: when it is not TOML.
+        ConfigError: when the text is not TOML.
     """
     try:
         return tomllib.loads(text)
@@ -129,13 +136,13 @@ def read_toml_text(text: str, *, where: str) -> dict[str, Any]:
 
 def dump_toml(values: Mapping[str, Any]) -> str:
     """Write nested plain data as TOML. None has no TOML form, so such keys must be left out."""
-    import tomli_w
+    import tomli_w  # needed only where settings are written
 
     return tomli_w.dumps(values)
 
 
 def flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Flatten nested tables to one with dotted keys."""
+    """Flatten nested tables to one table with dotted keys."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -146,7 +153,7 @@ def flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Overlay nested mappings: merge tables key by key, replace other values by later ones."""
+    """Overlay nested mappings: tables are merged key by key, other values replaced."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -161,21 +168,22 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 def validation_error(
     cls: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str | None
 ) -> ConfigError:
-    """Return pydantic's error in words, with a suggestion for an unknown key.
+    """Convert an error of pydantic to a `ConfigError` in plain words.
 
     Args:
-        cls: whose values were checked.
-        error: of the check.
-        where: the file, flag or request that the values came from.
+        cls: class whose validation failed.
+        error: error of pydantic.
+        where: file, flag or request of the values.
     """
     problems: list[str] = []
     remedy: str | None = None
+    # pydantic's own messages show its internals, such as `function-after`.
     for item in error.errors():
         key = _cut(".".join(str(part) for part in item["loc"]) or cls.__name__)
         if item["type"] == "extra_forbidden":
             problems.append(f"Unknown setting {key!r}")
             remedy = remedy or suggest(str(item["loc"][-1]), _siblings(cls, item["loc"][:-1]))
-        elif item["type"] == "value_error":  # a rule of ours, said in a sentence of ours
+        elif item["type"] == "value_error":  # one of Heedful's own rules, with its own sentence
             place = f"{key}: " if item["loc"] else ""
             problems.append(place + _cut(item["msg"].removeprefix("Value error, "), _LONGEST_RULE))
         elif item["type"] == "missing":
@@ -188,11 +196,11 @@ def validation_error(
     return ConfigError("; ".join(shown), where=where, remedy=remedy)
 
 
-_MOST_PROBLEMS = 5
+_MOST_PROBLEMS = 5  # in one message; a wrong file may have thousands
 _LONGEST_ECHO = 60
-"""Characters of a wrong value or name that are repeated in its error."""
+"""Most characters of a wrong value or name in an error message."""
 _LONGEST_RULE = 300
-"""Characters of a rule's own sentence, which may repeat a value too."""
+"""Most characters of a rule's own sentence, which may also repeat a value."""
 
 _WORDS = {
     "bool_type": "must be true or false",
@@ -223,7 +231,7 @@ _WORDS = {
     "union_tag_invalid": "must have {discriminator} {expected_tags}",
     "union_tag_not_found": "lacks {discriminator}, which says its kind",
 }
-"""The fault of a value in words, for each kind of pydantic error."""
+"""Description of a wrong value for each kind of pydantic error."""
 
 
 def _cut(text: str, longest: int = _LONGEST_ECHO) -> str:
@@ -231,7 +239,7 @@ def _cut(text: str, longest: int = _LONGEST_ECHO) -> str:
 
 
 def _in_words(item: Any) -> str:
-    """Return the reason of a pydantic error as a person would say it."""
+    """Return the reason of a pydantic error in plain words."""
     words = _WORDS.get(item["type"])
     if words is None:
         return str(item["msg"])
@@ -240,7 +248,7 @@ def _in_words(item: Any) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Return a bound as it was written: pydantic makes 1 of a bound of floats 1.0."""
+    """Return a bound as it was written: for floats pydantic converts a bound of 1 to 1.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -257,13 +265,86 @@ def _siblings(cls: type[pydantic.BaseModel], location: tuple[int | str, ...]) ->
 
 
 def _models_in(annotation: Any) -> set[type[pydantic.BaseModel]]:
+    # Optional and tuple types hold models in their arguments.
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return {annotation}
     return {m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)}
 
 
-# Words that both settings and specs choose from. They stand here so that the flags of a run, which
-# are made of them, load no spec: `heedful train --help` is 30 ms sooner there.
+_Spec = TypeVar("_Spec")
+
+
+def open_class(family: str, name: str, own: Mapping[str, type[_Spec]]) -> type[_Spec]:
+    """Return the class of a name: one of the package's own, or one that is registered.
+
+    Args:
+        family: family of the registry.
+        name: the name.
+        own: the package's own classes, which are found without the registry.
+
+    Raises:
+        ValueError: when there is none.
+    """
+    if name in own:
+        return own[name]
+    from heedful.registry import find  # few models have parts from outside the package
+
+    found: type[_Spec] = find(family, name, tuple(own))
+    return found
+
+
+def open_names(family: str, own: Any) -> pydantic.AfterValidator:
+    """Return the check of a name: one of the package's own, or one that is registered.
+
+    Args:
+        family: family of the registry.
+        own: the `Literal` of the package's own names.
+    """
+    names = dict.fromkeys(get_args(own), str)
+
+    def check(name: str) -> str:
+        open_class(family, name, names)
+        return name
+
+    return pydantic.AfterValidator(check)
+
+
+def open_union(family: str, own: Any) -> Any:
+    """Return the union of specs that are told by their `kind`, open to registered ones.
+
+    Args:
+        family: family of the registry.
+        own: the union of the package's own specs, which are read without the registry.
+    """
+    classes = {spec.known_as(): spec for spec in get_args(own)}
+    choices = [Annotated[spec, pydantic.Tag(kind)] for kind, spec in classes.items()]
+    read = pydantic.PlainValidator(partial(_read_registered, family, classes))
+    choices.append(Annotated[Any, read, pydantic.Tag(_REGISTERED)])
+
+    def choice(value: Any) -> str | None:
+        kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+        return kind if kind is None or str(kind) in classes else _REGISTERED
+
+    kind_of = pydantic.Discriminator(
+        choice,
+        custom_error_type="no_kind",
+        custom_error_message="lacks 'kind', which says its kind",
+    )
+    return Annotated[Union[tuple(choices)], kind_of]  # noqa: UP007  # the members are values
+
+
+_REGISTERED = "registered"
+
+
+def _read_registered(family: str, own: Mapping[str, Any], value: Any) -> Any:
+    plain = isinstance(value, dict)
+    spec = open_class(family, str(value["kind"] if plain else value.kind), own)
+    # Strict as `Config.parse` is, and as JSON for the same reason.
+    return spec.model_validate_json(json.dumps(value), strict=True) if plain else value
+
+
+# Choices that settings and specs share. They are here so that the flags of a run load no spec, by
+# which `heedful train --help` is 30 ms faster.
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
@@ -280,7 +361,12 @@ PositionScheme = Literal[
     "relative_keys",
     "transformer_xl",
 ]
-"""The ways of a model to know positions: embeddings, rotation, or a bias by its kind."""
+"""Position schemes: embeddings, rotary embeddings, or kinds of attention bias."""
+
+AnyPositions = Annotated[PositionScheme | str, open_names("position bias", PositionScheme)]
+"""One of these, or the kind of a registered bias."""
+
+TokenizerKind = Literal["bpe", "byte-bpe", "unigram", "characters"]
 
 MixerName = Literal[
     "attention",
@@ -292,18 +378,21 @@ MixerName = Literal[
     "mamba",
     "rwkv",
 ]
-"""The ways in which tokens exchange information; `heedful.models.mixers` makes their specs."""
+"""Mixers, the parts that exchange information between tokens, by their kinds of part."""
+
+AnyMixer = Annotated[MixerName | str, open_names("mixer", MixerName)]
+"""One of these, or the kind of a registered mixer."""
 
 Cell = Literal["rnn", "lstm", "gru"]
 """Elman's (1990), with tanh; Hochreiter and Schmidhuber's (1997); Cho's (2014)."""
 
 Direction = Literal["forward", "backward", "both"]
-"""The order in which a recurrent layer reads a text. Backward is the reversed source of Sutskever
-2014; both halves of a layer that reads both ways have half of its width (Schuster 1997)."""
+"""Direction of a recurrent layer. Backward is the reversed source of Sutskever 2014; a layer of
+both directions has half of its width for each (Schuster 1997)."""
 
 Feeding = Literal["none", "context", "output"]
-"""Beside a token the first layer of a recurrent decoder reads nothing; the context vector
-(Cho 2014; Bahdanau 2015); the output of the step before (input feeding, Luong 2015)."""
+"""Additional input of a recurrent decoder's first layer: none; the context vector (Cho 2014;
+Bahdanau 2015); the output of the previous step (input feeding, Luong 2015)."""
 
 Readout = Literal["none", "tanh", "maxout"]
 """The output of a recurrent decoder, of state s, token y and context c: s; tanh(W[c; s]) (Luong

@@ -1,8 +1,7 @@
-"""Device and precision, resolved lazily; `auto` measures which precision pays on a processor.
+"""Choice of device and precision; on a processor `auto` measures which precision is faster.
 
-On some processors PyTorch's float32 matrix product has a faster route through oneDNN that is as
-exact, or a bfloat16 unit several times faster; on others both are slower. So `auto` times them once
-and reports the rates.
+On some processors float32 matmuls have a faster route through oneDNN that is as exact, or bfloat16
+is several times faster; on others both are slower. So `auto` times them once and reports the rates.
 """
 
 from __future__ import annotations
@@ -21,9 +20,6 @@ from heedful.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
-"""Precisions of training."""
-
 RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 """Precisions of inference."""
 
@@ -31,31 +27,32 @@ Name = TypeVar("Name")
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use."""
+    """Number of cores that this process may use."""
+    # A container or batch system often allows fewer cores than the machine has.
     has_affinity = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 own_products: ContextVar[bool] = ContextVar("own_products", default=True)
-"""True if products of training may use those of `heedful.nn.linear_layers`."""
+"""True if matmuls of training may use Heedful's own kernels."""
 
-_WORTH_IT = 1.15  # below this gain the plain route is preferred: timings are noisy
+_WORTH_IT = 1.15  # smaller gains are within the noise of timings: the plain route is kept
 _EXACT = 8.0
-"""Largest error, in errors of plain float32, of a route that is as exact: another order of sums
-errs a few times as much, bfloat16 a thousand times."""
+"""Largest error of a route that counts as exact, relative to the error of plain float32: another
+order of summation errs a few times as much, bfloat16 a thousand times."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision and route of matrix products.
+    """The precision and route of matmuls.
 
     Args:
         name: `fp32`, `bf16`, `fp16` or `int8`.
-        device: the device type, such as `cpu`.
-        onednn: float32 products go through oneDNN's exact route (processors only).
-        reason: the reason for the choice.
-        stored: the weights are stored in this precision, so nothing is converted on the way.
-        own: large products of training may use Heedful's own kernels.
+        device: type of the device, such as `cpu`.
+        onednn: flag that float32 matmuls take oneDNN's exact route (processors only).
+        reason: reason for the choice.
+        stored: flag that the weights are stored in this precision, so autocast is not needed.
+        own: permission for large matmuls of training to use Heedful's own kernels.
     """
 
     name: Literal["fp32", "bf16", "fp16", "int8"]
@@ -75,22 +72,23 @@ class Precision:
         return _forward(self)
 
     def in_thread(self) -> AbstractContextManager[object]:
-        """The context that each worker thread needs, while `autocast` holds in the main one."""
+        """The context that each worker thread needs while the main thread is in `autocast`."""
         if self.name not in ("bf16", "fp16") or self.stored:
             return nullcontext()
         import torch
 
+        # Autocast is a setting of each thread: workers do not inherit it.
         return torch.autocast(self.device, torch.bfloat16 if self.name == "bf16" else torch.float16)
 
     def matmul(self) -> AbstractContextManager[None]:
-        """A context in which float32 products take the chosen route; backward passes need it too.
+        """A context in which float32 matmuls take the chosen route; backward passes need it, too.
 
-        PyTorch keeps this choice per process; leaving the context restores it.
+        PyTorch's setting is global to the process; leaving the context restores it.
         """
         return _onednn_route() if self.onednn else nullcontext()
 
     def describe(self) -> str:
-        """A short description."""
+        """Describe the precision in a few words."""
         route = " through oneDNN" if self.onednn else ""
         reason = f" ({self.reason})" if self.reason else ""
         return f"{self.name}{route} on {self.device}{reason}"
@@ -98,12 +96,12 @@ class Precision:
 
 @dataclass(frozen=True)
 class MatmulRates:
-    """Measured rates of a linear layer, in GFLOP/s; None where there is no such route.
+    """Measured rates of a linear layer in GFLOP/s; None for a route that does not exist here.
 
     Args:
-        fp32: float32 as PyTorch does it by default.
-        onednn: float32 through oneDNN, None also where it is not as exact.
-        bf16: under bfloat16 autocast, casts included.
+        fp32: rate of float32 by PyTorch's default route.
+        onednn: rate of float32 through oneDNN; None also where it is less exact.
+        bf16: rate under bfloat16 autocast, with its conversions.
     """
 
     fp32: float
@@ -112,16 +110,17 @@ class MatmulRates:
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Return the device of this name.
+    """Return the device of a name.
 
     Args:
         name: `auto` (CUDA, else Apple's MPS, else the processor), `cpu`, `cuda`, `cuda:1`, `mps`.
 
     Raises:
-        ConfigError: when there is no such device here.
+        ConfigError: when the machine has no such device.
     """
     import torch
 
+    # No measurement: an accelerator is always taken.
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -149,7 +148,7 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 
 def _devices_here() -> str:
-    """The devices of this machine in words: `auto, cpu or cuda:0`."""
+    """List the devices of this machine, such as `auto, cpu or cuda:0`."""
     import torch
 
     names = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
@@ -165,16 +164,16 @@ def resolve_precision(
     width: int = 512,
     exact: bool = False,
 ) -> Precision:
-    """Choose the precision, by measurement where `auto` leaves the choice.
+    """Choose the precision; `auto` measures on a processor.
 
-    A precision asked for by name takes PyTorch's own route and measures nothing, so that runs with
-    the same seed are the same; `auto` is for speed.
+    A precision by name takes PyTorch's default route without a measurement, so that runs with the
+    same seed are equal; `auto` is for speed.
 
     Args:
-        requested: a precision; `auto` chooses the fastest of those that pay here.
+        requested: name of a precision, or `auto` for the fastest one on this device.
         device: device of the model.
-        width: D, the width of the measured products.
-        exact: let `auto` choose only what is as exact as float32.
+        width: width D of the measured matmuls.
+        exact: restriction of `auto` to routes as exact as float32.
 
     Raises:
         ConfigError: when the device does not support the precision.
@@ -201,6 +200,7 @@ def resolve_precision(
         return Precision("bf16" if half else "fp32", kind, reason="the device's best")
     rates = measure_matmul(measured_width(width))
     onednn = (rates.onednn or 0.0) >= _WORTH_IT * rates.fp32
+    # bfloat16 must beat the better of the two exact routes.
     best_fp32 = max(rates.fp32, rates.onednn or 0.0)
     result = f"GFLOP/s: fp32 {rates.fp32:.0f}, {_rate('through oneDNN', rates.onednn)}, "
     result += _rate("bf16", rates.bf16)
@@ -211,14 +211,15 @@ def resolve_precision(
 
 @functools.lru_cache(maxsize=8)
 def measure_matmul(width: int) -> MatmulRates:
-    """Time a linear layer of `width` in each precision on the processor, in about 0.1 seconds.
+    """Time a linear layer in each precision on the processor, in about 0.1 seconds.
 
     Args:
-        width: D.
+        width: width D of the layer's input and output.
     """
     import torch
 
     generator = torch.Generator().manual_seed(0)
+    # About 2^28 operations a matmul, with 64 to 1,024 rows.
     rows = max(64, min(1024, 2**27 // (width * width)))
     x = torch.randn(rows, width, generator=generator)
     weight = torch.randn(width, width, generator=generator)
@@ -233,22 +234,23 @@ def measure_matmul(width: int) -> MatmulRates:
             torch.nn.functional.linear(x, weight)
 
     ways = {name: functools.partial(multiply, route) for name, route in routes.items()}
+    # Rates of the forward pass; gradients are matmuls of the same sizes.
     with torch.no_grad():
         best = best_seconds(ways, turns=8)
-    work = 2e-9 * rows * width * width
+    work = 2e-9 * rows * width * width  # 10^9 operations: a multiplication and an addition each
     rates = {name: work / seconds for name, seconds in best.items()}
     return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"))
 
 
 def full_precision(tensor: torch.Tensor) -> AbstractContextManager[object]:
-    """A context in which autocast leaves operations on a tensor's device as they are."""
+    """A context without autocast for operations on a tensor's device."""
     import torch
 
     return torch.autocast(tensor.device.type, enabled=False)
 
 
 def requested_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """Return the type that products with a tensor are to have: autocast's, or its own."""
+    """Return the type of matmuls with a tensor: that of autocast if it is on, or its own."""
     import torch
 
     device = tensor.device.type
@@ -272,6 +274,7 @@ def _onednn_route() -> Iterator[None]:
     mkldnn: Any = torch.backends.mkldnn
     settings = mkldnn.matmul
     before = settings.fp32_precision
+    # A permission to round to bfloat16, with which some processors take a faster exact kernel.
     settings.fp32_precision = "bf16"
     try:
         yield
@@ -288,9 +291,10 @@ def _has_onednn_route() -> bool:
 
 
 def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return True if oneDNN's route, which may round to bfloat16, does not on this processor."""
+    """Return True if oneDNN's route, which may round to bfloat16, is exact on this processor."""
     import torch
 
+    # Float64 as the reference: both float32 routes round.
     truth = x.double() @ weight.double().T
 
     def error() -> float:
@@ -302,17 +306,19 @@ def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def best_seconds(ways: Mapping[Name, Callable[[], object]], *, turns: int) -> dict[Name, float]:
-    """Time ways to compute something; return the fastest turn of each, in seconds.
+    """Time several functions; return the fastest turn of each in seconds.
 
-    The ways take turns and the best of each counts, so that other load does not decide.
+    The functions take turns and the best turn counts, so that other load on the machine matters
+    little.
 
     Args:
         ways: functions by name.
-        turns: number of turns of each.
+        turns: number of turns of each function.
     """
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(turns):
         for name, way in ways.items():
+            # Turns alternate between the functions instead of timing one after the other.
             began = time.perf_counter()
             way()
             best[name] = min(best[name], time.perf_counter() - began)
@@ -320,7 +326,7 @@ def best_seconds(ways: Mapping[Name, Callable[[], object]], *, turns: int) -> di
 
 
 def measured_width(width: int) -> int:
-    """Round a width down to a power of two from 64 to 1024, which is quick to time."""
+    """Round a width down to a power of two between 64 and 1024, which is quick to time."""
     return 1 << max(6, min(10, width.bit_length() - 1))
 
 

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, opened only if regular, locked; lines of text in them."""
+"""Safe files: atomic writing, refusal of special files, locks, and decoding of lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heedful.errors import DataError
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
+    """Write a file and wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -25,25 +25,26 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def replace_synced(path: Path, content: bytes) -> None:
-    """Replace a file so that at any moment either the old or the new content is there."""
+    """Replace a file atomically: at any moment it has either the old or the new content."""
     partial = path.with_name(path.name + ".partial")
     write_synced(partial, content)
     os.replace(partial, path)
-    sync(path.parent)
+    sync(path.parent)  # the new name is part of the directory, not of the file
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears when everything in it is written, or not at all.
+    """Open a file that appears when it is completely written, or not at all.
 
-    A symbolic link stays one: the file that it points to is replaced. A device or a named pipe is
-    written to as it is, since a file in its place would take it away.
+    The target of a symbolic link is replaced, and the link stays. A device or a named pipe is
+    written to directly, since replacing it would remove it.
 
     Raises:
-        OSError: naming the file, when it cannot be written.
+        OSError: when the file cannot be written, with its path.
     """
     is_kept = path.exists() and not (path.is_file() or path.is_dir())
     path = path if is_kept else Path(os.path.realpath(path))
+    # Hidden and with the process's number: two processes can write the same file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         if is_kept:
@@ -56,6 +57,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
+        # The user knows the file, not the partial one beside it.
         if error.filename is None or Path(os.fsdecode(error.filename)) == partial:
             error.filename = str(path)
         raise
@@ -65,16 +67,16 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that appears when everything in it is written, or not at all.
+    """Make a folder that appears when it is completely written, or not at all.
 
     Args:
-        path: still to be made; what is there already is never replaced.
+        path: path of the new folder; an existing one is never replaced.
 
     Yields:
-        The folder to write into, beside `path`.
+        A temporary folder beside `path` to write into.
 
     Raises:
-        OSError: naming the file or the folder, when it cannot be written.
+        OSError: when a file or the folder cannot be written, with its path.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -83,6 +85,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         for file in partial.iterdir():
             sync(file)
         sync(partial)
+        # Checked at the end, too: `rename` would silently replace an empty folder.
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         os.rename(partial, path)
@@ -96,7 +99,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file for this process; the system frees it when the process ends.
+    """Lock an open file for this process; the system releases the lock when the process ends.
 
     Returns:
         False when another process holds the lock.
@@ -119,7 +122,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file's content, or the names in a directory."""
+    """Wait until a file's content, or the names in a directory, are on the disk."""
     if os.name == "nt" and path.is_dir():  # directories cannot be opened there
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -130,26 +133,26 @@ def sync(path: Path) -> None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read its bytes; refuse named pipes, sockets and devices.
+    """Open a file for reading bytes; refuse named pipes, sockets and devices.
 
     Raises:
-        OSError: when it is missing, unreadable, a directory, or no regular file.
+        OSError: when the file is missing, unreadable, a directory, or no regular file.
     """
     check_regular(path)
     return path.open("rb")
 
 
 def check_regular(path: Path) -> None:
-    """Refuse named pipes, sockets and devices in the place of a file.
+    """Refuse named pipes, sockets and devices.
 
-    Opening a pipe that nobody writes to waits for ever, and what is read from one cannot be read a
-    second time.
+    Opening a pipe without a writer blocks forever, and the content of a pipe cannot be read twice.
 
     Raises:
-        OSError: when it is one, or missing.
+        OSError: when the file is missing or special.
     """
     mode = path.stat().st_mode
     for is_kind, name in _SPECIAL_FILES:
+        # The null device is an empty file for all purposes, and people name it as one.
         if is_kind(mode) and str(path) != os.devnull:
             raise OSError(errno.EINVAL, f"It is {name}, no regular file", str(path))
 
@@ -169,15 +172,15 @@ _OTHER_ENCODINGS = {
 
 
 def decode_line(line: bytes, number: int, where: str) -> str:
-    """The text of a line, without a carriage return at its end or a byte order mark.
+    """Decode a line, without a carriage return at its end and a byte order mark.
 
     Args:
-        line: without its line feed.
-        number: of the line, from 1.
-        where: what to call the file.
+        line: bytes of the line without its line feed.
+        number: number of the line, from 1.
+        where: name of the file in errors.
 
     Raises:
-        DataError: naming the line, for bytes that are not UTF-8, NUL bytes and UTF-16.
+        DataError: when the line is not UTF-8 or holds a NUL byte, with its number.
     """
     if number == 1:
         for mark, name in _OTHER_ENCODINGS.items():
@@ -188,6 +191,7 @@ def decode_line(line: bytes, number: int, where: str) -> str:
                     remedy=f"Convert the file to UTF-8, for example: iconv -f {name} -t UTF-8",
                 )
         line = line.removeprefix(codecs.BOM_UTF8)
+    # Only one carriage return is part of a line end.
     line = line.removesuffix(b"\r")
     if b"\x00" in line:
         raise DataError(

@@ -1,7 +1,7 @@
-"""Errors that the user can correct: what is wrong, where, and what to do next.
+"""Errors that a user can correct, with the problem, its place and a remedy.
 
-Every mistake of a user ends in a `UserError`; the command line prints it as one paragraph, without
-a traceback, and exits with its `exit_status`. A broken invariant of ours is an `assert`.
+Every mistake of a user raises a `UserError`; the command line prints it as one paragraph without a
+traceback and exits with its `exit_status`. A broken invariant of Heedful is an `assert`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ class UserError(Exception):
     """A request that cannot be carried out.
 
     Args:
-        what: what is wrong, a sentence without a final full stop.
-        where: the file, line, key or value at fault.
-        remedy: what to do next, a sentence without a final full stop.
+        what: description of the problem, a sentence without a final full stop.
+        where: file, line, key or value of the problem.
+        remedy: advice to the user, a sentence without a final full stop.
     """
 
-    exit_status = 2
+    exit_status = 2  # as of shells and argparse for wrong usage
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(what)
+        # Kept apart, so that other surfaces than a terminal can arrange them.
         self.what = what
         self.where = where
         self.remedy = remedy
@@ -56,16 +57,17 @@ class RunError(UserError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str | None:
-    """A "Did you mean" remedy for a mistyped name, or the list of names when nothing is close.
+    """Return a "Did you mean" remedy for a mistyped name, or a list of names if none is similar.
 
     Args:
-        name: the mistyped name.
+        name: mistyped name.
         known: existing names.
 
     Returns:
-        A sentence without a final full stop, or None when there are no names at all.
+        A sentence without a final full stop, or None without any names.
     """
     names = sorted(set(known))
+    # 0.6 is the default of difflib: "widht" finds "width", unrelated names find nothing.
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {close[0]!r}?"

@@ -1,4 +1,4 @@
-"""Progress and metrics of long work as plain data, and the sinks that receive them.
+"""Events of long work as plain data, and the sinks that receive them.
 
 Code emits `Progress`, `Metric`, `Note` and `Warning` values through `Events`. Sinks show them on a
 terminal, append them to `metrics.jsonl` or pass them to TensorBoard.
@@ -28,12 +28,12 @@ Value = float | int | str
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of some work.
+    """The progress of some work.
 
     Args:
-        done: units finished.
-        total: all units, or None when unknown.
-        label: name of the work; one bar per label.
+        done: number of finished units.
+        total: number of all units; None if unknown.
+        label: name of the work, which has one bar.
         fields: figures to show beside the bar, in order.
     """
 
@@ -48,7 +48,7 @@ class Metric:
     """Figures of one step of a run.
 
     Args:
-        step: updates made so far.
+        step: number of updates so far.
         values: figures by name.
         kind: `train`, `validation`, `nonfinite` or `summary`.
     """
@@ -60,12 +60,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sample:
-    """A text that a model writes for a validation example.
+    """The output of a model for a validation example.
 
     Args:
-        source: the text it reads.
-        reference: a person's translation.
-        text: its own.
+        source: source text.
+        reference: reference translation.
+        text: translation of the model.
     """
 
     source: str
@@ -75,11 +75,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Samples:
-    """Texts of a model after so many updates, always for the same examples.
+    """Outputs of a model at a step, always for the same examples.
 
     Args:
-        step: updates made so far.
-        items: one of each example.
+        step: number of updates so far.
+        items: output for each example.
     """
 
     step: int
@@ -114,10 +114,10 @@ class Sink(Protocol):
 
 
 class Events:
-    """Sends every event to every sink.
+    """A source of events, which sends every event to every sink.
 
     Args:
-        sinks: receivers; without any, events are dropped.
+        sinks: receivers of events; without any, events are dropped.
     """
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
@@ -149,6 +149,7 @@ class Events:
         """Emit a `Warning`."""
         self.emit(Warning(text))
 
+    # A copy: the caller's `Events` keeps its own sinks.
     def also(self, *sinks: Sink) -> Events:
         """Return a copy with more sinks."""
         return Events((*self.sinks, *sinks))
@@ -173,21 +174,21 @@ class Recorder:
         """Nothing to finish."""
 
     def texts(self, kind: type[Note] | type[Warning]) -> list[str]:
-        """The sentences of all notes or all warnings."""
+        """Texts of all notes or of all warnings."""
         return [event.text for event in self.events if isinstance(event, kind)]
 
     def metrics(self, kind: str = "train") -> list[Metric]:
-        """The metrics of one kind."""
+        """Metrics of one kind."""
         return [e for e in self.events if isinstance(e, Metric) and e.kind == kind]
 
 
 class MetricsFile:
-    """Appends metrics and samples to a file, one JSON object a line.
+    """A sink that appends metrics and samples to a file, one JSON object a line.
 
     Args:
-        path: the file; created when missing.
-        after: keep only lines up to this step, so that a resumed run's file reads like that of a
-            run that was never stopped. None keeps nothing.
+        path: path of the file, created if it does not exist.
+        after: last step of the lines to keep, so that the file of a resumed run equals that of an
+            uninterrupted one; None keeps no line.
 
     Raises:
         RunError: when the file cannot be written.
@@ -197,6 +198,7 @@ class MetricsFile:
         self.path = path
         try:
             lines = [] if after is None else _lines_until(path, after)
+            # Replaced atomically: a process killed here must not lose the metrics so far.
             partial = path.with_name(path.name + ".partial")
             partial.write_text("".join(lines), encoding="utf-8")
             os.replace(partial, path)
@@ -211,13 +213,14 @@ class MetricsFile:
             record = {"step": event.step, "event": "samples"}
             record["samples"] = [asdict(item) for item in event.items]
         elif isinstance(event, Metric):
+            # Lines of training, the most frequent ones, have no field for their kind.
             kind = {} if event.kind == "train" else {"event": event.kind}
             record = {"step": event.step} | kind | {k: _json(v) for k, v in event.values.items()}
         else:
             return
         try:
             self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-            self._file.flush()
+            self._file.flush()  # readers such as the studio follow the file
         except OSError as error:
             raise _cannot_write(self.path, error) from error
 
@@ -227,11 +230,11 @@ class MetricsFile:
 
 
 class Terminal:
-    """Shows events: progress bars on a terminal, few plain lines elsewhere.
+    """A sink that shows events: as progress bars on a terminal, as few plain lines elsewhere.
 
     Args:
-        stream: where to write; standard error if unset.
-        clock: seconds, for tests.
+        stream: output stream; standard error if None.
+        clock: function that returns seconds, for tests.
     """
 
     def __init__(
@@ -257,18 +260,18 @@ class Terminal:
 
 
 class TensorBoard:
-    """Passes metrics to TensorBoard.
+    """A sink that passes metrics to TensorBoard.
 
     Args:
-        directory: the log directory.
-        after: the step of the checkpoint a run is resumed from; later events are purged.
+        directory: log directory.
+        after: step of the checkpoint from which a run resumes; later events are purged.
 
     Raises:
         ConfigError: when the `tensorboard` package is missing.
     """
 
     def __init__(self, directory: Path, after: int | None = None) -> None:
-        self.check()
+        self.check()  # PyTorch's own error does not say how to install the package
         from torch.utils.tensorboard import SummaryWriter
 
         purge = None if after is None else after + 1
@@ -304,7 +307,7 @@ class TensorBoard:
 
 
 class _PlainLines:
-    """Prints at most about twenty lines for each label."""
+    """Plain progress lines, about twenty at most for each label."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self.stream = stream
@@ -316,25 +319,27 @@ class _PlainLines:
         started, first = self.started.setdefault(event.label, (self.clock(), event.done))
         if event.done < self.next_at.get(event.label, 0):
             return
+        # Without a total the intervals double, so that long work prints few lines, too.
         stride = max(1, event.total // 20) if event.total else max(1, event.done)
         self.next_at[event.label] = event.done + stride
         if event.total is not None and event.done >= event.total:
             # Work with this label may start again.
             del self.next_at[event.label], self.started[event.label]
-        of = f"/{event.total}" if event.total else ""
+        total = f"/{event.total}" if event.total else ""
         left = ""
+        # A resumed run starts at `first`: its earlier units say nothing about the speed now.
         if event.total and event.done > first:
             seconds = (self.clock() - started) * (event.total - event.done) / (event.done - first)
             left = f", {_duration(seconds)} left"
         figures = "".join(f", {_figure(k, v)}" for k, v in event.fields.items())
-        self.say(f"{event.label} {event.done}{of}{figures}{left}")
+        self.say(f"{event.label} {event.done}{total}{figures}{left}")
 
     def say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
 
 
 class _Bars:
-    """Draws live progress bars, one per label."""
+    """Live progress bars, one for each label."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -354,6 +359,7 @@ class _Bars:
 
     def say(self, text: str) -> None:
         console = self._start().console
+        # Without markup: a name in brackets could vanish as a tag.
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -364,6 +370,7 @@ class _Bars:
 
     def _start(self) -> RichProgress:
         if self.live is None:
+            # Loaded with the first bar: rich is of no use where output is no terminal.
             from rich import progress
             from rich.console import Console
 
@@ -381,7 +388,7 @@ class _Bars:
 
 
 def _lines_until(path: Path, step: int) -> list[str]:
-    """Complete lines of a metrics file up to `step`."""
+    """Return the complete lines of a metrics file up to a step, without the summary."""
     if not path.exists():
         return []
     lines = []
@@ -389,13 +396,14 @@ def _lines_until(path: Path, step: int) -> list[str]:
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # a line that a killed process left unfinished
+            continue  # an unfinished line of a killed process
         if line.endswith("\n") and record["step"] <= step and record.get("event") != "summary":
             lines.append(line)
     return lines
 
 
 def _json(value: Value) -> Value:
+    # JSON has no infinity and no NaN; as text they can still be read.
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

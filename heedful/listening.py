@@ -1,4 +1,4 @@
-"""Sockets of this machine's servers, and which addresses and host names are theirs."""
+"""Sockets of this machine's servers, and checks of addresses and host names."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from heedful.errors import UserError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket that listens.
+    """Open a listening socket.
 
     Args:
-        host: a name or address of this machine.
-        port: 0 takes a free one.
+        host: name or address of this machine.
+        port: port number; 0 for any free one.
 
     Raises:
-        UserError: when the port is taken, or the address is not this machine's.
+        UserError: when the port is in use, or the address is not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP: only then does asyncio send small answers at once (TCP_NODELAY), where
     # otherwise each waits 40 ms for the acknowledgement of the one before.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
+        # A restarted server need not wait for the connections of the one before to time out.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(128)
@@ -41,22 +42,25 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket, host: str | None = None) -> str:
-    """Return the address to open in a browser.
+    """Return the URL of a server for a browser.
 
     Args:
-        listening: from `listen`.
-        host: an address of this machine; that of the socket if None.
+        listening: socket from `listen`.
+        host: address of this machine; that of the socket if None.
     """
     own, port = listening.getsockname()[:2]
+    # A browser cannot open the addresses that mean all interfaces.
     host = host or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(own, own)
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def outside_address() -> str | None:
-    """Return the address under which other machines reach this one; None without a network."""
+    """Return the address of this machine in its network; None without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of the documentation's block: nothing is sent
+            # Connecting a datagram socket only chooses a route; nothing is sent to this address
+            # of the block for documentation.
+            probe.connect(("192.0.2.1", 9))
         except OSError:
             return None
         host: str = probe.getsockname()[0]
@@ -64,7 +68,7 @@ def outside_address() -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address to listen on."""
+    """Return True if only this machine can reach an address to listen on."""
     if host == "localhost":
         return True
     try:
@@ -74,12 +78,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_host(header: str, host: str) -> bool:
-    """Return whether the `Host` of a request is this server, not a name that points here.
+    """Return True if the `Host` header of a request names this server (no DNS rebinding).
 
     Args:
-        header: the value of the header.
-        host: the address that the server listens on. Its name counts, and so do localhost and
-            numeric addresses: those of this machine, or any where others can reach it.
+        header: value of the header.
+        host: address on which the server listens. It is accepted, as are localhost and numeric
+            loopback addresses; any numeric address if other machines can reach the server.
     """
     try:
         name = urlsplit(f"//{header}").hostname
@@ -89,7 +93,7 @@ def is_own_host(header: str, host: str) -> bool:
         return False
     if name in ("localhost", host):
         return True
-    try:  # a rebound name is a name: a numeric address is where the browser really went
+    try:  # rebinding needs a name: at a numeric address the browser has really gone there
         address = ipaddress.ip_address(name)
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""Memory: how much is available, whether it ran out, and returning free pages to the system.
+"""Memory: available bytes, recognition of out-of-memory errors, and return of free pages.
 
 Nothing here is done at import, and torch is loaded only to query a device.
 """
@@ -25,55 +25,58 @@ except ImportError:  # Windows
     resource = None
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's `mallopt`."""
+"""Numbers of two parameters of glibc's `mallopt`."""
 
-_KEPT_BYTES = 256 << 20
+_KEPT_BYTES = 256 << 20  # of free memory at the end of the heap
 _LARGEST_REUSED = 32 << 20
-"""The maximum of glibc on 64 bits."""
+"""Size up to which blocks come from the heap: the maximum of glibc on 64 bits."""
 
 _NO_LIMIT = 1 << 60
-"""Version 1 of control groups has limits as high as this where there is none."""
+"""Limits from this size on mean no limit in version 1 of control groups."""
 
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-"""Messages of PyTorch's processor allocator, its extensions and C++."""
+"""Parts of out-of-memory messages of PyTorch's processor allocator, its extensions and C++."""
 
 
 def available_bytes(device: torch.device | None = None, root: Path = Path("/")) -> int:
-    """Memory that this process can still take without swapping or being killed.
+    """Memory in bytes that this process can still allocate without swapping or being killed.
 
     On a processor that is the minimum of the system's available memory and of what the process's
     control groups and its limit on address space leave.
 
     Args:
-        device: the device; a processor if unset.
-        root: folder that holds `proc` and `sys`, for tests.
+        device: device of the memory; a processor if None.
+        root: folder with `proc` and `sys`, for tests.
     """
     if device is not None and device.type == "cuda":
         import torch
 
+        # PyTorch keeps freed blocks, which are free for its own tensors only.
         free, _ = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free) + kept
     import psutil
 
-    limits = [psutil.virtual_memory().available, *_left_by_groups(root)]
+    limits = [psutil.virtual_memory().available, *_free_in_groups(root)]
     if resource is not None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        # This limit counts addresses (`vms`), not resident pages.
         if limit != resource.RLIM_INFINITY:
             limits.append(limit - _process(os.getpid()).memory_info().vms)
     return max(0, int(min(limits)))
 
 
 def resident_bytes() -> int:
-    """The resident size of this process."""
+    """Resident size of this process in bytes."""
     return int(_process(os.getpid()).memory_info().rss)
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident size of this process so far."""
+    """Largest resident size of this process so far, in bytes."""
     if resource is None:
         return int(_process(os.getpid()).memory_info().peak_wset)
     peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    # macOS reports bytes, Linux KiB.
     return peak if sys.platform == "darwin" else peak * 1024
 
 
@@ -91,7 +94,7 @@ def ran_out(error: BaseException) -> bool:
 
 def release() -> None:
     """Return free memory to the devices and to the system."""
-    gc.collect()
+    gc.collect()  # tensors in reference cycles, such as those of a traceback, are still held
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -99,17 +102,17 @@ def release() -> None:
 
 
 def trim() -> None:
-    """Return free pages of the heap to the system, if its C library can."""
+    """Return free pages of the heap to the system, if the C library can."""
     malloc_trim = _c_function("malloc_trim")
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def reuse_freed() -> None:
-    """Keep freed pages in this process for the next allocation, if its C library can.
+    """Keep freed pages in this process for the next allocation, if the C library can.
 
-    A step of decoding takes and frees the same megabytes again and again. Pages that went back to
-    the system return one page fault at a time, which took a tenth of a small model's time.
+    Decoding allocates and frees the same megabytes in every step. Pages that were returned to the
+    system come back by page faults, which took a tenth of a small model's time.
     """
     mallopt = _c_function("mallopt")
     if mallopt is not None:
@@ -118,9 +121,9 @@ def reuse_freed() -> None:
 
 
 def ask_for_huge_pages() -> None:
-    """Let PyTorch allocate large tensors in huge pages, where Linux grants them on request.
+    """Let PyTorch allocate large tensors in huge pages where Linux grants them on request.
 
-    The operands of a matrix product span thousands of pages of 4 KiB, more than a processor's
+    The operands of a matmul span thousands of pages of 4 KiB, more than a processor's
     translation cache (TLB) holds. PyTorch reads the variable with its first tensor; a value that
     the user set stays.
     """
@@ -128,19 +131,19 @@ def ask_for_huge_pages() -> None:
 
 
 class Trimmer:
-    """Bounds the fragmentation of a long run's heap.
+    """A bound on the fragmentation of a long run's heap.
 
-    Batches of ever new shapes leave free pieces that later tensors do not fit, so that a process
-    grows long after its largest batch. Returning them costs the page faults of one step, so this
-    happens only after memory has grown by `growth` over the peak of the first steps on a clean
-    heap, and never twice within `rest` steps.
+    Batches of ever new shapes leave free blocks into which later tensors do not fit, so that a
+    process grows long after its largest batch. Returning the blocks costs the page faults of one
+    step, so the heap is trimmed only after memory has grown by `growth` over the peak of the first
+    steps on a clean heap, and never twice within `rest` steps.
 
     Args:
-        growth: share of that peak.
-        rest: minimum number of steps between two trims.
+        growth: share of the peak.
+        rest: smallest number of steps between two trims.
         settle: number of steps after a trim that count as those of a clean heap.
-        resident: the resident size, for tests.
-        give_back: the trim, for tests.
+        resident: function that returns the resident size, for tests.
+        give_back: function that trims the heap, for tests.
     """
 
     def __init__(
@@ -173,14 +176,14 @@ class Trimmer:
 
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> psutil.Process:
-    """This process, anew after a fork."""
+    """Return this process; the argument renews the cache after a fork."""
     import psutil
 
     return psutil.Process(pid)
 
 
-def _left_by_groups(root: Path) -> list[int]:
-    """Bytes left by each limited control group above this process, in version 1 or 2."""
+def _free_in_groups(root: Path) -> list[int]:
+    """Return the free bytes of each limited control group above this process, version 1 or 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -188,6 +191,7 @@ def _left_by_groups(root: Path) -> list[int]:
     left = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
+        # Version 2 has one line without controllers, version 1 a line for each set of them.
         if not controllers:
             base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
@@ -200,14 +204,14 @@ def _left_by_groups(root: Path) -> list[int]:
         for place in (folder, *folder.parents):
             if not place.is_relative_to(base):
                 break
-            rest = _left_by_group(place, *names)
+            rest = _free_in_group(place, *names)
             if rest is not None:
                 left.append(rest)
     return left
 
 
-def _left_by_group(group: Path, limit_name: str, used_name: str) -> int | None:
-    """Bytes left by a control group; None if it has no limit."""
+def _free_in_group(group: Path, limit_name: str, used_name: str) -> int | None:
+    """Return the free bytes of a control group; None if it has no limit."""
     try:
         limit = (group / limit_name).read_text(encoding="ascii").strip()
         used = int((group / used_name).read_text(encoding="ascii"))

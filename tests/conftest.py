@@ -21,6 +21,7 @@ from heedful.models.checkpoint import save_model
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import EncoderSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
 from heedful.text.tokenizer import TextTokenizer
@@ -203,7 +204,7 @@ def build() -> Callable[..., Translator]:
         torch.manual_seed(0)
         sizes = {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
         shape = TranslatorShape(**{**sizes, "feedforward": 72, "max_length": 30, **changes})
-        model = Translator(shape.expand(50, 50)).eval()
+        model = Translator(translator_spec(shape, 50, 50)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))

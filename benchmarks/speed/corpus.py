@@ -107,6 +107,7 @@ class Batches:
 def first_batches(preset: str, settings: dict[str, Any], run: Path, number: int) -> Batches:
     """So many batches that a run with these settings begins with, of as many epochs as it takes."""
     from heedful.events import Events
+    from heedful.models.shape_to_spec import translator_spec
     from heedful.train.run_config import resolve_settings
     from heedful.train.tasks import prepare_task
 
@@ -123,7 +124,7 @@ def first_batches(preset: str, settings: dict[str, Any], run: Path, number: int)
         batches.append([_ids(*side) for side in sides])
         positions.append(batch.target_output.numel())
     sizes = task.tokenizers.source.size, task.tokenizers.target.size
-    return Batches(batches, resolved.model.expand(*sizes), task.tokenizers, positions)
+    return Batches(batches, translator_spec(resolved.model, *sizes), task.tokenizers, positions)
 
 
 def _in_order(source: Any) -> Iterator[Any]:

@@ -33,7 +33,7 @@ from heedful.engines.training.residual_norm import ResidualNorm, cheap_dropout, 
 from heedful.nn.attention.attend import attend, make_request
 from heedful.nn.attention.masks import Causal
 from heedful.nn.positions import Positions
-from heedful.search.step_model import best_candidates, log_totals
+from heedful.search.step_model import best_candidates, row_logsumexp
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
 PRECISIONS = {
@@ -191,12 +191,12 @@ def _of_decoding(hypotheses: int) -> Iterator[Work]:
     logits = torch.randn(hypotheses, PIECES)
     sentences, beam = max(1, hypotheses // 5), min(5, hypotheses)
     totals = torch.zeros(sentences, beam, dtype=torch.float64)
-    yield Work(f"totals, {hypotheses} x {PIECES}", lambda: log_totals(logits))
+    yield Work(f"totals, {hypotheses} x {PIECES}", lambda: row_logsumexp(logits))
     scores = logits.view(sentences, beam, PIECES)
-    excess = log_totals(scores)
+    logsumexp = row_logsumexp(scores)
     yield Work(
         f"best tokens, {sentences} x {beam} x {PIECES}",
-        lambda: best_candidates(scores, excess, totals, 2 * beam),
+        lambda: best_candidates(scores, logsumexp, totals, 2 * beam),
     )
 
 

@@ -47,6 +47,7 @@ def small_model(folder: Path) -> Path:
 
     from heedful.models.build import build_model
     from heedful.models.checkpoint import save_model
+    from heedful.models.shape_to_spec import translator_spec
     from heedful.text.tokenizer_training import train_pair
     from heedful.train.run_config import resolve_settings
 
@@ -57,7 +58,7 @@ def small_model(folder: Path) -> Path:
     texts = [SENTENCE.strip(), *(" ".join(words[i : i + 8]) for i in range(0, len(words), 8))]
     pair = train_pair(settings.tokenizer, texts, texts)
     torch.manual_seed(1)
-    spec = settings.model.expand(pair.source.size, pair.target.size)
+    spec = translator_spec(settings.model, pair.source.size, pair.target.size)
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     save_model(build_model(spec), pair, folder)

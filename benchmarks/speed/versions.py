@@ -169,6 +169,8 @@ def rows_of(arguments: argparse.Namespace) -> list[Row]:
     contest, rows = Contest(arguments), []
 
     def row(work: str, unit: str, make: Callable[[], dict[str, Turn]]) -> None:
+        if arguments.only and not any(words in work for words in arguments.only):
+            return
         with ExitStack() as contest.stack:
             figures = alternate(make(), arguments.rounds, lambda text: say(f"{work}: {text}"))
         this, other = figures["this"], figures["other"]
@@ -194,6 +196,7 @@ def main() -> None:
     parser = new_parser(__doc__, data=True)
     parser.add_argument("--other", type=Path, required=True, help="checkout with a .venv")
     parser.add_argument("--sizes", nargs="*", default=["base", "tiny"], choices=PRESETS)
+    parser.add_argument("--only", nargs="*", help="parts of the names of rows; all rows if unset")
     arguments = parse(parser)
     revision = subprocess.run(
         ["git", "-C", str(arguments.other), "rev-parse", "--short", "HEAD"],

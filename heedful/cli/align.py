@@ -34,28 +34,35 @@ def align(
     *,
     reverse: Annotated[
         Path | None,
-        Parameter(help="Translator of the opposite direction; the links of both are combined."),
+        Parameter(
+            help="Translator of the opposite direction, whose links are combined with those of "
+            "MODEL."
+        ),
     ] = None,
     symmetrize: Annotated[
-        Symmetry, Parameter(help="Method to combine the links of both directions.")
+        Symmetry, Parameter(help="Method to combine the links of both directions (Koehn 2003).")
     ] = "grow-diag-final",
     gold: Annotated[
         Path | None,
-        Parameter(help="Manual links, as lines 0-0 1?2; reports the alignment error rate."),
+        Parameter(
+            help="File of manual links, such as 0-0 1?2, to measure the alignment error rate (? "
+            "marks possible links)."
+        ),
     ] = None,
     output_file: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="File for the links.")
+        Path | None,
+        Parameter(name=("--output", "-o"), help="File for the links; standard output if unset."),
     ] = None,
     corpus: Corpus = CORPUS,
     output: Output = PLAIN,
 ) -> None:
     """Word-align sentence pairs.
 
-    Each pair gives one line in Pharaoh's format: 0-0 1-2 links the first word of the source with
-    the first of the target, the second with the third. Spaces separate words. The layer and heads
-    that align best are chosen on the first 500 pairs, by how well their links predict words, or by
-    agreement with --reverse; gold links only measure the result. Without --target, the model's own
-    translations are aligned.
+    Each pair gives one line in Pharaoh format: 0-0 1-2 links the first source word to the first
+    target word, and the second to the third. Spaces separate words. The layer and heads that align
+    best are chosen on the first 500 pairs, by the information that their links give about target
+    words, or by agreement with --reverse; gold links are used for measuring only. Without --target,
+    the model's own translations are aligned.
 
     For example:
 
@@ -76,7 +83,7 @@ def align(
         events.note("Reading the pairs of texts")
         readings = read_all(subject, sources, targets)
         other = None if reverse is None else _reversed(corpus.load(reverse), readings)
-        events.note("Looking for the heads that align")
+        events.note("Choosing the heads that align best")
         alignments = align_words(subject, readings, reverse=other, method=symmetrize)
     error = None if gold is None else _error_rate(alignments, gold, corpus.limit)
     with output_to(output_file) as stream:

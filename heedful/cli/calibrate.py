@@ -1,4 +1,4 @@
-"""`heedful calibrate`: make the confidence of a translator mean what it says."""
+"""`heedful calibrate`: fit the confidence of a translator to its measured quality."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def calibrate(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="Text that the model has not seen, one item a line.")],
-    reference: Annotated[Path, Parameter(help="Its translations, line by line.")],
+    source: Annotated[
+        Path,
+        Parameter(help="File of source text that the model was not trained on, one item a line."),
+    ],
+    reference: Annotated[Path, Parameter(help="File of reference translations, line by line.")],
     output_file: Annotated[
         Path | None,
         Parameter(
@@ -48,20 +51,21 @@ def calibrate(
     chart: Annotated[
         Path | None,
         Parameter(
-            help="Draw the reliability diagram to this .html, .png, .svg or .json file; needs the "
-            "extra studio."
+            help="File for a reliability diagram: .html, .png, .svg or .json; needs "
+            "heedful[studio]."
         ),
     ] = None,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
-    """Learn how good a model's translations are by how sure it is of them.
+    """Fit a confidence estimate to a model's translations.
 
-    The text is translated and scored against the reference; sentence chrF is fitted to the mean and
-    lowest log-probability and the lengths. `heedful translate --check --json` then gives each
-    translation a confidence: the chrF it is likely to get. A fit to every other line is measured
-    on the lines between; what is stored is fitted to all.
+    The text is translated and scored against the reference. A regression then predicts sentence
+    chrF from the mean and lowest token log-probability and the lengths, and
+    `heedful translate --check --json` reports that prediction as the confidence of each
+    translation. Its reliability is measured on half of the lines with a fit to the other half; the
+    stored estimate is fitted to all lines.
 
     For example:
 
@@ -81,7 +85,7 @@ def calibrate(
 
     if len(sources) < 2 * FEWEST_PAIRS:
         raise DataError(
-            f"{len(sources)} lines are too few to calibrate with",
+            f"{len(sources)} lines are too few for a calibration",
             where=str(source),
             remedy=f"Give at least {2 * FEWEST_PAIRS}, better thousands",
         )

@@ -1,4 +1,4 @@
-"""The checks that flags ask for: translations are checked, tried again, marked, or refused."""
+"""Checks of translations: reports, second tries, marks and errors, as the flags ask for."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _LINES_NAMED = 50
 
 
 class CheckedTranslations:
-    """Translations as they are checked, tried again, and written.
+    """Checker of translations, which replaces or marks those in doubt.
 
     Args:
-        flags: that say so.
+        flags: flags of checking.
         model: directory of the translator.
         pipeline: the translator.
-        settings: of the search.
-        glossary, protect: of the translations.
+        settings: settings of the search.
+        glossary, protect: terms and kinds of text that translations keep.
 
     Attributes:
-        doubted: numbers of lines that are in doubt.
-        replaced: translations that the second try replaced.
+        doubted: numbers of the lines whose translation is in doubt.
+        replaced: number of translations that the second try replaced.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class CheckedTranslations:
     def settle(
         self, texts: Sequence[str], translations: list[Translation], first_line: int, warn: Warn
     ) -> tuple[list[Translation], list[TranslationReport]]:
-        """Check translations, and return those to write and the reports on them.
+        """Check translations; return those to write, and a report on each.
 
         Args:
-            texts: that were translated.
-            translations: of each.
-            first_line: number of the first.
-            warn: receives warnings.
+            texts: translated lines.
+            translations: a translation of each.
+            first_line: number of the first line.
+            warn: receiver of warnings.
         """
         reports = self.checker.reports(texts, translations, warn=warn)
         if self.flags.second_try:
@@ -95,7 +95,7 @@ class CheckedTranslations:
         return written, reports
 
     def finish(self, lines: int) -> None:
-        """Fail if translations are in doubt and that is what was asked for.
+        """Fail if translations are in doubt and --on-doubt is fail.
 
         Raises:
             RunError: naming their lines.
@@ -107,7 +107,7 @@ class CheckedTranslations:
         raise RunError(
             f"{len(self.doubted):,} of {lines:,} translations are in doubt: line {named}{more}",
             where="--on-doubt fail",
-            remedy="All translations were written; --check says what is wrong with which",
+            remedy="All translations were written; --check names the failed checks of each",
         )
 
     def _in_doubt(self, text: str, translation: Translation) -> Translation:
@@ -121,20 +121,20 @@ class CheckedTranslations:
 
 
 def _verify(flags: CheckFlags) -> None:
-    """Refuse a mark that would end the line.
+    """Refuse a mark with a line break or a tab, which would break the format of the output.
 
     Raises:
         UserError: naming the flag.
     """
     if len(flags.mark.splitlines()) != 1 or "\t" in flags.mark:
-        raise UserError("A mark is a few characters of one line, without tabs", where="--mark")
+        raise UserError("A mark must be one line without tabs", where="--mark")
 
 
 def _checker(flags: CheckFlags, model: Path, pipeline: TranslationPipeline) -> Checker:
-    """Return the checker that is asked for.
+    """Return the checker that the flags ask for.
 
     Args:
-        flags: that say so.
+        flags: flags of checking.
         model: directory of the translator.
         pipeline: the translator.
 
@@ -156,11 +156,11 @@ def _checker(flags: CheckFlags, model: Path, pipeline: TranslationPipeline) -> C
 
 
 def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
-    """Return the languages of a translator: those named, or those that its name or card says.
+    """Return the language codes of a translator: those given, or those of its name or card.
 
     Args:
-        model: its directory.
-        words: such as en-de or pt_BR-zh.
+        model: directory of the translator.
+        words: two codes, such as en-de or pt_BR-zh; None for those of the model.
 
     Raises:
         UserError: when they are not written so.

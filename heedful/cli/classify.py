@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 
 IMAGE_CHUNK = 64
-"""Images that are in memory at a time."""
+"""Maximum number of images in memory."""
 
 NamedImage = tuple[str, "Picture | None"]
-"""The name of an image, and the image; None for an empty line, which names none."""
+"""The name of an image and the image itself, or None for an empty line."""
 
 
 def classify(
@@ -43,14 +43,14 @@ def classify(
         str,
         Parameter(
             allow_leading_hyphen=True,
-            help="One text; or images: PNG and JPEG files, folders of them, IDX files. Without "
-            "any, the lines of the input are read.",
+            help="Text to label, or images: PNG and JPEG files, folders of them, or IDX files. If "
+            "none, the lines of --input are read.",
         ),
     ],
     top: Annotated[
         int | None,
         Parameter(
-            help="Number of labels per item; if unset, the most probable one, or all with --json."
+            help="Number of most probable labels for each item; 1 if unset, or all with --json."
         ),
     ] = None,
     items: Items = DEFAULT_ITEMS,
@@ -58,12 +58,12 @@ def classify(
 ) -> None:
     """Label texts, pairs of texts, or images.
 
-    A line is a text, or two with a tab between them. Each line gives one line: the most probable
-    label, a tab, its probability. With --json, `labels` lists all of them, the most probable first,
-    each as `label` and `probability`. An empty line gives none.
+    An input line is a text, or two texts with a tab between them. Its output line is the most
+    probable label, a tab and its probability. With --json, `labels` lists all labels from the most
+    to the least probable, each with `label` and `probability`. An empty line gets no label.
 
-    For a model of images a line of the input is the name of an image file, and each output line
-    begins with it: as a first column, or with --json as `image`.
+    For a model of images, an input line is the name of an image file, and the output line begins
+    with that name: as the first column, or as `image` with --json.
 
     For example:
 
@@ -121,14 +121,14 @@ def _fields(labels: list[Label], *, top: int | None) -> dict[str, Any]:
 def _classify_images(
     model: Path, what: Sequence[str], items: Items, output: Output, top: int | None
 ) -> None:
-    """Label images: one line of output for each.
+    """Label images, and write one output line for each.
 
     Args:
         model: the model's directory.
         what: image files, folders and IDX files, instead of lines of the input.
         items: the flags for input, output, device and batches.
         output: the common flags.
-        top: labels of each.
+        top: number of labels of each image.
     """
     if what and items.input is not None:
         raise UserError("Give images or --input, not both", where="heedful classify")
@@ -157,7 +157,7 @@ def _classify_images(
 
 
 def _named_images(what: Sequence[str]) -> Iterator[NamedImage]:
-    """Every image of files and folders."""
+    """Yield every image of files and folders."""
     from heedful.data.image_files import image_files, is_idx, read_images
 
     for word in what:
@@ -172,7 +172,7 @@ def _named_images(what: Sequence[str]) -> Iterator[NamedImage]:
 
 
 def _listed_images(source: Path | None) -> Iterator[NamedImage]:
-    """The images whose names are lines of a file or of standard input."""
+    """Yield the images whose names are lines of a file or of standard input."""
     for lines in chunks(source, IMAGE_CHUNK):
         for line in lines:
             yield line, Path(line) if line.strip() else None

@@ -26,27 +26,36 @@ _GROUP = Group("Comparison", sort_key=1)
 
 Out = Annotated[
     Path,
-    Parameter(group=_GROUP, help="Folder of the comparison and its runs, created if missing."),
+    Parameter(group=_GROUP, help="Folder for the comparison and its runs, created if missing."),
 ]
 Seeds = Annotated[
     int | None,
-    Parameter(group=_GROUP, help="Runs of each configuration, with seeds from --seed on. [3]"),
+    Parameter(
+        group=_GROUP,
+        help="Number of runs of each configuration, with seeds from --seed on. [default: 3]",
+    ),
 ]
 MaxFlops = Annotated[
     float | None,
     Parameter(
         group=_GROUP,
-        help="Budget of each run in floating-point operations by the cost model, such as 1e15, "
-        "instead of --max-steps or --max-minutes.",
+        help="Budget of each run in floating-point operations as estimated by the cost model, "
+        "such as 1e15; instead of --max-steps or --max-minutes.",
     ),
 ]
-Files = Annotated[
+_FILES: Any = {"group": _GROUP, "consume_multiple": True, "negative": ()}
+TrainFiles = Annotated[
     list[str] | None,
     Parameter(
-        group=_GROUP,
-        consume_multiple=True,
-        negative=(),
-        help="Files as for `heedful train`; they replace those of all configurations.",
+        help="Training files as for `heedful train`, instead of those in the configurations.",
+        **_FILES,
+    ),
+]
+ValidFiles = Annotated[
+    list[str] | None,
+    Parameter(
+        help="Validation files as for `heedful train`, instead of those in the configurations.",
+        **_FILES,
     ),
 ]
 
@@ -56,25 +65,26 @@ def compare(
         str,
         Parameter(
             group=_GROUP,
-            help="TOML files as for `heedful train`, or presets; none to go on with a comparison.",
+            help="Configurations to compare: TOML files as for `heedful train`, or presets; none "
+            "to continue a comparison.",
         ),
     ],
     out: Out,
     seeds: Seeds = None,
     max_flops: MaxFlops = None,
-    train: Files = None,
-    valid: Files = None,
+    train: TrainFiles = None,
+    valid: ValidFiles = None,
     settings: SettingsFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
-    """Train several configurations on the same data with the same budget, and compare them.
+    """Train several configurations on the same data and budget, and compare them.
 
-    Each is trained with several seeds. OUT/table.md and OUT/table.json hold the final scores with
-    their intervals and the cost of each: seconds, tokens a second, operations, parameters, memory;
-    OUT/page.html holds curves, too, and needs no network. Each run in OUT/runs is an ordinary run
-    directory, which `heedful studio` opens. Ctrl-C saves and stops; `heedful compare --out OUT`
-    goes on, and does nothing twice. Every setting is a flag as for `heedful train`, which replaces
-    that of all configurations.
+    Each configuration is trained with several seeds. OUT/table.md and OUT/table.json list final
+    scores with confidence intervals, seconds, tokens per second, operations, parameters and memory;
+    OUT/page.html also shows learning curves, and works offline. Each run in OUT/runs is an ordinary
+    run directory, which `heedful studio` opens. Ctrl-C saves and stops; `heedful compare --out OUT`
+    continues without repeating finished runs. Every setting of `heedful train` is a flag here, too,
+    and overrides that setting of all configurations.
 
     For example:
 
@@ -88,7 +98,7 @@ def compare(
     report = Report("compare", output, {**flags, "overrides": values})
     if not configs and (values or seeds is not None or max_flops is not None):
         raise ConfigError(
-            "Without configurations a comparison goes on as it was planned",
+            "A comparison that is continued keeps its configurations and settings",
             where="heedful compare",
             remedy="Name the configurations, or leave out all flags but --out",
         )
@@ -99,26 +109,32 @@ def compare(
 
 def sweep(
     config: Annotated[
-        str, Parameter(group=_GROUP, help="TOML file as for `heedful train`, or a preset.")
+        str,
+        Parameter(
+            group=_GROUP,
+            help="Configuration to vary: a TOML file as for `heedful train`, or a preset.",
+        ),
     ],
     /,
     *,
     over: Annotated[
         str,
-        Parameter(group=_GROUP, help="A setting and its values, such as model.width=128,256,512."),
+        Parameter(
+            group=_GROUP, help="Setting to vary and its values, such as model.width=128,256,512."
+        ),
     ],
     out: Out,
     seeds: Seeds = None,
     max_flops: MaxFlops = None,
-    train: Files = None,
-    valid: Files = None,
+    train: TrainFiles = None,
+    valid: ValidFiles = None,
     settings: SettingsFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
     """Train a configuration with several values of one setting, and compare them.
 
-    All else is as for `heedful compare`: seeds, budget, tables, the page. After a stop
-    `heedful compare --out OUT` goes on.
+    Seeds, budget, tables and the page are those of `heedful compare`. `heedful compare --out OUT`
+    continues an interrupted sweep.
 
     For example:
 
@@ -142,19 +158,19 @@ _SEEDS = 3
 def _options(
     out: Path, seeds: int | None, max_flops: float | None, values: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments that a comparison and a sweep share."""
+    """Return the arguments that a comparison and a sweep share."""
     seeds = _SEEDS if seeds is None else seeds
     return {"out": out, "seeds": seeds, "max_flops": max_flops, "settings": values}
 
 
 def _run(work: Callable[..., Comparison], report: Report) -> int:
-    """Compare, show the table, and say how to go on if something is left."""
+    """Run the comparison, show its table, and print how to continue if runs are left."""
     from heedful.events import Events
 
     try:
         import heedful.inspect.charts  # noqa: F401
     except ConfigError as error:
-        say(f"{error} Without it there are tables, and no page.")
+        say(f"{error} Without it, tables are written but no page.")
     with closing(Events([_OneLine(terminal())])) as events:
         result = work(events=events)
     if not report.output.json:
@@ -170,24 +186,24 @@ def _run(work: Callable[..., Comparison], report: Report) -> int:
                 say(f"{result.out / name}")
         if not result.finished:
             left = sum(run.state != "finished" for run in result.runs)
-            say(f"{left} of {len(result.runs)} runs are left. Go on with:")
+            say(f"{left} of {len(result.runs)} runs are left. Continue with:")
             say(f"    heedful compare --out {result.out}")
     report.finish({"out": str(result.out), **result.plain()})
     return 0 if result.finished else 1
 
 
 class _OneLine:
-    """A sink that shows a bar on a terminal, and elsewhere one line for each run.
+    """An event sink that shows a progress bar on a terminal, and elsewhere a line for each run.
 
     Args:
-        events: of the terminal.
+        events: events of the terminal.
     """
 
     def __init__(self, events: Events) -> None:
         self.events = events
 
     def handle(self, event: Event) -> None:
-        """Pass the event on unless it is progress that would become many lines."""
+        """Pass the event on, except progress that would print many lines."""
         from heedful.events import Progress
 
         if sys.stderr.isatty() or not isinstance(event, Progress):
@@ -201,7 +217,7 @@ class _OneLine:
 def _corpora(
     configs: tuple[str, ...], train: list[str] | None, valid: list[str] | None, settings: Any
 ) -> dict[str, Any]:
-    """The corpora flags as settings; the first configuration's task says if files are pairs."""
+    """Return the flags of corpora as settings; the first configuration's task decides on pairs."""
     if not train and not valid:
         return {}
     task = overrides(settings).get("task")

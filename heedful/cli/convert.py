@@ -1,4 +1,4 @@
-"""`heedful import`, `export` and `merge`: model directories from and for other programs."""
+"""`heedful import`, `export` and `merge`: conversion of model directories."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def import_(
     directory: Annotated[
         Path,
         Parameter(
-            help="A Hugging Face model directory: config.json, safetensors, tokenizer. Or a model "
-            "of the hub: OWNER/NAME or OWNER/NAME@REVISION."
+            help="Hugging Face model directory (config.json, safetensors, tokenizer), or "
+            "OWNER/NAME[@REVISION] of the Hugging Face hub."
         ),
     ],
     out: Annotated[
         Path | None,
         Parameter(
-            help="Model directory to write, which must not exist; for a model of the hub NAME if "
+            help="Model directory to write, which must not exist; for a model of the hub, NAME if "
             "unset."
         ),
     ] = None,
@@ -34,17 +34,17 @@ def import_(
     *,
     dtype: Annotated[
         Literal["keep", "float32"],
-        Parameter(help="Type of the weights; keep: as they are stored."),
+        Parameter(help="Data type of the written weights; keep leaves it unchanged."),
     ] = "keep",
     output: Output = PLAIN,
 ) -> None:
-    """Convert a Hugging Face model directory to a Heedful one.
+    """Import a Hugging Face model.
 
     Supported architectures: BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT. Every tensor and
-    setting must be used; otherwise nothing is written, and the error names what is left over or
-    missing. Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are
-    refused. What is no directory on this machine is fetched from the hub by its name, and the new
-    directory says which commit it is from.
+    setting must be used; otherwise nothing is written, and the error names unused or missing ones.
+    Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are refused. A name
+    that is no directory on this machine is fetched from the Hugging Face hub, and its commit is
+    recorded in the new directory.
 
     For example:
 
@@ -127,32 +127,32 @@ Quantization = Literal[
 
 
 def export(
-    model: Annotated[Path, Parameter(help="A model directory or a run directory.")],
-    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
+    model: Annotated[Path, Parameter(help="Model or run directory to convert.")],
+    out: Annotated[Path, Parameter(help="Directory to write, which must not exist.")],
     /,
     *,
     format: Annotated[
         Format,
         Parameter(
-            help="hf: for `transformers`. ctranslate2: translators and language models, for fast "
-            "inference on processors. onnx: encoders of text and images. heedful: the same model "
-            "with smaller files."
+            help="Format to write: hf for the transformers library; ctranslate2 for fast CPU "
+            "inference of translators and language models; onnx for encoders of text and images; "
+            "heedful for smaller files of the same model."
         ),
     ] = "hf",
     quantization: Annotated[
         Quantization | None,
         Parameter(
-            help="Type in which ctranslate2 or heedful (float32, float16, int8) stores the "
-            "weights; float32 if unset."
+            help="Data type of the stored weights, for ctranslate2 and heedful (float32, float16 "
+            "or int8); float32 if unset."
         ),
     ] = None,
     output: Output = PLAIN,
 ) -> None:
-    """Convert a model for another library: Hugging Face, CTranslate2 or ONNX.
+    """Export a model to Hugging Face, CTranslate2 or ONNX.
 
-    `hf` chooses the architecture that computes the same: Marian for translators with the settings
-    of the paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. An imported model gives back the
-    tensors it was imported from, bit for bit. If the other library has no such architecture,
+    `hf` chooses the architecture that computes the same function: Marian for translators with the
+    settings of the Transformer paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. Exporting an
+    imported model restores its tensors bit for bit. If the other library has no such architecture,
     nothing is written, and the error names the settings that do not fit.
 
     For example:
@@ -229,21 +229,24 @@ def _write_compact(model: Path, out: Path, quantization: Quantization) -> dict[s
 def merge(
     base: Annotated[
         Path,
-        Parameter(help="Model that the run began with: a model, run or Hugging Face directory."),
+        Parameter(
+            help="Base model that the adapter was trained on: a model, run or Hugging Face "
+            "directory."
+        ),
     ],
     adapter: Annotated[
-        Path, Parameter(help="The run, its folder `adapter`, or a copy of that folder.")
+        Path, Parameter(help="Directory of the LoRA run, or its folder adapter or a copy of that.")
     ],
-    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
+    out: Annotated[Path, Parameter(help="Directory to write, which must not exist.")],
     /,
     *,
     output: Output = PLAIN,
 ) -> None:
     """Merge a low-rank adapter (LoRA) into its base model.
 
-    A run with `--lora.rank` keeps its changes in RUN/adapter, a small folder that can be shared
-    without the model. OUT is an ordinary model directory in float32, the same as RUN/model. An
-    adapter of another model is refused, and nothing is written.
+    A run with `--lora.rank` stores its low-rank updates in RUN/adapter, a small folder that can be
+    shared without the model. OUT is an ordinary model directory in float32, equal to RUN/model. An
+    adapter of another base model is refused.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""Flags for the corpus on which `heads`, `ablate`, `prune` and `align` measure a model."""
+"""Flags of the corpus on which `heads`, `ablate`, `prune` and `align` measure a model."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ _BLEU = Group("BLEU", sort_key=30)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Files of text for a model, and how much of them to read."""
+    """Files of text for a model, and the number of texts to read."""
 
-    source: Annotated[Path | None, Parameter(help="Translators: source sentences, one a line.")] = (
-        None
-    )
-    target: Annotated[Path | None, Parameter(help="Reference translations, line by line.")] = None
+    source: Annotated[
+        Path | None, Parameter(help="File of source sentences for a translator, one a line.")
+    ] = None
+    target: Annotated[
+        Path | None, Parameter(help="File of reference translations, line by line.")
+    ] = None
     data: Annotated[
         Path | None,
         Parameter(
-            help="Other models: labelled examples as for training for a classifier or a tagger; "
-            "texts for others, separated by empty lines or one a line of a .jsonl file."
+            help="Labelled examples for a classifier or tagger, in the format of training; text "
+            "for other models, separated by empty lines or one a line of a .jsonl file."
         ),
     ] = None
     limit: Annotated[
-        int | None, Parameter(help="Read only this many texts, the first ones; all if unset.")
+        int | None,
+        Parameter(help="Number of texts to read from the start of the files; all if unset."),
     ] = None
     device: DeviceFlag = "auto"
 
@@ -61,12 +64,12 @@ class Corpus:
         return load(model, device=self.device)
 
     def pairs(self, subject: Subject) -> tuple[list[str], list[str] | None]:
-        """A translator's sources and targets; None without a file of targets.
+        """Return sources and targets for a translator; targets are None without a file of them.
 
         Raises:
             ModelError: when the model is not a translator.
             UserError: when there is no file of sources.
-            DataError: when the files do not correspond.
+            DataError: when the files differ in their number of lines.
         """
         if subject.model.spec.kind != "translator":
             raise ModelError(
@@ -85,7 +88,7 @@ class Corpus:
         return sources[: self.limit], targets[: self.limit]
 
     def readings(self, subject: Subject) -> list[ModelInput]:
-        """The model's input; a translator without a target reads its own translations."""
+        """Return the inputs of the model; without targets, a translator reads its translations."""
         from heedful.inspect import read_all
 
         if self.source is not None:
@@ -93,11 +96,11 @@ class Corpus:
         return [example.reading for example in self.examples(subject)]
 
     def examples(self, subject: Subject) -> list[AnsweredInput]:
-        """The texts with their labels or references.
+        """Return the texts with their labels or reference translations.
 
         Raises:
             UserError: when a file that the model needs is missing.
-            DataError: naming the line that cannot be used.
+            DataError: for a line that cannot be used.
         """
         from heedful.inspect import examples_of_tags, examples_of_text
 
@@ -136,20 +139,27 @@ CORPUS = Corpus()
 @Parameter(name="*", group=_BLEU)
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Flags of BLEU for translators."""
+    """Flags of BLEU, for translators."""
 
     bleu_sentences: Annotated[
-        int | None, Parameter(help="Translate only this many texts, the first ones; all if unset.")
+        int | None,
+        Parameter(
+            help="Number of texts to translate for BLEU, from the start of the files; all if unset."
+        ),
     ] = None
     tokenize: Annotated[
-        str, Parameter(help="sacreBLEU's tokenizer; none for text that is tokenised already.")
+        str,
+        Parameter(
+            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text)."
+        ),
     ] = "13a"
-    lowercase: Annotated[bool, Parameter(negative=(), show_default=False, help="Ignore case.")] = (
-        False
-    )
+    lowercase: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Ignore upper and lower case in BLEU."),
+    ] = False
 
     def bleu(self, search: SearchFlags | None) -> Bleu:
-        """The BLEU measurement that the flags describe."""
+        """Return the BLEU measurement that the flags describe."""
         from heedful.inspect import Bleu
 
         if self.bleu_sentences is not None and self.bleu_sentences < 1:
@@ -164,12 +174,12 @@ SCORING = Scoring()
 
 
 def format_range(score: float, low: float, high: float, digits: int) -> str:
-    """A difference with its interval, as text."""
+    """Return a difference with its interval as text."""
     return f"{score:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 def head_list(heads: Sequence[str]) -> str:
-    """Addresses of heads as text, grouped by attention: `decoder.1.self 0 2`."""
+    """Return names of heads as text, grouped by attention: `decoder.1.self 0 2`."""
     groups: dict[str, list[str]] = {}
     for head in heads:
         place, _, number = head.partition(".head.")

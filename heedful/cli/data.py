@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from heedful.apps.cleaning.cleaning_settings import CleaningSettings
 from heedful.cli.flags import DeviceFlag, Running, flags_of, overrides, terminal
 from heedful.cli.text_io import (
     PLAIN,
@@ -22,13 +23,12 @@ from heedful.cli.text_io import (
     write_lines,
 )
 from heedful.cli.train import corpora
-from heedful.data.cleaning.cleaning_settings import CleaningSettings
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from heedful.data.cleaning.check_report import CheckedCorpus, Prepared
-    from heedful.data.cleaning.examination import Scorer
+    from heedful.apps.cleaning.check_report import CheckedCorpus, Prepared
+    from heedful.apps.cleaning.examination import Scorer
 
     CleaningFlags = Any
 else:
@@ -37,19 +37,18 @@ else:
 CorpusFiles = Annotated[
     str,
     Parameter(
-        help="Source and target file, aligned line by line, or one .tsv or .jsonl file of pairs; "
-        "all may be .gz."
+        help="Corpus: a source and a target file, aligned line by line, or one .tsv or .jsonl "
+        "file of pairs; all may be .gz."
     ),
 ]
 
-
-_TESTED = Group("Beside the pairs", sort_key=5)
+_TESTED = Group("Comparison data", sort_key=5)
 
 
 @Parameter(name="*", group=_TESTED)
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Test data and a model that pairs are held against."""
+    """Test data and a model that pairs are compared with."""
 
     against: Annotated[
         tuple[str, ...],
@@ -57,15 +56,15 @@ class Beside:
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Test and validation pairs whose sources should not be in the corpus, in the form "
-            "of CORPUS; several, one after the other.",
+            help="Test and validation corpora, in the format of CORPUS, whose source sentences "
+            "must not occur in it (leaks).",
         ),
     ] = ()
     model: Annotated[
         Path | None,
         Parameter(
-            help="A translator of the two languages that scores the pairs no other rule finds; "
-            "slow: about 50 pairs a second on one core."
+            help="Translator of the two languages, which checks the pairs that pass all other "
+            "rules; slow: about 50 pairs a second on one core."
         ),
     ] = None
     device: DeviceFlag = "auto"
@@ -74,7 +73,7 @@ class Beside:
         """Open the corpus, the test data and the model."""
         spec = _one_corpus(files)
         tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
-        from heedful.data.cleaning.check_report import prepare
+        from heedful.apps.cleaning.check_report import prepare
 
         return prepare(spec, settings, against=tests, scorer=self.scorer())
 
@@ -84,11 +83,11 @@ class Beside:
         return {"against": list(self.against), "model": model, "device": self.device}
 
     def scorer(self) -> Scorer | None:
-        """Score by the model, if there is one, how much a source tells about its target.
+        """Return a function that scores how much the source tells the model about the target.
 
-        A translator's probability alone tells pairs of its domain from others. What a source adds
-        does not depend on it as much: at the default limit 0.3 % of the real pairs of two domains
-        are found, and 99 and 76 % of shuffled ones.
+        The probability of a target alone mostly measures its domain. The gain by the source depends
+        less on the domain: at the default limit, 0.3 % of the real pairs of two domains are found,
+        and 99 % and 76 % of shuffled pairs.
         """
         if self.model is None:
             return None
@@ -109,16 +108,16 @@ BESIDE = Beside()
 def data_check(
     *corpus: CorpusFiles,
     out: Annotated[
-        Path, Parameter(help="Folder for page.html and report.json, made if missing.")
+        Path, Parameter(help="Folder for page.html and report.json, created if missing.")
     ] = Path("data-check"),
     beside: Beside = BESIDE,
     settings: CleaningFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.
+    """Check sentence pairs for duplicates, misalignments, encoding errors and leaks.
 
-    Each rule has a name, a limit, and examples of what it finds. What `heedful data clean` removes
-    with the same flags is what is counted here.
+    The report lists, for every rule, its limit, the number of pairs it finds, and examples.
+    `heedful data clean` with the same flags removes exactly these pairs.
 
     For example:
 
@@ -132,8 +131,8 @@ def data_check(
     limits = CleaningSettings.parse(values, where="heedful data check")
     raw, tools = beside.prepare(corpus, limits)
     out.mkdir(exist_ok=True)
-    from heedful.data.cleaning.check_page import page_of
-    from heedful.data.cleaning.check_report import check_corpus
+    from heedful.apps.cleaning.check_page import page_of
+    from heedful.apps.cleaning.check_report import check_corpus
 
     with closing(terminal()) as events:
         checked = check_corpus(raw, tools, events.progress)
@@ -165,16 +164,16 @@ def _say_languages(languages: tuple[str, ...] | None) -> None:
 
 def data_clean(
     *corpus: CorpusFiles,
-    out: Annotated[Path, Parameter(help="Folder for what is left, still to be made.")],
+    out: Annotated[Path, Parameter(help="Folder for the cleaned corpus, which must not exist.")],
     beside: Beside = BESIDE,
     settings: CleaningFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Clean sentence pairs: write those that no rule finds, and why the others went.
+    """Clean sentence pairs, and list the removed ones with the reason.
 
-    OUT gets the pairs in the form of the corpus, byte for byte and in their order, and removed.tsv:
-    the line number of each other pair and the rules that found it. Rules and flags are those of
-    `heedful data check`.
+    OUT gets the remaining pairs in the format of the corpus, unchanged and in their order, and
+    removed.tsv with the line number of each removed pair and the rules that found it. Rules and
+    flags are those of `heedful data check`.
 
     For example:
 
@@ -187,7 +186,7 @@ def data_clean(
     limits = CleaningSettings.parse(values, where="heedful data clean")
     refuse_existing(out)
     raw, tools = beside.prepare(corpus, limits)
-    from heedful.data.cleaning.corpus_clean import clean_corpus
+    from heedful.apps.cleaning.corpus_clean import clean_corpus
 
     with closing(terminal()) as events:
         cleaned = clean_corpus(raw, tools, out, events.progress)
@@ -201,17 +200,21 @@ def data_clean(
 
 def data_split(
     *corpus: CorpusFiles,
-    out: Annotated[Path, Parameter(help="Folder for the parts, still to be made.")],
-    valid: Annotated[int, Parameter(help="Pairs for validation; 0 for none.")] = 1000,
-    test: Annotated[int, Parameter(help="Pairs for testing; 0 for none.")] = 1000,
-    seed: Annotated[int, Parameter(help="Another seed draws other sentences.")] = 1,
+    out: Annotated[Path, Parameter(help="Folder for the parts, which must not exist.")],
+    valid: Annotated[
+        int, Parameter(help="Number of pairs for validation; 0 leaves the part out.")
+    ] = 1000,
+    test: Annotated[
+        int, Parameter(help="Number of pairs for testing; 0 leaves the part out.")
+    ] = 1000,
+    seed: Annotated[int, Parameter(help="Random seed of the split.")] = 1,
     output: Output = PLAIN,
 ) -> None:
     """Split sentence pairs into train, valid and test by source sentence.
 
-    All pairs of a source sentence are in one part, also where it differs in case, punctuation or
-    spaces. The split depends on the pairs and the seed, not on the order of the pairs. OUT gets the
-    parts in the form of the corpus, lines as they were and in their order.
+    All pairs of a source sentence go to one part, even if they differ in case, punctuation or
+    spaces. The split depends on the pairs and the seed, not on their order. OUT gets the parts in
+    the format of the corpus, with lines unchanged and in their order.
 
     For example:
 
@@ -222,12 +225,12 @@ def data_split(
     report = Report("data split", output, {**flags, "valid": valid, "test": test, "seed": seed})
     for name, size in (("--valid", valid), ("--test", test)):
         if size < 0:
-            raise UserError("A part cannot have fewer than no pairs", where=f"{name} {size}")
+            raise UserError("The size of a part must not be negative", where=f"{name} {size}")
     if valid == test == 0:
         raise UserError("There is nothing to split off", remedy="Give --valid or --test pairs")
     spec = _one_corpus(corpus)
     refuse_existing(out)
-    from heedful.data.cleaning.corpus_split import split_corpus
+    from heedful.apps.cleaning.corpus_split import split_corpus
 
     with closing(terminal()) as events:
         parts = split_corpus(spec, out, valid=valid, test=test, seed=seed, progress=events.progress)
@@ -241,36 +244,39 @@ def data_shard(
     *corpus: Annotated[
         str,
         Parameter(
-            help="Source and target files, aligned line by line, .tsv or .jsonl files of pairs, or "
-            "with --documents files of text; all may be .gz. Several are put one after the other."
+            help="Corpora to write: source and target files, aligned line by line, .tsv or .jsonl "
+            "files of pairs, or files of text with --documents; all may be .gz. Several are "
+            "joined."
         ),
     ],
-    out: Annotated[Path, Parameter(help="Folder for the shards, still to be made.")],
+    out: Annotated[Path, Parameter(help="Folder for the shards, which must not exist.")],
     shard_examples: Annotated[
         int,
-        Parameter(help="Pairs or texts of a shard, which ends earlier where it has 16 MB of text."),
+        Parameter(
+            help="Maximum number of pairs or texts in a shard; a shard also ends at 16 MB of text."
+        ),
     ] = 10_000,
     documents: Annotated[
         Literal["file", "paragraph", "line"] | None,
         Parameter(
-            help="The corpora are texts for a language model: unit of text in a file, as for "
-            "`heedful train`. Sentence pairs if unset."
+            help="Unit of text in files for a language model, as for `heedful train`; sentence "
+            "pairs if unset."
         ),
     ] = None,
     languages: Annotated[
         tuple[str, str] | None,
         Parameter(
-            help="Codes of source and target, such as en de; training refuses shards of one "
-            "direction beside those of the other."
+            help="Language codes of source and target, such as en de; training refuses to mix "
+            "shards of both directions."
         ),
     ] = None,
     output: Output = PLAIN,
 ) -> None:
-    """Write corpora as compressed shards, which training reads as a stream.
+    """Write corpora as compressed shards, which training streams.
 
-    OUT gets index.json and shards, each of them gzip of a .jsonl corpus. `heedful train RUN --train
-    OUT` reads them shard by shard: neither memory nor disk has to hold more. It takes constant
-    memory, and OUT appears when everything is written, or not at all.
+    OUT gets index.json and shards, which are gzipped .jsonl corpora. `heedful train RUN --train
+    OUT` reads them shard by shard and never holds the whole corpus. Writing takes constant memory,
+    and OUT appears only when all of it is written.
 
     For example:
 
@@ -304,10 +310,10 @@ def data_shard(
 
 
 def _one_corpus(files: Sequence[str]) -> CorpusSpec:
-    """The corpus that files are.
+    """Return the corpus that the files make up.
 
     Raises:
-        ConfigError: when they are none, or more than one.
+        ConfigError: when they make up none, or more than one.
     """
     found = corpora(files, "CORPUS")
     if len(found) != 1:

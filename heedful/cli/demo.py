@@ -19,30 +19,33 @@ WRONG_SHOWN = 3
 def demo(
     *,
     out: Annotated[
-        Path, Parameter(help="Folder for the pairs and the run, created if missing.")
+        Path, Parameter(help="Folder for the sentence pairs and the run, created if missing.")
     ] = Path("heedful-demo"),
     source: Annotated[
         str, Parameter(name="--from", help="Locale to translate from, such as en, de or pt-BR.")
     ] = "en",
-    target: Annotated[str, Parameter(name="--to", help="Locale to translate to.")] = "fr",
+    target: Annotated[
+        str, Parameter(name="--to", help="Locale to translate into, such as fr or ja.")
+    ] = "fr",
     pairs: Annotated[int, Parameter(help="Number of training pairs.")] = 50_000,
     held_out: Annotated[
-        int, Parameter(help="Items for testing, and as many again for validation.")
+        int,
+        Parameter(help="Number of items held out for testing, and as many more for validation."),
     ] = 1000,
     steps: Annotated[int, Parameter(help="Number of training updates.")] = 1000,
-    minutes: Annotated[float, Parameter(help="Time limit of training.")] = 3.0,
-    seed: Annotated[int, Parameter(help="Random seed of the pairs and of training.")] = 1,
+    minutes: Annotated[float, Parameter(help="Time limit of training in minutes.")] = 3.0,
+    seed: Annotated[int, Parameter(help="Random seed of the generated pairs and of training.")] = 1,
     output: Output = PLAIN,
 ) -> None:
-    """Train on generated dates, prices and measures in a few minutes, and translate.
+    """Train a small translator in a few minutes, on generated dates, prices and measures.
 
-    The demo writes dates, times, prices, measures and durations in two languages by CLDR's rules,
-    trains a small model on them as `heedful train` does, and translates items with dates and
-    amounts that are not in the training pairs. It reports the share of exact translations and
-    draws the alignment of some.
+    The demo writes dates, times, prices, measures and durations in two languages by the rules of
+    CLDR, trains a small model on them as `heedful train` does, and translates items with dates and
+    amounts that are not in the training pairs. It reports the share of exact translations and draws
+    the word alignment of some.
 
-    OUT/pairs holds the text, OUT/run the run with its model, for `heedful translate OUT/run`. The
-    same command again shows the finished demo, or continues an interrupted one.
+    OUT/pairs holds the text, and OUT/run the run with its model, for `heedful translate OUT/run`.
+    The same command again shows the finished demo, or continues an interrupted one.
 
     For example:
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NOTE_FILE = "demo.json"
 SHOWN_KINDS = ("date", "price", "duration")
 
-# The best settings for a minute on two cores, chosen on English to French validation items.
+# The best settings for one minute on two cores, chosen on English-French validation items.
 SETTINGS: dict[str, Any] = {
     "model": {
         "width": 128,
@@ -50,7 +50,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The demo's flags: everything that its result depends on."""
+    """The flags of the demo, on which its result depends."""
 
     source: str
     target: str
@@ -72,7 +72,7 @@ class DemoPlan:
                 raise ConfigError(f"{flag} {value:g} is not above 0", where="heedful demo")
 
     def plain(self) -> dict[str, Any]:
-        """The plan as JSON data, by the names of the flags."""
+        """Return the plan as JSON data, by names of flags."""
         return {
             "from": self.source,
             "to": self.target,
@@ -102,7 +102,7 @@ class Tested:
         return self.translation == self.item.target
 
     def plain(self) -> dict[str, Any]:
-        """As JSON data; alignment as for `heedful translate`: source word, target word, weight."""
+        """Return JSON data; alignment links are source word, target word and weight."""
         alignment = self.translation.alignment
         return {
             "kind": self.item.kind,
@@ -119,11 +119,11 @@ class DemoResult:
     """The result of a demo.
 
     Attributes:
-        tested: all held-out items.
-        examples: some of them, with alignment.
-        kinds: training pairs of each kind.
-        training: the summary of the run.
-        translation_seconds: for all held-out items.
+        tested: all held-out items with their translations.
+        examples: some held-out items, with word alignments.
+        kinds: number of training pairs of each kind.
+        training: summary of the run.
+        translation_seconds: seconds of translating all held-out items.
     """
 
     tested: Sequence[Tested]
@@ -157,16 +157,16 @@ class DemoResult:
 
 
 def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
-    """Generate, train, translate; reuse a finished demo in the folder, continue a stopped one.
+    """Generate data, train and translate, or reuse or continue a demo in the folder.
 
     Args:
-        out: the folder.
-        plan: the flags.
-        events: receives progress.
+        out: folder of the demo.
+        plan: flags of the demo.
+        events: receiver of progress.
 
     Raises:
-        UserError: when the folder holds something else, or the locales will not do.
-        RunError: when it was stopped, or the files cannot be written.
+        UserError: when the folder holds something else, or a locale is not supported.
+        RunError: when training was stopped, or files cannot be written.
     """
     training = _finished_training(out, plan)
     corpus = generate_demo(
@@ -181,12 +181,12 @@ def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
         training = _train(out, plan, corpus, events)
         _write_note(out, plan, training)
     else:
-        events.note(f"Using the model trained before in {out}; delete the folder to train anew")
+        events.note(f"Using the model trained before in {out}; delete the folder to train again")
     return _test(out / "run", corpus, training, events)
 
 
 def _finished_training(out: Path, plan: DemoPlan) -> dict[str, Any] | None:
-    """The training summary of the demo in the folder; None if training is not finished.
+    """Return the training summary of the demo in the folder; None if training is unfinished.
 
     Raises:
         UserError: when the folder holds anything but this demo.
@@ -270,7 +270,7 @@ def _test(run: Path, corpus: DemoCorpus, training: dict[str, Any], events: Event
 
 
 def _examples(items: Sequence[DemoItem]) -> list[DemoItem]:
-    """For each kind shown, the longest of the first ten items."""
+    """Return the longest of the first ten items of each kind that is shown."""
     result = []
     for kind in SHOWN_KINDS:
         first = [item for item in items if item.kind == kind][:10]

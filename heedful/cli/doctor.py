@@ -17,13 +17,15 @@ _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebl
 
 def doctor(
     *,
-    width: Annotated[int, Parameter(help="Width of the measured layer.")] = 512,
+    width: Annotated[
+        int, Parameter(help="Width of the linear layer whose speed is measured.")
+    ] = 512,
     output: Output = PLAIN,
 ) -> None:
-    """Check this machine: versions, devices and speed of each precision.
+    """Check versions, devices and the speed of each precision on this machine.
 
-    The rates are those of a linear layer, measured now, in GFLOP/s; `--precision auto` chooses by
-    them. The choice of `compile = auto` is that for a long run. Include the output in bug reports.
+    The speed of a linear layer is measured in GFLOP/s; `--precision auto` chooses by it. The choice
+    shown for `--compile auto` is that of a long run. Include the output in bug reports.
 
     Example: `heedful doctor --json`
     """

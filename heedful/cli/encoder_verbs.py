@@ -1,6 +1,6 @@
 """`heedful answer`, `fill` and `tag`, and the loop that `classify` shares with them.
 
-The loop reads an item a line and writes a line for each.
+The loop reads one item per line and writes one line for each.
 """
 
 from __future__ import annotations
@@ -41,15 +41,13 @@ if TYPE_CHECKING:
 
 
 CHUNK = 1024
-"""Lines that are in memory at a time."""
+"""Maximum number of lines in memory."""
 
 _GROUP = Group("Running", sort_key=50)
 
 OneText = Annotated[
     str | None,
-    Parameter(
-        allow_leading_hyphen=True, help="One text; without it, the lines of the input are read."
-    ),
+    Parameter(allow_leading_hyphen=True, help="Text to process, instead of the lines of --input."),
 ]
 
 
@@ -63,7 +61,7 @@ class Items:
         Parameter(
             name=("--input", "-i"),
             allow_leading_hyphen=True,
-            help="One item a line, plain or gzip; standard input if unset.",
+            help="File with one item a line, plain or gzip; standard input if unset.",
         ),
     ] = None
     output_file: Annotated[
@@ -71,19 +69,19 @@ class Items:
         Parameter(
             name=("--output", "-o"),
             allow_leading_hyphen=True,
-            help="File for the results, written once all are there; standard output if unset.",
+            help="File for the results, which appears when all are done; standard output if unset.",
         ),
     ] = None
     device: DeviceFlag = "auto"
     precision: PrecisionFlag = "auto"
     batch_size: Annotated[
-        int | None, Parameter(help="Texts in a batch, instead of --batch-tokens.")
+        int | None, Parameter(help="Number of items in a batch, instead of --batch-tokens.")
     ] = None
     batch_tokens: Annotated[
         BatchTokens,
         Parameter(
-            help="Positions in a batch: texts x longest, padding counted. auto: as many as fit "
-            "into free memory."
+            help="Size of a batch in tokens: texts x longest text, padding included; auto fills "
+            "the free memory."
         ),
     ] = 4096
 
@@ -99,12 +97,12 @@ class EncoderVerb(Generic[Result]):
     """The parts of the loop that differ between verbs.
 
     Args:
-        name: the verb.
-        head: kind of the head that the model must have.
-        predict: maps the pipeline, lines and options to a result for each line.
-        plain: formats a result as a line.
-        fields: formats a result as the fields of a JSON object.
-        load: loads the pipeline.
+        name: name of the verb.
+        head: kind of head that the model must have.
+        predict: function from pipeline, lines and options to a result for each line.
+        plain: function that formats a result as a line.
+        fields: function that formats a result as the fields of a JSON object.
+        load: function that loads the pipeline.
     """
 
     name: str
@@ -123,15 +121,15 @@ def run(
     output: Output,
     settings: Mapping[str, Any],
 ) -> None:
-    """Run a verb: one line of output for each line of input.
+    """Run a verb, which writes one output line for each input line.
 
     Args:
-        verb: the verb.
-        model: the model's directory.
-        text: the only item, instead of lines of the input.
-        items: the flags for input, output, device and batches.
-        output: the common flags.
-        settings: the verb's own, for the report.
+        verb: description of the verb.
+        model: directory of the model.
+        text: single item, instead of the lines of the input.
+        items: flags of input, output, device and batches.
+        output: flags of every verb.
+        settings: settings of this verb, for the report.
     """
     if text is not None and items.input is not None:
         raise UserError("Give a text or --input, not both", where=f"heedful {verb.name}")
@@ -165,15 +163,15 @@ def write_results(
     load: Callable[[], Pipeline],
     results: Callable[[Pipeline], Iterator[list[str]]],
 ) -> None:
-    """Write a verb's output lines as they come, and the report.
+    """Write output lines as they are computed, and then the report.
 
     Args:
-        verb: the verb.
-        settings: its own, for the report.
-        items: the flags for output, device and precision.
-        output: the common flags.
-        load: loads the pipeline.
-        results: yields output lines, some at a time.
+        verb: name of the verb.
+        settings: settings of this verb, for the report.
+        items: flags of output, device and precision.
+        output: flags of every verb.
+        load: function that loads the pipeline.
+        results: function from the pipeline to an iterator of lists of output lines.
     """
     running = {"device": items.device, "precision": items.precision}
     report = Report(verb, output, {**settings, **running})
@@ -194,12 +192,12 @@ def write_results(
 
 
 def json_line(fields: Mapping[str, Any]) -> str:
-    """A JSON object on one line."""
+    """Return a JSON object on one line."""
     return json.dumps(fields, ensure_ascii=False)
 
 
 def four_digits(probability: float) -> str:
-    """A probability in plain output."""
+    """Return a probability with four digits."""
     return f"{probability:.4f}"
 
 
@@ -208,23 +206,21 @@ def fill(
     text: OneText = None,
     /,
     *,
-    top: Annotated[int, Parameter(help="Candidates for each mask.")] = 5,
+    top: Annotated[int, Parameter(help="Number of candidates for each mask.")] = 5,
     items: Items = DEFAULT_ITEMS,
     output: Output = PLAIN,
 ) -> None:
     """Fill [MASK] in a text.
 
-    [MASK] stands for the model's own mask token, whatever its name. Each line gives one line: the
-    candidates, each with its probability after a space, separated by tabs. If there are several
-    masks, a | separates their candidates. Tabs and line breaks within a token are written as \\t
-    and \\n, and backslashes as \\\\; the blank before a word is left out. With --json, `candidates`
-    is one list of `mask` (the number of the mask in its text, from 1), `token` (the tokenizer's
-    piece, in which ▁ is the blank before a word) and `probability`. An empty line gives none; any
-    other line needs a mask.
+    [MASK] stands for the model's own mask token. Each input line gets one output line: candidates
+    separated by tabs, each followed by a space and its probability; a | separates the candidates of
+    several masks. Tabs and line breaks within a token are written as \\t and \\n, and backslashes
+    as \\\\; the space before a word is left out. With --json, `candidates` is a list of objects:
+    `mask` (number of the mask in its text, from 1), `token` (as in the vocabulary, where ▁ is a
+    space) and `probability`. An empty line gets no candidates; any other line needs a mask.
 
-    An encoder such as BERT predicts the one token that each mask hides. An encoder-decoder such as
-    T5 or BART, or one trained with --task span_corruption or denoising, predicts text of any
-    length.
+    An encoder such as BERT predicts exactly one token for each mask. An encoder-decoder such as T5,
+    BART or a model trained with --task span_corruption or denoising predicts text of any length.
 
     For example:
 
@@ -249,7 +245,7 @@ def _mask_line(masks: list[list[Candidate]]) -> str:
 
 
 def _word(piece: str) -> str:
-    """A piece for the eye, without the mark of the blank before it; a mark alone stays."""
+    """Return a token for display, without the space mark unless it is nothing else."""
     from heedful.text.pretokenization import MARK
 
     return one_line(piece.removeprefix(MARK) or piece)
@@ -275,11 +271,11 @@ def tag(
 ) -> None:
     """Label the words of texts.
 
-    White space separates words, and a word gets the label of its first piece. Each line gives one
-    line: word/label pairs separated by spaces. With --json, `labels` lists `token` (the word),
-    `label` and `probability`. An empty line gives none. A word for which the tokenizer has no
-    piece (control characters) has no label: nothing after its /, null in JSON. Long lines are read
-    in overlapping parts.
+    White space separates words, and a word gets the label of its first token. Each input line gets
+    one output line of word/label pairs separated by spaces. With --json, `labels` is a list of
+    objects with `token` (the word), `label` and `probability`. An empty line gets no labels. Words
+    without a token, such as control characters, have an empty label (null in JSON). Long lines are
+    read in overlapping windows.
 
     For example:
 
@@ -317,7 +313,8 @@ def answer(
     question: Annotated[
         str | None,
         Parameter(
-            allow_leading_hyphen=True, help="The question for every line; each line is a context."
+            allow_leading_hyphen=True,
+            help="Question about every line; each line is then a context.",
         ),
     ] = None,
     max_answer: Annotated[int, Parameter(help="Maximum number of tokens of an answer.")] = 30,
@@ -325,21 +322,22 @@ def answer(
         bool | None,
         Parameter(
             show_default=False,
-            help="Allow an empty answer. [default: as the model was trained]",
+            help="Allow empty answers to questions that the context does not answer. [default: as "
+            "the model was trained]",
         ),
     ] = None,
     items: Items = DEFAULT_ITEMS,
     output: Output = PLAIN,
 ) -> None:
-    """Answer questions with passages of given texts.
+    """Answer questions with passages from given texts.
 
-    A line is a context if --question is given, and otherwise a question, a tab and its context.
-    Each line gives one line: the passage of the context that answers, as it is written there, a
-    tab, and its probability; tabs within are written as \\t, and backslashes as \\\\. With --json,
-    the fields are `text`, `probability`, and `start` and `end`, which count characters of the
-    context. An empty line or an empty context gives an empty answer of probability 0. A model
-    trained on questions without an answer gives an empty one where that is the most probable. Long
-    contexts are read in overlapping parts.
+    An input line is a context if --question is given, and otherwise a question, a tab and its
+    context. Its output line is the passage of the context that answers the question, a tab, and its
+    probability; tabs within the passage are written as \\t, and backslashes as \\\\. With --json,
+    the fields are `text`, `probability`, and `start` and `end` in characters of the context. An
+    empty line or context gets an empty answer with probability 0. A model trained on unanswerable
+    questions gives an empty answer where that is the most probable. Long contexts are read in
+    overlapping windows.
 
     For example:
 

@@ -49,7 +49,7 @@ MetricName = Literal["bleu", "chrf", "ter"]
 def evaluate(
     system: Annotated[
         Path,
-        Parameter(help="A directory or name of a model, or a text file of translations."),
+        Parameter(help="Model directory or name, or a text file of translations."),
     ],
     /,
     *,
@@ -59,24 +59,35 @@ def evaluate(
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Reference translations, line by line; several files for several references.",
+            help="File of reference translations, line by line; several files for several "
+            "references.",
         ),
     ] = (),
     data: Annotated[
         Path | None,
-        Parameter(help="Labelled examples, to score a classifier, a tagger or a reader."),
+        Parameter(
+            help="File of labelled examples, to score a classifier, tagger or question answerer."
+        ),
     ] = None,
     word_column: Annotated[
-        int, Parameter(help="Column of the words in --data for a tagger, from 1.")
+        int, Parameter(help="Column of the words in --data for a tagger, counted from 1.")
     ] = 1,
     tag_column: Annotated[
-        int | None, Parameter(help="Column of the tags, from 1; the last if unset.")
+        int | None,
+        Parameter(help="Column of the tags in --data, counted from 1; the last one if unset."),
     ] = None,
     source: Annotated[
-        Path | None, Parameter(help="Text to translate; not needed for files of translations.")
+        Path | None,
+        Parameter(
+            help="File of source text to translate; not needed if SYSTEM is a file of translations."
+        ),
     ] = None,
     baseline: Annotated[
-        Path | None, Parameter(help="Second system, compared by paired bootstrap.")
+        Path | None,
+        Parameter(
+            help="Second model or file of translations, which SYSTEM is compared with by paired "
+            "bootstrap (Koehn 2004)."
+        ),
     ] = None,
     metrics: Annotated[
         tuple[MetricName, ...],
@@ -84,24 +95,30 @@ def evaluate(
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Metrics; TER counts errors, so lower is better. [default: bleu chrf]",
+            help="Metrics to compute; TER counts errors, so lower is better. [default: bleu chrf]",
         ),
     ] = ("bleu", "chrf"),
     tokenize: Annotated[
-        str, Parameter(help="sacreBLEU's tokenizer; none for text that is tokenised already.")
+        str,
+        Parameter(
+            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text)."
+        ),
     ] = "13a",
     lowercase: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Ignore case.")
+        bool,
+        Parameter(negative=(), show_default=False, help="Ignore upper and lower case in metrics."),
     ] = False,
-    samples: Annotated[int, Parameter(help="Resamples of the bootstrap.")] = 1000,
+    samples: Annotated[
+        int, Parameter(help="Number of bootstrap resamples; more give more precise intervals.")
+    ] = 1000,
     output_file: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="Write the translations to this file.")
+        Path | None, Parameter(name=("--output", "-o"), help="File for the translations of SYSTEM.")
     ] = None,
     chart: Annotated[
         Path | None,
         Parameter(
-            help="Draw the scores --by-length or --by-position to this .html, .png, .svg or .json "
-            "file; needs the extra studio."
+            help="File for a chart of the scores --by-length or --by-position: .html, .png, .svg "
+            "or .json; needs heedful[studio]."
         ),
     ] = None,
     lengths: LengthFlags = WHOLE,
@@ -113,11 +130,11 @@ def evaluate(
 ) -> None:
     """Score translations against references, and compare two systems.
 
-    Scores are sacreBLEU's, with the signatures to quote; validation in training uses the same
-    code. --by-length scores short and long sources apart. --data, a file as training takes it,
-    scores a classifier, a tagger or a reader: accuracy and F1 of labels, tags or answers, from 0 to
-    1. --text measures the perplexity of a language model and its bits per byte and character;
-    --by-position its loss at and past the length it was trained on.
+    Scores and their signatures are those of sacreBLEU, as in validation during training.
+    `--by-length` scores short and long sources separately. `--data` names labelled examples in the
+    format of training, and scores a classifier, tagger or question answerer: accuracy and F1 from 0
+    to 1. `--text` measures the perplexity of a language model and its bits per byte and character,
+    and `--by-position` its loss up to and beyond the trained length.
 
     For example:
 
@@ -185,7 +202,7 @@ def evaluate(
 
 
 def _check_references(reference: Sequence[Path], output_file: Path | None, samples: int) -> None:
-    """Refuse translations without references, or that cannot be written or resampled.
+    """Refuse missing references, an output folder that is missing, and too few resamples.
 
     Raises:
         UserError: naming the flag.
@@ -204,10 +221,10 @@ def _check_references(reference: Sequence[Path], output_file: Path | None, sampl
 
 
 def _check_chart(path: Path) -> None:
-    """Refuse a chart that cannot be written, before a model is loaded.
+    """Refuse a chart that cannot be written, before the model is loaded.
 
     Raises:
-        UserError: when a library is missing, the folder is, or the kind of file is unknown.
+        UserError: when a library or the folder is missing, or the kind of file is unknown.
     """
     from heedful.inspect import charts
 
@@ -216,7 +233,7 @@ def _check_chart(path: Path) -> None:
 
 
 class _Systems:
-    """Translations of models and of files."""
+    """The translations of systems, which are models or files of translations."""
 
     def __init__(
         self, source: Path | None, settings: SearchSettings, running: Running, lines: int
@@ -227,10 +244,11 @@ class _Systems:
         self.lines = lines
 
     def translations(self, system: Path, events: Events) -> list[str]:
-        """One translation for each line of the references.
+        """Return one translation for each line of the references.
 
         Raises:
-            UserError: when there is no such system, nothing to translate, or lines are out of step.
+            UserError: when there is no such system, or no text for a model to translate.
+            DataError: when the number of lines differs from that of the references.
         """
         from heedful.models.model_directory import locate
 

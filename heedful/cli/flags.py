@@ -1,7 +1,7 @@
-"""Flags that verbs share: those made from settings classes, the device, batches, the search.
+"""Flags that verbs share: of settings classes, devices, batches and the search.
 
 `flags_of` makes a flag `--section.key` of every field of a settings class, with its default and
-description, so that help, TOML files and the library cannot drift apart.
+description, so that help, TOML files and the library always agree.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ BatchTokens = int | Literal["auto"]
 ModelPath = Annotated[
     Path,
     Parameter(
-        help="A directory of a model, a run or Hugging Face; or a name: of a model at hand, or "
-        "OWNER/NAME or OWNER/NAME@REVISION of the hub."
+        help="Model, run or Hugging Face directory, the name of a model that comes with Heedful "
+        "(`heedful models`), or OWNER/NAME[@REVISION] of the Hugging Face hub."
     ),
 ]
-DeviceFlag = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")]
+DeviceFlag = Annotated[str, Parameter(help="Device to run on: auto, cpu, cuda, cuda:1 or mps.")]
 PrecisionFlag = Annotated[
     Literal["auto", "fp32", "bf16", "fp16", "int8"],
     Parameter(
-        help="auto is float32 by the fastest route that is as exact. bf16 and int8 are faster on "
-        "processors that support them (see `heedful doctor`), and change few results."
+        help="Precision of matmuls. auto is the fastest one as exact as "
+        "float32; bf16 and int8 are faster on processors that support them (see "
+        "`heedful doctor`) and change few results."
     ),
 ]
 
@@ -57,8 +58,8 @@ def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) 
     """Make a class with a flag for every setting, all unset: an argument type for a verb.
 
     Args:
-        settings: the tree of settings.
-        title: heading of the settings at its top.
+        settings: settings class, whose fields may be settings classes.
+        title: heading of its own fields.
         skip: dotted names that get no flag.
     """
     fields = [
@@ -71,16 +72,16 @@ def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) 
         fields,
         kw_only=True,
         frozen=True,
-        repr=False,  # to write these for some hundred flags takes 3 % of the time of their help
+        repr=False,  # generating these methods for 150 flags takes 3 % of the time of --help
         eq=False,
-        # "types", the default of make_dataclass, tells cyclopts to leave the class alone
+        # cyclopts does not expand classes of the module "types", the default of make_dataclass
         namespace={"__module__": __name__, "__doc__": f"Flags of {title}."},
     )
     return Parameter(name="*")(flags)
 
 
 def overrides(flags: Any) -> dict[str, Any]:
-    """The settings that were set by flags, as nested plain data.
+    """Return the settings that flags set, as nested plain data.
 
     Args:
         flags: an instance of a class that `flags_of` made, or None.
@@ -114,7 +115,7 @@ def _leaves(
 
 
 def _section(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """Return the settings class of a field that is a section, perhaps an optional one."""
+    """Return the settings class of a field that is a section, also of an optional one."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             return kind
@@ -136,8 +137,11 @@ def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, A
 
 
 def _help(field: FieldInfo) -> str:
-    default = "" if field.default is None else f"[default: {_spell(field.default)}]"
-    return f"{field.description or ''} {default}".strip()
+    text = field.description or ""
+    # Descriptions are fragments in tables of the documentation, and sentences here.
+    sentence = f"{text[:1].upper()}{text[1:]}."
+    unset = field.default is None or field.default == ()
+    return sentence if unset else f"{sentence} [default: {_spell(field.default)}]"
 
 
 def _spell(value: Any) -> str:
@@ -149,7 +153,7 @@ def _spell(value: Any) -> str:
 
 
 def _word_type(annotation: Any) -> Any:
-    """The type that a word of the command line becomes; all settings are validated together."""
+    """Return the type that cyclopts parses a word into; pydantic validates all settings later."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _word_type(get_args(annotation)[0])
@@ -180,8 +184,8 @@ class CheckFlags:
         Parameter(
             negative=(),
             show_default=False,
-            help="Check each translation, and write a tab and the names of the checks that failed "
-            "after it (ok if none); with --json, a report with measures and places.",
+            help="Check each translation and append a tab and the names of failed checks, or ok; "
+            "with --json, a report with scores and positions.",
         ),
     ] = False
     check_source: Annotated[
@@ -189,15 +193,14 @@ class CheckFlags:
         Parameter(
             negative=(),
             show_default=False,
-            help="Also check that the source makes each translation more probable; slower.",
+            help="Check in addition that the source makes each translation more probable (slower).",
         ),
     ] = False
     languages: Annotated[
         str | None,
         Parameter(
-            help="Languages of the text and its translation, such as en-de, for the checks of "
-            "numbers in words and of the language, and for --numbers; those of the model's name or "
-            "card if unset.",
+            help="Language codes of source and target, such as en-de, for checks of number words "
+            "and language and for --numbers; taken from the model's name or card if unset.",
         ),
     ] = None
 
@@ -206,19 +209,22 @@ class CheckFlags:
         Parameter(
             negative=(),
             show_default=False,
-            help="Search again, wider and with constraints, where a check failed; the translation "
-            "is kept only if fewer checks fail.",
+            help="Search again where a check failed, with a wider beam and constraints; the new "
+            "translation is used only if fewer checks fail.",
         ),
     ] = False
     on_doubt: Annotated[
         Literal["keep", "mark", "source", "fail"],
         Parameter(
-            help="A translation that a check doubts is kept, marked, replaced by its source, or "
-            "named at the end, with exit status 1.",
+            help="Action for translations with failed checks: keep them, mark them (--mark), write "
+            "the source instead, or fail at the end with exit status 1 and their line numbers.",
         ),
     ] = "keep"
     mark: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="Before translations that are marked.")
+        str,
+        Parameter(
+            allow_leading_hyphen=True, help="Prefix of marked translations, for --on-doubt mark."
+        ),
     ] = "[?] "
 
     @property
@@ -248,15 +254,15 @@ UNCHECKED = CheckFlags()
 @Parameter(name="*", group=_CONSISTENCY)
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyFlags:
-    """Keeping to the source where models often do not; see the guide on translating."""
+    """Consistency with the source where models often fail; see the guide on translating."""
 
     capitals: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Translate sentences in capitals as if they were not, and put their translations "
-            "in capitals.",
+            help="Translate sentences in capitals as if in normal case, and write their "
+            "translations in capitals.",
         ),
     ] = False
     copy_unknown: Annotated[
@@ -264,26 +270,27 @@ class ConsistencyFlags:
         Parameter(
             negative=(),
             show_default=False,
-            help="Copy words with characters that the model does not know.",
+            help="Copy words with characters that the model's vocabulary lacks.",
         ),
     ] = False
     numbers: Annotated[
         Literal["model", "keep", "localize"],
         Parameter(
-            help="Numbers are as the model writes them, as in the source, or with the signs of the "
-            "target's language. Unless it is model, wrong and missing ones are put right."
+            help="Form of numbers: as the model writes them, as in the source (keep), or with the "
+            "separators of the target language (localize). keep and localize also correct wrong "
+            "and missing numbers."
         ),
     ] = "model"
 
     @property
     def is_on(self) -> bool:
-        """True if anything is asked for."""
+        """True if any of the flags is set."""
         return self != AS_THE_MODEL
 
     def applied(
         self, pipeline: TranslationPipeline, languages: tuple[str | None, str | None]
     ) -> ConsistentTranslation:
-        """Return a translator that does as the flags say; languages are of source and target."""
+        """Return a translator that follows the flags, for source and target languages."""
         from heedful.apps.quality.consistency import ConsistentTranslation
 
         return ConsistentTranslation(pipeline, **self.arguments(), languages=languages)
@@ -297,7 +304,7 @@ class ConsistencyFlags:
         return dataclasses.asdict(self)
 
     def counts(self, translator: ConsistentTranslation | None) -> dict[str, int]:
-        """Numbers that a translator made by `applied` put right, and those it could not."""
+        """Return counts of numbers that a translator made by `applied` corrected or left wrong."""
         if translator is None or self.numbers == "model":
             return {}
         return {"numbers_mended": translator.mended, "numbers_unmended": translator.unmended}
@@ -309,28 +316,29 @@ AS_THE_MODEL = ConsistencyFlags()
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class GlossaryFlags:
-    """Terms that a translation is held to."""
+    """Glossary of required translations."""
 
     glossary: Annotated[
         Path | None,
         Parameter(
-            help="Terms that must be translated as given: a text file with a tab between source, "
-            "target (several with | between) and flags (keep, ignore-case)."
+            help="File of terms and their required translations, one a line: source, tab, target "
+            "(alternatives separated by |), and optionally a tab and flags (keep, ignore-case)."
         ),
     ] = None
     glossary_mode: Annotated[
         Literal["hard", "soft"],
         Parameter(
-            help="hard: the search writes each term as given. soft: a model trained with "
-            "--soft-terms reads the first target of each, and may inflect it."
+            help="Method for glossary terms: hard constrains the search to write each target as "
+            "given; soft shows the first target to a model trained with --soft-terms, which may "
+            "inflect it."
         ),
     ] = "hard"
 
     def read(self) -> Glossary | None:
-        """Read the glossary, if there is one.
+        """Read the glossary; None without one.
 
         Raises:
-            DataError: naming the line that is no term.
+            DataError: for a line that is no term.
         """
         if self.glossary is None:
             return None
@@ -348,12 +356,12 @@ NO_TERMS = GlossaryFlags()
 
 
 def search_settings(flags: Any) -> SearchSettings:
-    """Settings of a search by flags; a temperature or a cut-off implies sampling."""
+    """Return search settings from flags; a temperature or a cut-off implies sampling."""
     return sampling_settings(flags, SearchSettings)
 
 
 def sampling_settings(flags: Any, settings: type[_Settings]) -> _Settings:
-    """Settings of this class by flags; a temperature or a cut-off implies sampling."""
+    """Return settings of this class from flags; a temperature or a cut-off implies sampling."""
     values = overrides(flags)
     if any(name in values for name in _SAMPLING):
         values.setdefault("sampling", True)
@@ -363,32 +371,33 @@ def sampling_settings(flags: Any, settings: type[_Settings]) -> _Settings:
 @Parameter(name="*", group=_RUNNING)
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Device, precision and batches; only the precision can change results, in the last digits."""
+    """Device, precision and batches; only the precision changes results, in their last digits."""
 
     ensemble: Annotated[
         tuple[Path, ...],
         Parameter(
             negative=(),
             show_default=False,
-            help="Average the probabilities of one more model; may be repeated.",
+            help="Further model whose probabilities are averaged with the first one's; may be "
+            "repeated.",
         ),
     ] = ()
     device: DeviceFlag = "auto"
     precision: PrecisionFlag = "auto"
     batch_size: Annotated[
-        int | None, Parameter(help="Sentences in a batch, instead of --batch-tokens.")
+        int | None, Parameter(help="Number of sentences in a batch, instead of --batch-tokens.")
     ] = None
     batch_tokens: Annotated[
         BatchTokens,
         Parameter(
-            help="Positions in a batch: sentences x longest x beam, padding counted. auto: as many "
-            "as fit into free memory."
+            help="Size of a batch in tokens: sentences x longest sentence x beam, padding "
+            "included; auto fills the free memory."
         ),
     ] = 4096
 
     def load(self, model: Path, *, shortlist: bool | Path = False) -> TranslationPipeline:
-        """Load the model, with the others of an ensemble, and perhaps a shortlist."""
-        with uncollected():  # a fifth of a cold start
+        """Load the model with the rest of its ensemble, and a shortlist if asked for."""
+        with uncollected():  # garbage collection took a fifth of a cold start
             from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
         return heedful.load(
             [model, *self.ensemble],
@@ -398,7 +407,7 @@ class Running:
         )
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
-        """The number of positions of a batch, for the hypotheses of a search."""
+        """Return the number of positions of a batch for this search."""
         beam = 1
         if settings is not None:
             beam = settings.width
@@ -420,19 +429,19 @@ STANDARD = Running()
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """The translator and options that the flags name.
+    """The translator and the options of a call of `heedful translate`.
 
     Args:
         model: the model's directory.
-        settings: of the search.
+        settings: settings of the search.
         running: device, precision and batches.
-        alignment: return alignments.
-        checks: of translations.
-        prefixes: translations have given prefixes.
-        shortlist: use the model's shortlist, or the one in this file.
-        terms: of a glossary.
-        protect: kinds of parts that are kept; those that the model was trained for if unset.
-        consistency: of translations with their sources.
+        alignment: flag that returns word alignments.
+        checks: flags of checking.
+        prefixes: flag that translations have forced prefixes.
+        shortlist: True for the model's lexical shortlist, or the file of another one.
+        terms: glossary and its mode.
+        protect: kinds of text to copy; those that the model was trained for if unset.
+        consistency: flags of capitals, unknown words and numbers.
     """
 
     model: Path
@@ -448,7 +457,7 @@ class TranslationRequest:
 
     @property
     def is_plain(self) -> bool:
-        """True if the request needs nothing but translations of one model."""
+        """True if the request needs only plain translations of one model."""
         running = self.running
         return (
             not (self.alignment or self.checks.is_on or self.consistency.is_on or self.prefixes)
@@ -460,12 +469,12 @@ class TranslationRequest:
 
 
 def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int:
-    """The number of positions of a batch; `auto` asks the machine and reports the answer.
+    """Return the number of positions of a batch; `auto` derives it from the free memory.
 
     Args:
-        batch_tokens: the flag's value.
-        pipeline: the loaded model, or several.
-        beam: hypotheses of a text.
+        batch_tokens: value of the flag.
+        pipeline: pipeline of one or more loaded models.
+        beam: number of hypotheses of a text.
     """
     if isinstance(batch_tokens, int):
         return batch_tokens
@@ -478,7 +487,7 @@ def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int
 
 
 def terminal() -> Events:
-    """Progress and warnings for people, on standard error."""
+    """Return events that print progress and warnings to standard error."""
     from heedful.events import Events, Terminal
 
     return Events([Terminal()])

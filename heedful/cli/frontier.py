@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,38 +25,50 @@ _MANY = {"consume_multiple": True, "negative": (), "show_default": False}
 @Parameter(name="*", group=_GRID)
 @dataclass(frozen=True, kw_only=True)
 class GridFlags:
-    """The values of each part of a setting; all combinations are measured."""
+    """The values of each search setting; all combinations are measured."""
 
     precisions: Annotated[
         tuple[Literal["fp32", "bf16", "int8"], ...],
-        Parameter(help="Precisions. [default: fp32 bf16 int8]", **_MANY),
+        Parameter(
+            help="Precisions to measure (--precision of translate). [default: fp32 bf16 int8]",
+            **_MANY,
+        ),
     ] = ("fp32", "bf16", "int8")
-    beams: Annotated[tuple[int, ...], Parameter(help="Beams. [default: 1 4]", **_MANY)] = (1, 4)
+    beams: Annotated[
+        tuple[int, ...], Parameter(help="Beam widths to measure. [default: 1 4]", **_MANY)
+    ] = (1, 4)
     shortlists: Annotated[
         tuple[Literal["no", "yes"], ...],
         Parameter(
-            help="Without and with a lexical shortlist. [default: no, and yes where the model has "
-            "one]",
+            help="Search without and with a lexical shortlist. [default: no, and yes if the model "
+            "has one]",
             **_MANY,
         ),
     ] = ()
     shortlist_file: Annotated[
-        Path | None, Parameter(help="A shortlist in place of the model's own.")
+        Path | None,
+        Parameter(help="File of a lexical shortlist to use instead of the model's own."),
     ] = None
     batches: Annotated[
         tuple[int, ...],
-        Parameter(help="Positions of a batch (--batch-tokens). [default: 1024 4096]", **_MANY),
+        Parameter(
+            help="Batch sizes to measure (--batch-tokens of translate). [default: 1024 4096]",
+            **_MANY,
+        ),
     ] = (1024, 4096)
     threads: Annotated[
         tuple[int, ...],
-        Parameter(help="Threads (OMP_NUM_THREADS). [default: 1 and all cores]", **_MANY),
+        Parameter(
+            help="Numbers of threads to measure (OMP_NUM_THREADS). [default: 1 and all cores]",
+            **_MANY,
+        ),
     ] = ()
 
     def grid(self, task: MeasuredTask) -> Grid:
-        """Return the combinations; what was left open follows from the model and the machine.
+        """Return the combinations; unset values follow from the model and the machine.
 
         Raises:
-            ConfigError: when a shortlist is asked for, and there is none.
+            ConfigError: when a shortlist is asked for and the model has none.
         """
         from heedful.apps.comparison.frontier_rounds import Grid
 
@@ -84,31 +95,35 @@ def frontier(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="Text to translate, one sentence a line.")],
-    reference: Annotated[Path, Parameter(help="Its translations, line by line.")],
+    source: Annotated[Path, Parameter(help="File of sentences to translate, one a line.")],
+    reference: Annotated[Path, Parameter(help="File of reference translations, line by line.")],
     out: Annotated[
-        Path, Parameter(help="Folder for measurements and results; the same one to go on.")
+        Path, Parameter(help="Folder for measurements and results; an existing one is continued.")
     ] = Path("frontier"),
     minutes: Annotated[
-        float, Parameter(help="Time after which no further measurement is begun.")
+        float, Parameter(help="Minutes after which no further measurement starts.")
     ] = 15.0,
-    rounds: Annotated[int, Parameter(help="Measurements of each setting.")] = 5,
-    lines: Annotated[int, Parameter(help="Sentences that are timed, spread over the file.")] = 300,
+    rounds: Annotated[int, Parameter(help="Number of measurements of each setting.")] = 5,
+    lines: Annotated[
+        int, Parameter(help="Number of sentences to time, spread over the file.")
+    ] = 300,
     alone: Annotated[
-        int, Parameter(help="Sentences among them that are translated one by one.")
+        int,
+        Parameter(
+            help="Number of those sentences that are also translated one by one, for latency."
+        ),
     ] = 30,
     grid: GridFlags = _FLAGS,
     output: Output = PLAIN,
 ) -> None:
-    """Measure which settings of a translator are fast, small and good on this machine.
+    """Measure speed, memory and quality of a translator under many search settings.
 
-    Every combination of precision, beam, shortlist, batch and threads translates the same
-    sentences: sentences a second, the time of one sentence alone, peak memory; BLEU and chrF are of
-    the whole file. Each
-    measurement is a process of its own; rounds alternate, so that other work on the machine meets
-    all settings alike. Settings that nobody should use are greyed: another one is no worse in
-    anything, and surely better in something. OUT has table.md, table.json, picture.svg and
-    page.html. Ctrl-C stops; the same command goes on where it stopped.
+    Every combination of precision, beam, shortlist, batch size and threads translates the same
+    sentences. Measured are sentences per second, the latency of a single sentence, peak memory, and
+    BLEU and chrF of the whole file. Each measurement runs in its own process, and rounds alternate
+    between settings, so that other load on the machine affects all of them alike. Dominated
+    settings are greyed: another one is no worse in any measure and significantly better in one. OUT
+    gets table.md, table.json, picture.svg and page.html. Ctrl-C stops; the same command continues.
 
     For example:
 
@@ -148,7 +163,7 @@ def frontier(
 
 
 def _nothing(results: Frontier) -> UserError:
-    """Return the error for a call that measured no setting."""
+    """Return the error for a run that measured no setting."""
     if results.problems:
         return UserError(
             f"No setting can be measured: {next(iter(results.problems.values()))}",
@@ -157,46 +172,40 @@ def _nothing(results: Frontier) -> UserError:
     return UserError(
         "The time was over before a setting was measured",
         where="--minutes",
-        remedy="Give more minutes; the same command goes on",
+        remedy="Give more minutes; the same command continues",
     )
 
 
 def _write(results: Frontier, out: Path) -> None:
     """Write table.md, table.json and, where Altair is installed, picture.svg and page.html."""
-    import json
+    from heedful.apps.comparison.result_files import has_charts, write_page, write_tables
 
-    from heedful.durable import replace_synced
-
-    replace_synced(out / "table.md", results.markdown().encode())
-    content = json.dumps(results.plain(), indent=2, ensure_ascii=False) + "\n"
-    replace_synced(out / "table.json", content.encode())
-    if _has_charts():
+    write_tables(results, out)
+    if has_charts():
         from heedful.apps.comparison.frontier_page import page_of, picture
         from heedful.inspect import charts
 
         charts.save(picture(results), out / "picture.svg")
-        replace_synced(out / "page.html", page_of(results).encode())
-
-
-def _has_charts() -> bool:
-    return all(importlib.util.find_spec(name) for name in ("altair", "vl_convert"))
+        write_page(page_of(results), out)
 
 
 def _show(results: Frontier, out: Path) -> None:
+    from heedful.apps.comparison.result_files import has_charts
+
     faint = [i for i, p in enumerate(results.points) if p.setting in results.dominated]
     show_table(results.about(), results.COLUMNS, results.rows(), faint=faint)
     _say_missing("not possible here", list(map(str, results.problems)))
     _say_missing("not measured yet: no time was left", list(map(str, results.unmeasured)))
     if len(results.dominated) > 0:
         say(
-            f"{len(results.dominated)} of {len(results.points)} settings are greyed: the one in "
-            "the last column is no worse in anything, and surely better in something."
+            f"{len(results.dominated)} of {len(results.points)} settings are dominated (greyed): "
+            "the one in the last column is no worse in any measure and significantly better in one."
         )
     for name, setting in results.recommended.items():
         say(f"{name}: {results.command(setting)}")
-    files = ["table.md", "table.json", *(["picture.svg", "page.html"] if _has_charts() else [])]
+    files = ["table.md", "table.json", *(["picture.svg", "page.html"] if has_charts() else [])]
     say(f"Wrote {', '.join(str(out / name) for name in files)}")
-    if not _has_charts():
+    if not has_charts():
         say("For page.html: pip install 'heedful[studio]'")
 
 

@@ -41,7 +41,7 @@ else:
     GenerationFlags = flags_of(GenerationSettings, "Continuation")
 
 CHUNK = 1024
-"""Prompts that are in memory at a time."""
+"""Maximum number of prompts in memory."""
 
 
 def generate(
@@ -49,14 +49,17 @@ def generate(
     /,
     *,
     prompt: Annotated[
-        str | None, Parameter(allow_leading_hyphen=True, help="The beginning of one text.")
+        str | None,
+        Parameter(
+            allow_leading_hyphen=True, help="Text to continue, instead of the lines of --input."
+        ),
     ] = None,
     input: Annotated[
         Path | None,
         Parameter(
             name=("--input", "-i"),
             allow_leading_hyphen=True,
-            help="Prompts, one a line, plain or gzip; standard input without --prompt.",
+            help="File of prompts, one a line, plain or gzip; standard input if unset.",
         ),
     ] = None,
     output_file: Annotated[
@@ -64,7 +67,8 @@ def generate(
         Parameter(
             name=("--output", "-o"),
             allow_leading_hyphen=True,
-            help="File for the texts, written once all are generated; standard output if unset.",
+            help="File for the continuations, which appears when all are done; standard output if "
+            "unset.",
         ),
     ] = None,
     stream: Annotated[
@@ -72,21 +76,21 @@ def generate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Print the text after --prompt while it is generated, with its line breaks.",
+            help="Print the continuation of --prompt token by token, with its line breaks.",
         ),
     ] = False,
     settings: GenerationFlags | None = None,
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
-    batch_size: Annotated[int | None, Parameter(help="Prompts in a batch.")] = None,
+    batch_size: Annotated[int | None, Parameter(help="Number of prompts in a batch.")] = None,
     rotary: StretchedRotary = UNSTRETCHED,
     output: Output = PLAIN,
 ) -> None:
     """Continue text with a language model.
 
-    Every prompt gives exactly one output line: its continuation, without the prompt. Line breaks
-    within are written as \\n, and backslashes as \\\\; with --json they are kept. With --n-best,
-    all candidates of a prompt stand on its line, separated by tabs.
+    Every prompt gives exactly one output line: its continuation without the prompt. Line breaks in
+    it are written as \\n, and backslashes as \\\\; --json keeps them. With --n-best, all candidates
+    of a prompt are written to its line, separated by tabs.
 
     For example:
 

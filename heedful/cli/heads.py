@@ -24,17 +24,23 @@ def heads(
     model: ModelPath,
     /,
     *,
-    part: Annotated[Part | None, Parameter(help="Stack or cross-attention; all if unset.")] = None,
+    part: Annotated[
+        Part | None,
+        Parameter(
+            help="Attention to measure: of the encoder, of the decoder, or cross-attention; all "
+            "if unset."
+        ),
+    ] = None,
     corpus: Corpus = CORPUS,
     output: Output = PLAIN,
 ) -> None:
     """Measure the attention of every head over a corpus.
 
-    For each head: the mean entropy and distance of its attention, and its share on the token
-    before, the token after, the first token, the token itself, special tokens, repeated and rare
-    pieces; for cross-attention also the share on aligned words. A head is named only if the
-    evidence is strong: see the guide. A few hundred sentences are enough. Without --target, a
-    translator reads its own translations.
+    For each head, the table shows the mean entropy and distance of its attention, and the share of
+    attention on the previous, next, first and current token, on special tokens, and on repeated and
+    rare tokens; for cross-attention, also the share on aligned words. Heads get a name only if the
+    evidence is strong (see the guide). A few hundred sentences are enough. Without --target, a
+    translator uses its own translations.
 
     For example:
 
@@ -101,15 +107,13 @@ def _head_row(head: HeadMeasures, kinds: list[str]) -> tuple[str, ...]:
 
 def prune(
     model: ModelPath,
-    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
+    out: Annotated[Path, Parameter(help="Model directory to write, which must not exist.")],
     /,
     *,
-    heads_left: Annotated[
-        int | None, Parameter(help="Remove heads until this many are left.")
-    ] = None,
+    heads_left: Annotated[int | None, Parameter(help="Number of heads to keep.")] = None,
     within_bleu: Annotated[
         float | None,
-        Parameter(help="Translators: maximum loss of BLEU, such as 0.5."),
+        Parameter(help="Maximum loss of BLEU of a translator, such as 0.5."),
     ] = None,
     within_loss: Annotated[
         float | None,
@@ -118,8 +122,8 @@ def prune(
     method: Annotated[
         Literal["greedy", "gradient"],
         Parameter(
-            help="greedy: try every head at every step; gradient: remove heads by their "
-            "importance, measured in one pass."
+            help="Method to choose heads: greedy tries every head at each step; gradient ranks "
+            "them once by importance (Michel 2019), which is faster."
         ),
     ] = "greedy",
     corpus: Corpus = CORPUS,
@@ -127,12 +131,12 @@ def prune(
     search: SearchFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Remove the attention heads that a model needs least.
+    """Prune the attention heads that a model needs least.
 
-    Heads are removed one after the other, and quality is measured after each; the curve is printed,
-    and --report keeps it. OUT is an ordinary model directory with smaller projections, so the model
-    is faster; it cannot be exported to formats without layers of unequal heads. MODEL is not
-    changed. The choice of heads is fitted to this corpus, so measure the result on another one.
+    Heads are removed one by one, and quality is measured after each; the curve is printed and
+    stored in --report. OUT is an ordinary model directory with smaller projections, so the model is
+    faster; it cannot be exported to formats that require equally many heads in every layer. MODEL
+    is not changed. The choice of heads is fitted to this corpus, so evaluate OUT on another one.
 
     For example:
 
@@ -148,7 +152,7 @@ def prune(
     limits = [limit for limit in (heads_left, within_bleu, within_loss) if limit is not None]
     if len(limits) != 1 or limits[0] < 0:
         raise UserError(
-            "Exactly one limit is needed, of at least 0",
+            "Exactly one limit is required, and it must not be negative",
             where="heedful prune",
             remedy="Give --heads-left N, --within-bleu X or --within-loss X",
         )
@@ -226,20 +230,20 @@ def ablate(
     *what: Annotated[
         str,
         Parameter(
-            help="Addresses of parts, in which * matches anything between two dots; each head by "
-            "itself if there are none."
+            help="Parts to remove, such as decoder.*.cross, where * matches anything between two "
+            "dots; every head if none."
         ),
     ],
     how: Annotated[
         Literal["off", "mean"],
-        Parameter(help="off: output zero; mean: output the mean over the corpus."),
+        Parameter(help="Output of a removed part: zero (off), or its mean over the corpus (mean)."),
     ] = "off",
     together: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Remove all parts at once, instead of each by itself.",
+            help="Remove all parts at once instead of one at a time.",
         ),
     ] = False,
     bleu: Annotated[
@@ -247,13 +251,21 @@ def ablate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Translators: also translate without each part, which takes longer.",
+            help="Measure BLEU as well, by translating without each part; slower, and for "
+            "translators only.",
         ),
     ] = False,
-    samples: Annotated[int, Parameter(help="Resamples of the paired bootstrap.")] = 1000,
+    samples: Annotated[
+        int,
+        Parameter(
+            help="Number of resamples of the paired bootstrap; more give more precise intervals."
+        ),
+    ] = 1000,
     parts: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="List the addresses of parts instead."),
+        Parameter(
+            negative=(), show_default=False, help="List the names of parts instead of removing any."
+        ),
     ] = False,
     corpus: Corpus = CORPUS,
     scoring: Scoring = SCORING,
@@ -262,12 +274,12 @@ def ablate(
 ) -> None:
     """Measure the loss of quality when parts of a model are removed.
 
-    Each part is removed by itself, the corpus is read again, and the part is put back: a head
-    (decoder.3.cross.head.2), a sub-layer (decoder.3.cross, encoder.1.feedforward), a residual
-    connection (encoder.1.self.residual), a norm (encoder.1.self.norm), the scale of attention
-    (encoder.1.self.scale), or the positions of a stack (encoder.positions). The table shows the
-    change of the loss (nats per token) and of the accuracy (of the next token, of labels), with a
-    95 % interval over draws of sentences: an interval that spans 0 shows nothing.
+    Parts are removed one at a time: heads (decoder.3.cross.head.2), sub-layers (decoder.3.cross,
+    encoder.1.feedforward), residual connections (encoder.1.self.residual), norms
+    (encoder.1.self.norm), the scale of attention (encoder.1.self.scale), or the positions of a
+    stack (encoder.positions). The table shows the change of the loss (nats per token) and of the
+    accuracy (of next tokens or labels), with a 95 % bootstrap interval over sentences; an interval
+    that contains 0 shows no effect.
 
     For example:
 
@@ -325,7 +337,7 @@ def _show_effects(effects: list[Effect], examples: int) -> None:
         [_effect_row(effect) for effect in effects],
         numbers=len(first),
     )
-    say("In brackets: 95 % intervals over draws of examples.")
+    say("In brackets: 95 % bootstrap intervals over examples.")
 
 
 def _effect_row(effect: Effect) -> tuple[str, ...]:

@@ -16,32 +16,36 @@ if TYPE_CHECKING:
 
 
 def info(
-    model: Annotated[
-        str, Parameter(help="A model directory, a run directory, a name or a preset.")
-    ],
+    model: Annotated[str, Parameter(help="Model or run directory, name of a model, or preset.")],
     /,
     *,
     vocabulary: Annotated[
-        int | None, Parameter(help="Size of a preset's vocabulary; a model has its own.")
+        int | None,
+        Parameter(help="Vocabulary size of a preset; not for models, which have their own."),
     ] = None,
-    source_tokens: Annotated[int, Parameter(help="Length of a source sentence.")] = 25,
-    target_tokens: Annotated[int, Parameter(help="Length of its translation.")] = 25,
-    beam: Annotated[int, Parameter(help="Hypotheses per decoding step.")] = 4,
+    source_tokens: Annotated[int, Parameter(help="Length of a source sentence in tokens.")] = 25,
+    target_tokens: Annotated[int, Parameter(help="Length of the translation in tokens.")] = 25,
+    beam: Annotated[int, Parameter(help="Beam width of decoding.")] = 4,
     batch_tokens: Annotated[
         int,
-        Parameter(help="Positions of a batch: per side in training, with hypotheses in decoding."),
+        Parameter(
+            help="Size of a batch in tokens: of each side in training, of all hypotheses in "
+            "decoding."
+        ),
     ] = 4096,
     precision: Annotated[
-        Literal["fp32", "bf16"], Parameter(help="Precision of products, for the peaks of memory.")
+        Literal["fp32", "bf16"],
+        Parameter(help="Precision of matmuls, for estimates of peak memory."),
     ] = "fp32",
     output: Output = PLAIN,
 ) -> None:
     """Show a model's parameters, operations and memory.
 
-    Parameters of every component; operations to train on a pair and to translate a sentence; memory
-    of weights and caches, and the peak of a process that trains or decodes such batches on a
-    processor. Other models than translators show parameters and peaks, and models of images also
-    the operations for one image. A directory takes precedence over a preset of the same name.
+    The tables list the parameters of every component, the floating-point operations of a training
+    pair and of a translation, the memory of weights and caches, and the peak memory of training and
+    decoding on a CPU. For other models than translators, they list parameters and peak memory, and
+    for models of images the operations of one image. A directory takes precedence over a preset of
+    the same name.
 
     Example: `heedful info transformer-base --vocabulary 37000 --precision bf16`
     """
@@ -71,7 +75,7 @@ def info(
 
 @dataclass(frozen=True)
 class _Workload:
-    """The batches for which peaks of memory are predicted."""
+    """The batches whose peak memory is estimated."""
 
     batch_tokens: int
     length: int
@@ -79,7 +83,7 @@ class _Workload:
     precision: Literal["fp32", "bf16"]
 
     def peaks(self, spec: ModelSpec, parameters: int) -> dict[str, Any]:
-        """Peaks of training and decoding and the free memory of this machine, in bytes."""
+        """Return the peak memory of training and decoding and the free memory, in bytes."""
         import torch
 
         from heedful.engines.cost_memory import decoding_peak, training_peak
@@ -120,7 +124,7 @@ _ORIGIN = ("model_type", "repository", "commit")
 
 
 def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
-    """The spec, and further facts to report."""
+    """Return the spec of a model and further facts for the report."""
     from heedful.models.model_directory import find_model_directory, locate, read_facts
     from heedful.models.preset_files import (
         own_vocabulary_error,
@@ -138,7 +142,7 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
     try:
         path = locate(Path(model))
     except ModelError as error:
-        if Path(model).name != model:  # OWNER/NAME, no preset's name
+        if Path(model).name != model:  # OWNER/NAME cannot be a preset
             raise
         presets = f"or take a preset ({', '.join(preset_names())})"
         raise ModelError(
@@ -170,7 +174,7 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
 def _report_modules(
     model: str, spec: ModelSpec, facts: dict[str, Any], workload: _Workload, report: Report
 ) -> None:
-    """Report another model than a translator: the parameters of each module, and peaks."""
+    """Report parameters by module and peak memory, for models other than translators."""
     from heedful.models.cost import parameters_by_module
 
     counts = parameters_by_module(spec)
@@ -203,7 +207,7 @@ def _report_modules(
 
 
 def _image_operations(spec: ModelSpec) -> dict[str, int]:
-    """Operations to label an image and to train on one; empty for other models."""
+    """Return the operations of inference and training on an image; empty for other models."""
     from heedful.models.cost import BACKWARD_PER_FORWARD, image_work
 
     if spec.kind != "vision":
@@ -329,10 +333,10 @@ def presets(*, output: Output = PLAIN) -> None:
     """List the named model sizes.
 
     A preset is a set of settings: `heedful train RUN --preset tiny …` starts from it, and flags
-    override each setting. Presets of published models fit some tasks only: `heedful train RUN
-    --task causal_lm --preset gpt2 …` trains a new model of that shape on your texts. They show
-    the published number of parameters beside the one counted here. `heedful info tiny` shows the
-    parts and the cost of one.
+    override single settings. Presets of published models fit some tasks only: `heedful train RUN
+    --task causal_lm --preset gpt2 …` trains a new model of that architecture on your text. Their
+    published number of parameters is listed beside the number counted here. `heedful info tiny`
+    shows the components and the cost of a preset.
 
     Example: `heedful presets --json`
     """

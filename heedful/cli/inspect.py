@@ -23,39 +23,54 @@ _CHARTS = (".html", ".png", ".svg")
 
 def inspect(
     model: ModelPath,
-    text: Annotated[str, Parameter(help="Text that the model reads.")],
+    text: Annotated[str, Parameter(help="Input text of the model; the source of a translator.")],
     /,
     *,
     target: Annotated[
         str | None,
         Parameter(
             allow_leading_hyphen=True,
-            help="A translation, a continuation, or the second text of a pair; for a translator, "
-            "its own translation if unset.",
+            help="Second text: a translation, a continuation, or the other text of a pair; if "
+            "unset, a translator's own translation.",
         ),
     ] = None,
     more: Annotated[
         int | None,
-        Parameter(name="--continue", help="Language models: generate at most this many tokens."),
+        Parameter(
+            name="--continue",
+            help="Maximum number of tokens that a language model appends to the text.",
+        ),
     ] = None,
     part: Annotated[
         Literal["encoder", "decoder", "cross"] | None,
-        Parameter(help="Stack or cross-attention; cross-attention of a translator if unset."),
+        Parameter(
+            help="Attention to show: of the encoder, of the decoder, or cross-attention; "
+            "cross-attention of a translator if unset."
+        ),
     ] = None,
     layer: Annotated[
         tuple[int, ...],
-        Parameter(negative=(), show_default=False, help="A layer, from 0; may be repeated."),
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Layer to show, counted from 0; may be repeated; the mean of all if unset.",
+        ),
     ] = (),
     head: Annotated[
         tuple[int, ...],
-        Parameter(negative=(), show_default=False, help="A head, from 0; may be repeated."),
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Head to show, counted from 0; may be repeated; the mean of all if unset.",
+        ),
     ] = (),
     shapes: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="List the address and shape of every captured tensor instead.",
+            help="List the name and shape of every tensor that can be captured, instead of "
+            "attention.",
         ),
     ] = False,
     output_file: Annotated[
@@ -63,15 +78,14 @@ def inspect(
         Parameter(
             name=("--output", "-o"),
             allow_leading_hyphen=True,
-            help="Write a chart to this .html, .png or .svg file, or what --json prints to a "
-            ".json file.",
+            help="File for a chart (.html, .png or .svg), or for the output of --json (.json).",
         ),
     ] = None,
     view: Annotated[
         View | None,
         Parameter(
-            help="Kind of chart: the mean as a matrix, a matrix per head, or lines between tokens. "
-            "If unset: heads for several layers or heads, else matrix.",
+            help="Kind of chart: one matrix of the mean, a matrix for each head (heads), or lines "
+            "between tokens; if unset, heads for several layers or heads, otherwise matrix.",
         ),
     ] = None,
     device: DeviceFlag = "auto",
@@ -79,9 +93,9 @@ def inspect(
 ) -> None:
     """Show the attention of a model for one text.
 
-    The picture is the mean over the given layers and heads, or over all; --json gives the weights
-    of each. A chart in a file shows each of several given layers or heads; an .html file responds
-    to the pointer. Inspection does not change the model's output.
+    The printed matrix is the mean over the selected layers and heads (all by default); --json has
+    the weights of each. A chart shows every selected layer or head, and an .html chart is
+    interactive. Inspection does not change the model's output.
 
     For example:
 

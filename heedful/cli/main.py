@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,42 +25,41 @@ from heedful.errors import RunError, UserError, suggest
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 VERBS = {
-    "demo": "Train on generated dates, prices and measures in a few minutes, and translate.",
+    "demo": "Train a small translator in a few minutes, on generated dates, prices and measures.",
     "train": "Train a translator from sentence pairs, or another model from text or images.",
     "translate": "Translate text line by line.",
-    "translate-file": "Translate a document; all that is not text stays as it is.",
-    "shortlist": "Learn a lexical shortlist from sentence pairs, for faster translation.",
+    "translate-file": "Translate the text of a document, and keep its format.",
+    "shortlist": "Build a lexical shortlist from sentence pairs, for faster translation.",
     "generate": "Continue text with a language model.",
     "fill": "Fill [MASK] in a text.",
     "classify": "Label texts, pairs of texts, or images.",
     "tag": "Label the words of texts.",
-    "answer": "Answer questions with passages of given texts.",
+    "answer": "Answer questions with passages from given texts.",
     "evaluate": "Score translations against references, and compare two systems.",
-    "compare": "Train several configurations on the same data with the same budget, and compare "
-    "them.",
+    "compare": "Train several configurations on the same data and budget, and compare them.",
     "sweep": "Train a configuration with several values of one setting, and compare them.",
-    "frontier": "Measure which settings of a translator are fast, small and good on this machine.",
-    "calibrate": "Learn how good a model's translations are by how sure it is of them.",
+    "frontier": "Measure speed, memory and quality of a translator under many search settings.",
+    "calibrate": "Fit a confidence estimate to a model's translations.",
     "score": "Score given translations (log-probability).",
-    "import": "Convert a Hugging Face model directory to a Heedful one.",
+    "import": "Import a Hugging Face model.",
     "merge": "Merge a low-rank adapter (LoRA) into its base model.",
-    "export": "Convert a model for another library: Hugging Face, CTranslate2 or ONNX.",
+    "export": "Export a model to Hugging Face, CTranslate2 or ONNX.",
     "inspect": "Show the attention of a model for one text.",
     "heads": "Measure the attention of every head over a corpus.",
     "ablate": "Measure the loss of quality when parts of a model are removed.",
-    "prune": "Remove the attention heads that a model needs least.",
+    "prune": "Prune the attention heads that a model needs least.",
     "align": "Word-align sentence pairs.",
     "info": "Show a model's parameters, operations and memory.",
-    "plan": "Estimate memory, time and money of training on many devices, and choose a plan.",
+    "plan": "Estimate memory, time and cost of training on many devices, and choose a layout.",
     "presets": "List the named model sizes.",
     "models": "List the trained models that come with Heedful.",
     "studio": "Explore models, runs and ideas in a browser.",
     "serve": "Serve translators and language models over HTTP.",
-    "data check": "Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.",
-    "data clean": "Clean sentence pairs: write those that no rule finds, and why the others went.",
+    "data check": "Check sentence pairs for duplicates, misalignments, encoding errors and leaks.",
+    "data clean": "Clean sentence pairs, and list the removed ones with the reason.",
     "data split": "Split sentence pairs into train, valid and test by source sentence.",
-    "data shard": "Write corpora as compressed shards, which training reads as a stream.",
-    "doctor": "Check this machine: versions, devices and speed of each precision.",
+    "data shard": "Write corpora as compressed shards, which training streams.",
+    "doctor": "Check versions, devices and the speed of each precision on this machine.",
 }
 
 _HELP_FLAGS = frozenset(("--help", "-h"))
@@ -69,7 +68,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def run() -> int:
-    """Run the words after `heedful` in a process of its own, as the installed command does.
+    """Run the command line as the installed command does, in a process that then ends.
 
     Returns:
         The exit status of `main`; the process must end with it.
@@ -91,14 +90,14 @@ def _show_warning(
     file: Any = None,
     line: str | None = None,
 ) -> None:
-    """Print our own warnings as a sentence; those of others as Python does."""
+    """Print warnings of Heedful as a sentence, and others as Python does."""
     own = category.__module__.startswith("heedful.")
     text = f"{message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
     sys.stderr.write(text)
 
 
 class _ImmediateExit:
-    """End the process without freeing what the system takes back as a whole.
+    """End the process without freeing objects one by one.
 
     Freeing every object of PyTorch's modules takes a sixth of a second. The handler is registered
     before those modules are loaded, so it runs after all other exit handlers.
@@ -109,12 +108,12 @@ class _ImmediateExit:
         atexit.register(self._exit)
 
     def _exit(self) -> None:
-        if self.status is None:  # SystemExit or an error ended the process: Python reports it
+        if self.status is None:  # SystemExit or an error, which Python reports
             return
         try:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-        except (OSError, ValueError):  # Python reports this, too
+        except (OSError, ValueError):  # Python reports a failing flush as well
             return
         os._exit(self.status)
 
@@ -133,32 +132,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wants_help = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
     # `heedful --help train` explains that verb too.
     verb = find_verb([word for word in words if not wants_help or not word.startswith("-")])
-    return guarded(lambda: _run(verb, words, wants_help=wants_help), verb if verb in VERBS else "")
+    try:
+        status = _run(verb, words, wants_help=wants_help)
+        sys.stdout.flush()  # a full disk or a closed pipe is an error of the verb, not of the exit
+    except (KeyboardInterrupt, Exception) as error:
+        return exit_status(error, verb if verb in VERBS else "")
+    return DONE if status is None else status
 
 
 def find_verb(words: Sequence[str]) -> str:
-    """The verb that words begin with: two of them for `data check`; the first if it is none."""
+    """Return the verb at the beginning of the words, such as `data check`, or the first word."""
     two = " ".join(words[:2])
     return two if two in VERBS else next(iter(words), "")
 
 
 def set_environment() -> None:
-    """Set variables that libraries read when they are loaded; values the user set stay."""
-    # OpenMP's waiting threads spin for longer than a busy machine can afford: on two cores with
-    # one other busy process, training ran 30 times slower. Read when torch is loaded, later.
+    """Set environment variables that libraries read when loaded, unless the user has set them."""
+    # Waiting OpenMP threads spin, which starves other work: on two cores with one other busy
+    # process, training ran 30 times slower. The variable is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # oneDNN caches kernels for shapes that do not come again: a thousand by default in each of
-    # two caches, a gigabyte in the end. A step's layers share those of a few dozen shapes.
+    # oneDNN caches kernels of shapes that never recur, a thousand in each of two caches by default,
+    # which grows to a gigabyte. The layers of a step need only a few dozen shapes.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
-    # Otherwise pydantic reads the metadata of every installed package, each time.
+    # Otherwise pydantic reads the metadata of every installed package at each start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context for loading modules: the garbage collector never scans their objects."""
+    """Load modules in a context in which the garbage collector never scans their objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -184,10 +188,10 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
     if verb not in VERBS:
         raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
     if wants_help:
-        gc.disable()  # short-lived objects: collecting them took a fifth of the time
+        gc.disable()  # the process is short-lived, and collection took a fifth of its time
         from heedful.cli.parser import print_help
 
-        print_help(verb)  # as the app would, without parsing the arguments first
+        print_help(verb)  # prints the app's help without parsing the arguments
         return 0
     with uncollected():
         from heedful.cli.parser import build_app
@@ -198,7 +202,7 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
 
 
 def _only_first_word(word: str, verbs: dict[str, str], *, wants_help: bool) -> int:
-    """Explain the verbs that begin with a word."""
+    """Print the verbs that begin with a word, or fail if help was not asked for."""
     if not wants_help:
         raise UserError(
             f"`heedful {word}` needs a second word", remedy=f"Known: {', '.join(verbs)}"
@@ -232,30 +236,22 @@ def _is_bare_flag(word: str) -> bool:
     return word.startswith("--") and "=" not in word
 
 
-def guarded(work: Callable[[], int | None], verb: str = "") -> int:
-    """Run a verb; report an error as one paragraph on standard error.
+def exit_status(error: KeyboardInterrupt | Exception, verb: str = "") -> int:
+    """Report an error that ended a verb, and return the exit status of the process.
 
     Args:
-        work: the verb, ready to run; it may return a status of its own.
-        verb: its name, for the command that shows its help.
-
-    Returns:
-        The exit status.
+        error: the exception that the verb raised.
+        verb: name of the verb, for the command that shows its help; "" if there is none.
     """
-    try:
-        status = work()
-        sys.stdout.flush()
-        return DONE if status is None else status
-    except KeyboardInterrupt:
+    if isinstance(error, KeyboardInterrupt):
         return _report("Interrupted.", INTERRUPTED)
-    except BrokenPipeError:
+    if isinstance(error, BrokenPipeError):  # as in `heedful translate … | head`, which is no error
         _discard_standard_output()
         return FAILED
-    except Exception as error:
-        if _is_misuse(error):
-            help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
-            return _report(f"{_one_line(str(error))} See: {help_command}", WRONG)
-        return report_error(error)
+    if _is_misuse(error):
+        help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
+        return _report(f"{_one_line(str(error))} See: {help_command}", WRONG)
+    return report_error(error)
 
 
 def _is_misuse(error: Exception) -> bool:
@@ -265,7 +261,7 @@ def _is_misuse(error: Exception) -> bool:
 
 
 def report_error(error: Exception) -> int:
-    """Report an error as one paragraph on standard error; return the exit status it stands for."""
+    """Report an error as one paragraph on standard error; return its exit status."""
     known = as_user_error(error)
     if os.environ.get("HEEDFUL_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
@@ -279,7 +275,7 @@ def report_error(error: Exception) -> int:
 
 
 def as_user_error(error: Exception) -> UserError | None:
-    """The error with a remedy for the user, or None when it is a fault of ours."""
+    """Return the error with a remedy for the user, or None for a bug of Heedful."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, OSError):
@@ -288,7 +284,7 @@ def as_user_error(error: Exception) -> UserError | None:
         return RunError(
             "There is not enough memory",
             remedy="Make batches smaller (--batch-tokens, or --data.batch-tokens for training), "
-            "or take a smaller model",
+            "or use a smaller model",
         )
     return None
 
@@ -302,7 +298,7 @@ def _from_system(error: OSError) -> UserError:
         )
     if error.errno in _REFUSED:
         remedy = "Choose a place you may use, or change its permissions"
-        return UserError(f"Refused by the system: {reason}", where=where, remedy=remedy)
+        return UserError(f"The system refused access: {reason}", where=where, remedy=remedy)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return UserError(reason, where=where, remedy="Check the path")
     return RunError(f"The system reports: {reason}", where=where)
@@ -316,7 +312,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _discard_standard_output() -> None:
-    """Discard what is still buffered for a reader that has gone; it must not raise at exit."""
+    """Discard output whose reader has gone, so that flushing it at exit does not fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`heedful models`: the trained models that come with the package."""
+"""`heedful models`: the trained models that come with Heedful."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from heedful.pretrained.catalogue import Card, ModelAtHand, models_at_hand
 
 
 def models(
-    name: Annotated[str, Parameter(help="Model whose card is shown whole; all if unset.")] = "",
+    name: Annotated[
+        str, Parameter(help="Name of a model whose card is shown; a table of all models if unset.")
+    ] = "",
     /,
     *,
     output: Output = PLAIN,
 ) -> None:
     """List the trained models that come with Heedful.
 
-    Their names stand for a model directory in every command: `heedful translate en-de`. A directory
-    of the same name comes first, and a note says so.
+    Every command accepts these names in place of a model directory: `heedful translate en-de`. A
+    directory of the same name takes precedence, with a note.
 
     For example:
 

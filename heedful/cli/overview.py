@@ -1,6 +1,6 @@
-"""The overview that `heedful --help` prints, and how help texts are drawn.
+"""The overview of `heedful --help`, and the formatting of help texts.
 
-`heedful --help` is a newcomer's first call, so this module loads nothing but what draws the text.
+`heedful --help` is the first call of a newcomer, so this module loads only what formats text.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def print_overview(verbs: Mapping[str, str]) -> None:
 
 
 def prose(text: str) -> Text:
-    """Format a docstring for help: paragraphs whose lines run on, indented blocks, `code`.
+    """Format a docstring for help: reflowed paragraphs, indented blocks, `code`.
 
-    Docstrings use no more of Markdown than that, and a full parser is slow to load and to run.
+    Docstrings use no other Markdown, and a full parser is slow to load and to run.
     """
     from rich.text import Text
 

@@ -30,13 +30,13 @@ _MODULES = {
     "presets": "info",
     "sweep": "compare",
 }
-"""The module of each verb that has none of its own name."""
+"""Modules of the verbs whose module has another name."""
 
 _NAME_SHARE = 0.35
 """Share of the terminal's width for the names of flags."""
 
 _BORDERS, _GAP = 4, 2
-"""Characters of a panel's two borders, and between its columns."""
+"""Widths, in characters, of both borders of a panel and of the gap between columns."""
 
 
 def build_app(verb: str) -> App:
@@ -56,7 +56,7 @@ def function_behind(verb: str) -> Callable[..., Any]:
     """Load the function of a verb."""
     name = verb.replace("-", "_").replace(" ", "_")
     module = importlib.import_module(f"heedful.cli.{_MODULES.get(verb, name)}")
-    # `import` is a keyword of Python
+    # `import` is a keyword of Python, so its function is `import_`
     function: Callable[..., Any] = getattr(module, f"{name}_" if keyword.iskeyword(name) else name)
     return function
 
@@ -66,7 +66,7 @@ def _app(command: App, verb: str) -> App:
     app = App(
         name="heedful",
         version=heedful.__version__,
-        help_format="plaintext",  # which _HelpFormatter draws
+        help_format="plaintext",  # formatted by _HelpFormatter
         suppress_keyboard_interrupt=False,
     )
     group = app
@@ -79,7 +79,7 @@ def _app(command: App, verb: str) -> App:
 
 
 class _Explained(App):
-    """A verb whose flags are collected once, for both the usage line and the panels."""
+    """An app that collects its flags once, for both the usage line and the panels."""
 
     _collected: ArgumentCollection | None = None
 
@@ -110,14 +110,14 @@ class _HelpFormatter(DefaultFormatter):
 
 
 def _plain(text: Any) -> str:
-    """The string that cyclopts has wrapped; empty for none."""
+    """Return the string that cyclopts has wrapped; empty for None."""
     return str(getattr(text, "primary_renderable", text or ""))
 
 
 def _columns(
     console: Console, options: ConsoleOptions, entries: list[HelpEntry]
 ) -> tuple[ColumnSpec, ...]:
-    """The columns of a panel, wide enough that no flag is folded and each can be copied."""
+    """Return the columns of a panel, wide enough that no name of a flag is folded."""
     words = [word for entry in entries for label in entry.all_options for word in label.split()]
     longest = max(map(len, words), default=0)
     widest = round(max(_NAME_SHARE * console.width, min(longest, console.width / 2)))
@@ -125,14 +125,14 @@ def _columns(
     lines = (line for entry in entries for line in str(renderer(entry)).splitlines())
     width = min(widest, max(map(len, lines), default=0))
     asterisk = (AsteriskColumn,) if any(entry.required for entry in entries) else ()
-    # rich would measure every cell of columns without a width, which took a tenth of the time.
+    # Without a width, rich measures every cell, which took a tenth of the time.
     left = console.width - _BORDERS - len(asterisk) * (1 + _GAP) - width - _GAP
     names = ColumnSpec(renderer=renderer, style="cyan", width=width)
     return *asterisk, names, ColumnSpec(renderer=_description, overflow="fold", width=left)
 
 
 def _description(entry: HelpEntry) -> Text:
-    """A flag's help with its choices, its default and whether it is required."""
+    """Return the help of a flag with its choices, its default and a note if it is required."""
     from heedful.cli.overview import inline
 
     text = inline(_plain(entry.description))

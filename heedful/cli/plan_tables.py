@@ -1,4 +1,4 @@
-"""The answer of `heedful plan`: plain data, and tables for people."""
+"""The result of `heedful plan` as plain data and as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """The plans and the words and numbers about them."""
+    """The estimated plans, their costs and the chosen plan."""
 
     costs: ModelCosts
     cluster: Cluster
@@ -30,13 +30,13 @@ class PlanAnswer:
     chosen: TrainingPlan
 
     def days(self, plan: TrainingPlan) -> float | None:
-        """Days to the tokens asked for."""
+        """Return the days of training on the requested tokens."""
         if self.tokens is None:
             return None
         return self.tokens / plan.positions_per_second / _SECONDS_A_DAY
 
     def money(self, plan: TrainingPlan) -> float | None:
-        """Their price."""
+        """Return the price of these days."""
         days = self.days(plan)
         if days is None or self.price is None:
             return None
@@ -46,7 +46,7 @@ class PlanAnswer:
         """Return the answer as plain data.
 
         Args:
-            most: plans to list; all if unset.
+            most: maximum number of plans to list; all if None.
         """
         costs, device = self.costs, self.cluster.device
         return {
@@ -93,7 +93,7 @@ class PlanAnswer:
         }
 
     def show(self, name: str, most: int | None) -> None:
-        """Print tables for people."""
+        """Print the plans as tables."""
         costs, batch, device = self.costs, self.batch, self.cluster.device
         counted, six = costs.training_per_position, 6 * costs.parameters
         say(f"{name}: {costs.parameters:,} parameters; {self.cluster.describe()}")
@@ -102,7 +102,7 @@ class PlanAnswer:
             f"(6 times the parameters: {engineering(six, 'FLOP')})"
         )
         say(
-            f"Products reach {device.products[batch.precision]:.0%} of "
+            f"Matmuls reach {device.products[batch.precision]:.0%} of "
             f"{engineering(device.rate(batch.precision), 'FLOP/s')} in {batch.precision} "
             f"({device.products_from[batch.precision]})"
         )
@@ -114,7 +114,7 @@ class PlanAnswer:
         if chosen not in plans:
             plans = [chosen, *plans]
         figures = ["accumulate", "memory", "update", "tokens/s", "utilization"]
-        # Days and money have a column where there is an answer.
+        # Days and cost have a column only if tokens and price are known.
         figures += ["days"] if self.tokens is not None else []
         figures += ["money"] if self.money(chosen) is not None else []
         rows = [

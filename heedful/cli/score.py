@@ -17,15 +17,15 @@ def score(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="Text, one item a line.")],
-    target: Annotated[Path, Parameter(help="Its translations, line by line.")],
+    source: Annotated[Path, Parameter(help="File of source text, one item a line.")],
+    target: Annotated[Path, Parameter(help="File of translations to score, line by line.")],
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
     """Score given translations (log-probability).
 
-    Each pair gives one line: the natural-log probability of the target, summed over its tokens and
-    its end token, as `heedful translate --scores` gives it for its own translations.
+    Each pair gives one output line: the natural log-probability of the target, summed over its
+    tokens and the end token. It is the score that `heedful translate --scores` prints.
 
     For example:
 
@@ -68,7 +68,7 @@ def score(
 def _tokens(
     pieces: tuple[str, ...], token_scores: tuple[float, ...]
 ) -> list[dict[str, str | float | None]]:
-    """Each piece with its log-probability; the end token, which has no text, comes last."""
+    """Return each token with its log-probability; the end token, whose text is null, is last."""
     names = [*pieces, *[None] * (len(token_scores) - len(pieces))]
     return [
         {"token": name, "score": score} for name, score in zip(names, token_scores, strict=True)

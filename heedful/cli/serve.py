@@ -33,25 +33,28 @@ _NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart"
 @Parameter(name="*", group=Group("Access", sort_key=20))
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Flags of the address, of those who may ask, and of the log."""
+    """Flags of the address, access rights and the log."""
 
-    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 is open to others.")] = (
+    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 admits other machines.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, Parameter(help="Port to listen on; 0 takes a free one.")] = 5000
+    port: Annotated[int, Parameter(help="Port to listen on; 0 chooses a free one.")] = 5000
     keys: Annotated[
-        Path | None, Parameter(help="File of API keys; without it nobody needs one.")
+        Path | None, Parameter(help="File of API keys; if unset, requests need no key.")
     ] = None
     new_key: Annotated[
         str | None,
-        Parameter(help="Make a key for this name, add it to the file of keys, print it and stop."),
+        Parameter(
+            help="Create an API key for this name, print it, add it to the file --keys, and exit "
+            "without starting a server."
+        ),
     ] = None
     without_keys: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Let everybody who reaches a public address ask.",
+            help="Allow requests without a key on an address that other machines can reach.",
         ),
     ] = False
     cors: Annotated[
@@ -59,14 +62,15 @@ class Access:
         Parameter(
             negative=(),
             show_default=False,
-            help="Origin of pages whose scripts may ask, such as https://example.org, or *.",
+            help="Origin of web pages whose scripts may send requests (CORS), such as "
+            "https://example.org, or *; may be repeated.",
         ),
     ] = ()
     access_log: Annotated[
         str,
         Parameter(
-            help="File of requests, a line of JSON each, without texts; - is standard error, none "
-            "is none."
+            help="File for the access log, a line of JSON for each request, without its text; - "
+            "is standard error, none turns the log off."
         ),
     ] = "-"
 
@@ -74,7 +78,7 @@ class Access:
         """Refuse files that cannot be used, and a public address without a file of keys.
 
         Raises:
-            ConfigError: for both.
+            ConfigError: when they are refused.
         """
         from heedful.apps.serve.gate import AccessLog
         from heedful.apps.serve.keys import Keys
@@ -87,33 +91,46 @@ class Access:
             Keys.read(self.keys)
         elif not is_loopback(self.host) and not self.without_keys:
             raise ConfigError(
-                "Everybody who reaches this address could use the server",
+                "Anybody who can reach this address could use the server",
                 where=f"--host {self.host}",
-                remedy="Give a file of keys (--keys), or say --without-keys as well",
+                remedy="Give a file of keys (--keys), or add --without-keys",
             )
 
 
 @Parameter(name="*", group=Group("Load", sort_key=30))
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Flags of the work done at a time, and of the limits of a request."""
+    """Flags of workers, batches and the limits of a request."""
 
-    workers: Annotated[int, Parameter(help="Processes that share the cores.")] = 1
+    workers: Annotated[
+        int, Parameter(help="Number of worker processes, which share the CPU cores.")
+    ] = 1
     memory: Annotated[
         float | None,
-        Parameter(help="Most GB of model files in memory; the model used longest ago makes room."),
+        Parameter(
+            help="Maximum size in GB of the loaded models; the least recently used one is "
+            "unloaded first; unlimited if unset."
+        ),
     ] = None
-    queue: Annotated[int, Parameter(help="Texts that may wait; further requests get 429.")] = 1000
-    deadline: Annotated[float, Parameter(help="Seconds after which a request is given up.")] = 60.0
+    queue: Annotated[
+        int,
+        Parameter(
+            help="Maximum number of waiting texts; further requests are answered with status 429."
+        ),
+    ] = 1000
+    deadline: Annotated[float, Parameter(help="Time limit of a request in seconds.")] = 60.0
     batch_tokens: Annotated[
-        int, Parameter(help="Positions in a batch: texts x longest x beam.")
+        int,
+        Parameter(help="Size of a batch in tokens: texts x longest text x beam, padding included."),
     ] = 2048
-    max_texts: Annotated[int, Parameter(help="Texts of a request.")] = 1000
-    max_characters: Annotated[int, Parameter(help="Characters of a request.")] = 100_000
-    max_body: Annotated[float, Parameter(help="MB of the body of a request.")] = 2.0
+    max_texts: Annotated[int, Parameter(help="Maximum number of texts in a request.")] = 1000
+    max_characters: Annotated[int, Parameter(help="Maximum number of characters in a request.")] = (
+        100_000
+    )
+    max_body: Annotated[float, Parameter(help="Maximum size of a request in MB.")] = 2.0
 
     def check(self) -> None:
-        """Refuse numbers of which nothing could be done.
+        """Refuse limits that are not positive.
 
         Raises:
             ConfigError: naming the flag.
@@ -128,28 +145,31 @@ class Load:
 @Parameter(name="*", group=Group("Terms", sort_key=46))
 @dataclass(frozen=True, kw_only=True)
 class ServedTerms:
-    """Flags of the glossaries that translations are held to."""
+    """Flags of the glossaries of the served models."""
 
     glossary: Annotated[
         tuple[str, ...],
         Parameter(
             negative=(),
             show_default=False,
-            help="Terms of translations, as for `heedful translate`: a file, or NAME=FILE where "
-            "there are several models; may be repeated.",
+            help="Glossary file as for `heedful translate`, or NAME=FILE for one of several "
+            "models; may be repeated.",
         ),
     ] = ()
     glossary_mode: Annotated[
         Literal["hard", "soft"],
-        Parameter(help="hard, or soft for models trained with --soft-terms."),
+        Parameter(
+            help="Method for glossary terms: hard constrains the search; soft is for models "
+            "trained with --soft-terms."
+        ),
     ] = "hard"
 
     def arguments(self, models: ServedModels) -> dict[str, Any]:
-        """Return the settings of a server; each file is read once for its mistakes.
+        """Return the settings of glossaries; each file is read once to find mistakes early.
 
         Raises:
-            ConfigError: when a file names no model, or the only one of several.
-            DataError: naming the line that is no term.
+            ConfigError: when a file belongs to no model, or it is unclear to which.
+            DataError: for a line that is no term.
         """
         from heedful.pipelines.glossary import Glossary
 
@@ -160,9 +180,9 @@ class ServedTerms:
                 name, file = next(iter(models.by_name)), word
                 if len(models.by_name) > 1:
                     raise ConfigError(
-                        "There are several models, and the glossary is of one",
+                        "A glossary belongs to one model, and there are several",
                         where=f"--glossary {word}",
-                        remedy=f"Say which: {name}={word}",
+                        remedy=f"Name the model: {name}={word}",
                     )
             models.find(name)
             if name in files:
@@ -185,8 +205,9 @@ def serve(
     *models: Annotated[
         str,
         Parameter(
-            help="Models: a directory, the name of a model at hand, OWNER/NAME of the hub, or "
-            "LANGUAGES=MODEL such as en-de=run."
+            help="Models to serve: directories, names of models that come with Heedful, or "
+            "OWNER/NAME of the Hugging Face hub; LANGUAGES=MODEL, such as en-de=run, names the "
+            "languages."
         ),
     ],
     access: Access = _ACCESS,
@@ -200,11 +221,11 @@ def serve(
 ) -> None:
     """Serve translators and language models over HTTP.
 
-    Clients of LibreTranslate and of OpenAI work with it unchanged; /v1/translate gives all that is
-    known about a translation, and /spec describes the interface. Sentences of many requests are
-    translated together. Without a key file the server listens on this machine only.
+    Clients of LibreTranslate and of OpenAI work unchanged; /v1/translate also returns scores,
+    alignments and checks, and /spec describes the interface. Sentences of many requests are
+    translated in common batches. Without a file of keys, the server listens on this machine only.
 
-    SIGHUP loads the models anew, SIGTERM and Ctrl-C stop the server; neither loses a request.
+    SIGHUP reloads the models; SIGTERM and Ctrl-C stop the server. Neither loses a request.
 
     For example:
 
@@ -237,7 +258,7 @@ def serve(
     if not models:
         raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
     models = tuple(map(pinned_model, models))
-    # Mistakes are said before workers start.
+    # Mistakes are reported before workers start.
     glossaries = terms.arguments(ServedModels([parse_model(word) for word in models]))
     access.check()
     listening = listen(access.host, access.port)
@@ -282,7 +303,7 @@ def _plain(value: object) -> object:
 def _limits(load: Load, settings: SearchSettings) -> Limits:
     from heedful.apps.serve.limits import Limits
 
-    # What the server itself is told to do is no request's excess.
+    # Requests may ask for at least the beam and lengths that the server's own flags set.
     beam = max(Limits().beam, settings.width)
     tokens = max(Limits().tokens, settings.min_length, settings.max_length or 0)
     return Limits(load.max_texts, load.max_characters, load.deadline, beam, tokens)
@@ -299,7 +320,9 @@ def _make_key(name: str, file: Path | None) -> None:
     from heedful.apps.serve.keys import add_key
 
     if file is None:
-        raise ConfigError("Where to?", where="--new-key", remedy="Name the file: --keys FILE")
+        raise ConfigError(
+            "The file of keys is missing", where="--new-key", remedy="Name it: --keys FILE"
+        )
     key = secrets.token_urlsafe(32)
     add_key(file, name, key)
     print(key)

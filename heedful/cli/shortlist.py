@@ -1,4 +1,4 @@
-"""`heedful shortlist`: learn a lexical shortlist from a parallel corpus."""
+"""`heedful shortlist`: build a lexical shortlist from a parallel corpus."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def shortlist(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="Source sentences, one a line, plain or gzip.")],
-    target: Annotated[Path, Parameter(help="Their translations, line by line.")],
+    source: Annotated[Path, Parameter(help="File of source sentences, one a line, plain or gzip.")],
+    target: Annotated[Path, Parameter(help="File of translations of --source, line by line.")],
     output_file: Annotated[
         Path | None,
         Parameter(
@@ -32,15 +32,15 @@ def shortlist(
     ] = PER_TOKEN,
     frequent: Annotated[
         int,
-        Parameter(help="Number of frequent target tokens that every sentence may use."),
+        Parameter(help="Number of most frequent target tokens, which every sentence may use."),
     ] = FREQUENT,
     output: Output = PLAIN,
 ) -> None:
-    """Learn a lexical shortlist from sentence pairs, for faster translation.
+    """Build a lexical shortlist from sentence pairs, for faster translation.
 
-    `heedful translate --shortlist` restricts the output tokens of a sentence to the most frequent
-    ones and to likely translations of its own tokens, learned by IBM model 1 from this corpus.
-    Use the corpus that the model was trained on.
+    `heedful translate --shortlist` restricts the output vocabulary of a sentence to the most
+    frequent tokens and to likely translations of its source tokens, by IBM model 1 trained on this
+    corpus. Use the corpus that the model was trained on.
 
     For example:
 

@@ -18,21 +18,22 @@ _NEEDED = ("starlette", "uvicorn")
 
 
 def studio(
-    *models: Annotated[Path, Parameter(help="Model, run or Hugging Face directories.")],
-    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 is open to others.")] = (
+    *models: Annotated[Path, Parameter(help="Model, run or Hugging Face directories to open.")],
+    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 admits other machines.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, Parameter(help="Port to listen on; 0 takes a free one.")] = 8765,
+    port: Annotated[int, Parameter(help="Port to listen on; 0 chooses a free one.")] = 8765,
     browser: Annotated[
-        bool, Parameter(name="--open", negative="--no-browser", help="Open the page in a browser.")
+        bool,
+        Parameter(name="--open", negative="--no-browser", help="Open the studio in a browser."),
     ] = True,
     output: Output = PLAIN,
 ) -> None:
     """Explore models, runs and ideas in a browser.
 
-    The pages need no network, and only this machine can reach them. The address of a page holds all
-    of its settings, so a link brings back the same picture. The models at hand are always there; a
-    folder of another one can be dropped onto a page.
+    The pages work offline, and only this machine can reach them unless --host says otherwise. The
+    address of a page contains all of its settings, so a link restores the same view. Models that
+    come with Heedful are always listed; a folder with another model can be dropped onto a page.
 
     For example:
 
@@ -72,13 +73,13 @@ def studio(
         if browser:
             _open(address)
 
-    with suppress(KeyboardInterrupt):  # how a studio is left
+    with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
         serve(workspace, host, listening, ready, token)
     report.finish({"address": address}, summary=False)
 
 
 def _open(address: str) -> None:
-    """Open a browser from a thread: some wait until they are closed."""
+    """Open a browser from a thread, as some browsers block until they are closed."""
     import threading
     import webbrowser
 

@@ -1,7 +1,7 @@
-"""Lines of text in and out, and what verbs report: `--json`, `--report` and tables.
+"""Input and output of text lines, and the reports of verbs: `--json`, `--report` and tables.
 
-Input is read as it arrives; output files are complete or not there at all. Standard output is for
-text and JSON; tables and messages go to standard error.
+Input is read as it arrives, and output files appear only when they are complete. Standard output
+is for text and JSON; tables and messages go to standard error.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def is_standard(path: Path | None) -> bool:
 
 
 def chunks(path: Path | None, size: int) -> Iterator[list[str]]:
-    """The lines of a file or of standard input, in lists of at most `size`.
+    """Yield the lines of a file or of standard input, in lists of at most `size`.
 
     Args:
-        path: plain or gzip, or a pipe of plain text; standard input if it is none or `-`.
-        size: lines in a list.
+        path: plain or gzip file, or pipe of plain text; standard input if None or `-`.
+        size: maximum number of lines in a list.
 
     Raises:
-        DataError: when there is no such file, or naming the line that is not text.
+        DataError: when there is no such file, or a line is not text.
     """
     if path is None or is_standard(path):
         yield from stream_chunks(sys.stdin.buffer, STANDARD_INPUT, size)
@@ -61,10 +61,10 @@ def chunks(path: Path | None, size: int) -> Iterator[list[str]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a file, plain or gzip.
+    """Return all lines of a file, plain or gzip.
 
     Raises:
-        DataError: when there is no such file, or naming the line that is not text.
+        DataError: when there is no such file, or a line is not text.
     """
     if path.is_fifo():
         return [line for chunk in chunks(path, _READ) for line in chunk]
@@ -74,10 +74,10 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """All lines of two files that correspond line by line.
+    """Return all lines of two files that correspond line by line.
 
     Raises:
-        DataError: when one has more lines, or as `read_lines` does.
+        DataError: when the numbers of lines differ, or as from `read_lines`.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
@@ -89,17 +89,17 @@ def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
 
 
 def stream_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[list[str]]:
-    """The lines of a stream in lists of at most `size`, without waiting for lines to come.
+    """Yield the lines of a stream in lists of at most `size`, without waiting for a full list.
 
-    A user who types a line gets its answer at once; lines of a file come in full lists.
+    A line that a user types is answered at once, and the lines of a file come in full lists.
 
     Args:
-        stream: bytes; a file, a pipe or a terminal.
+        stream: binary file, pipe or terminal.
         name: name of the stream in messages.
-        size: lines in a list.
+        size: maximum number of lines in a list.
 
     Raises:
-        DataError: naming the line that is not text.
+        DataError: for a line that is not text.
     """
     ready: list[str] = []
     number = 0
@@ -116,10 +116,10 @@ def stream_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[list[str]]
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """Open a text file that appears when everything in it is written, or not at all.
+    """Open a text file that appears only when all of it is written.
 
     Raises:
-        OSError: naming the file, when it cannot be written.
+        OSError: when the file cannot be written.
     """
     with whole(path) as file:
         stream = TextIOWrapper(file, encoding="utf-8", newline="\n")
@@ -132,7 +132,7 @@ def writing(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def output_to(path: Path | None) -> Iterator[TextIO]:
-    """Open a file, or standard output."""
+    """Open a file for writing, or standard output."""
     if path is None or is_standard(path):
         yield sys.stdout
     else:
@@ -147,7 +147,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Lines without their newline; None where the next bytes are not there yet."""
+    """Yield lines without their newline, and None before a read that would wait."""
     rest = bytearray()
     while True:
         if not _has_more(stream):
@@ -166,7 +166,7 @@ def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
 
 
 def _read_some(stream: BinaryIO) -> bytes:
-    """Read the bytes that are there, at least one; none at the end."""
+    """Read the bytes that have arrived, at least one; none at the end."""
     read1 = getattr(stream, "read1", None)
     block: bytes | None = read1(_READ) if read1 else stream.read(_READ)
     return block or b""
@@ -176,12 +176,12 @@ def _has_more(stream: BinaryIO) -> bool:
     """Return True if a read would not wait, or where that is unknown."""
     try:
         return bool(select.select([stream], [], [], 0)[0])
-    except (OSError, ValueError, TypeError):  # no file descriptor, or none to wait for
+    except (OSError, ValueError, TypeError):  # no file descriptor that select can wait for
         return True
 
 
 def refuse_missing_folder(path: Path) -> None:
-    """Check that a file can be written there, before long work.
+    """Check that a file can be written to this path, before long work.
 
     Raises:
         UserError: when its folder is missing, or the path is a folder.
@@ -193,25 +193,25 @@ def refuse_missing_folder(path: Path) -> None:
         raise UserError(
             "No such directory", where=str(folder), remedy="Make it, or choose another place"
         )
-    if not os.access(folder, os.W_OK) and (path.is_file() or not path.exists()):  # no pipe
+    if not os.access(folder, os.W_OK) and (path.is_file() or not path.exists()):  # not a pipe
         raise UserError(
             "This directory cannot be written to",
             where=str(folder),
-            remedy="Choose a place you may use, or change its permissions",
+            remedy="Choose another directory, or change its permissions",
         )
 
 
 def refuse_existing(out: Path) -> None:
-    """Check that a directory can be made there without losing another.
+    """Check that a directory can be created without replacing another one.
 
     Raises:
-        ModelError: when something is there, or its parent is not.
+        ModelError: when the path exists, or its parent does not.
     """
     if out.exists():
         raise ModelError(
             "This path exists already",
             where=str(out),
-            remedy="Give a directory that is still to be made",
+            remedy="Name a directory that does not exist yet",
         )
     if not out.absolute().parent.is_dir():
         raise ModelError(
@@ -227,7 +227,7 @@ _GROUP = Group("Output", sort_key=90)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The flags that every verb has."""
+    """The flags of every verb."""
 
     json: Annotated[
         bool,
@@ -238,8 +238,7 @@ class Output:
         ),
     ] = False
     report: Annotated[
-        Path | None,
-        Parameter(help="Write a report to this file, as one JSON object."),
+        Path | None, Parameter(help="File for a JSON report of settings, results, time and memory.")
     ] = None
 
 
@@ -251,7 +250,7 @@ _SHARDS = Group("Shards", sort_key=60)
 @Parameter(name="*", group=_SHARDS)
 @dataclass(frozen=True, kw_only=True)
 class ShardFlags:
-    """A corpus in many files; see the guide on many machines."""
+    """Translation of a corpus in many files; see the guide on many machines."""
 
     shards: Annotated[
         tuple[Path, ...],
@@ -259,61 +258,62 @@ class ShardFlags:
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Files, patterns or folders instead of --input: .txt, .tsv and .jsonl, plain or "
-            ".gz, and .parquet. Each gives one file of its name in --out.",
+            help="Files, patterns or folders to translate instead of --input: .txt, .tsv or "
+            ".jsonl, plain or .gz, or .parquet. Each becomes a file of the same name in --out.",
         ),
     ] = ()
     out: Annotated[
         Path | None,
         Parameter(
-            help="Folder for the translated shards. What is done there is not done again: run the "
-            "command once more to continue after an interruption."
+            help="Folder for the translated shards; finished shards are skipped, so the same "
+            "command continues after an interruption."
         ),
     ] = None
     engine: Annotated[
         Literal["local", "ray"],
-        Parameter(help="Translate in this process, or with actors of Ray on many machines."),
+        Parameter(help="Engine: this process (local), or Ray actors on many machines."),
     ] = "local"
     column: Annotated[
         str,
         Parameter(
-            help="Column of the texts in .parquet, .jsonl and .tsv; a number, from 1, for .tsv "
-            "without a line of names."
+            help="Column of the texts in .parquet, .jsonl and .tsv files; a number from 1 for "
+            ".tsv files without a header."
         ),
     ] = "text"
-    translation_column: Annotated[str, Parameter(help="Column to write the translations to.")] = (
-        "translation"
-    )
+    translation_column: Annotated[
+        str, Parameter(help="Column for the translations in the written files.")
+    ] = "translation"
     retries: Annotated[
-        int,
-        Parameter(help="How often a shard is tried again when its machine fails, not its data."),
+        int, Parameter(help="Number of retries of a shard whose machine failed (not its data).")
     ] = 3
     address: Annotated[
         str | None,
         Parameter(
-            help="HOST:PORT of a Ray cluster, or auto for the one this machine is part of; Ray is "
-            "started on this machine alone if unset."
+            help="Address of the Ray cluster (HOST:PORT), or auto for the cluster of this "
+            "machine; if unset, Ray starts on this machine alone."
         ),
     ] = None
     actors: Annotated[
         int | None,
-        Parameter(help="Ray actors, each with a model of its own; as many as fit if unset."),
+        Parameter(help="Number of Ray actors with a model each; as many as fit if unset."),
     ] = None
-    threads: Annotated[int | None, Parameter(help="Cores of an actor; 1 if unset.")] = None
+    threads: Annotated[int | None, Parameter(help="CPU cores of each Ray actor; 1 if unset.")] = (
+        None
+    )
     actor_gpus: Annotated[
-        float | None, Parameter(help="GPUs of an actor, such as 1 or 0.5; none if unset.")
+        float | None, Parameter(help="GPUs of each Ray actor, such as 1 or 0.5; none if unset.")
     ] = None
 
     @property
     def is_on(self) -> bool:
-        """True if shards are translated, and no single text."""
+        """True if shards are translated instead of a single text."""
         return bool(self.shards)
 
     def refuse(self, single: Mapping[str, Any]) -> None:
-        """Refuse flags of a single text, by name, beside those of shards.
+        """Refuse flags of a single text, given by name, together with --shards.
 
         Raises:
-            UserError: naming those that were given.
+            UserError: with the names of those that were given.
         """
         if unfit := [name for name, value in single.items() if value]:
             raise UserError(
@@ -322,10 +322,10 @@ class ShardFlags:
             )
 
     def refuse_alone(self) -> None:
-        """Refuse flags of shards where there are none.
+        """Refuse flags of shards without --shards.
 
         Raises:
-            UserError: naming the flags.
+            UserError: with the name of the flag.
         """
         for name, value in vars(self).items():
             if value != getattr(NO_SHARDS, name):
@@ -342,9 +342,9 @@ class Report:
     """The JSON record of one run of a verb: settings, results, time and memory.
 
     Args:
-        verb: the verb.
-        output: the common flags.
-        settings: the verb's flags, as plain data.
+        verb: name of the verb.
+        output: flags of every verb.
+        settings: flags of this verb, as plain data.
     """
 
     def __init__(self, verb: str, output: Output, settings: Mapping[str, Any]) -> None:
@@ -366,7 +366,7 @@ class Report:
 
         Args:
             facts: counts, rates and scores, as plain data.
-            summary: print the record; not for verbs that print an object per item.
+            summary: flag that prints the record, except for verbs that print an object per item.
         """
         if self.output.report is None and not (summary and self.output.json):
             return
@@ -418,11 +418,11 @@ def show_table(
     """Print a table to standard error.
 
     Args:
-        title: above it.
-        columns: headings.
-        rows: cells, as many as there are columns.
-        numbers: number of last columns that hold figures, aligned right.
-        faint: numbers of rows that are greyed, from 0.
+        title: text above the table.
+        columns: headings of the columns.
+        rows: cells of each row.
+        numbers: number of last columns that are aligned right.
+        faint: indices of the greyed rows.
     """
     from rich import box
     from rich.console import Console
@@ -436,7 +436,7 @@ def show_table(
     for number, row in enumerate(rows):
         style = "dim" if number in faint else None
         table.add_row(*(Text(cell) for cell in row), style=style)
-    # A file or a pipe has no width; the usual 80 columns would fold signatures and paths.
+    # A file or a pipe has no width, and 80 columns would fold signatures and paths.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 200)
     console.print(table)
 
@@ -447,7 +447,7 @@ def say(text: str = "") -> None:
 
 
 def say_counts(counts: Mapping[str, int]) -> None:
-    """Say how many required phrases a translation has, and how many numbers were put right."""
+    """Print the counts of required phrases found and of corrected numbers."""
     if required := counts.get("required", 0):
         say(
             f"{required - counts['missing']:,} of {required:,} terms and protected parts of the "
@@ -455,11 +455,11 @@ def say_counts(counts: Mapping[str, int]) -> None:
         )
     if "numbers_mended" in counts:
         mended, unmended = counts["numbers_mended"], counts["numbers_unmended"]
-        say(f"{mended:,} numbers were put right or written anew; {unmended:,} still disagree")
+        say(f"{mended:,} numbers were corrected or rewritten; {unmended:,} still disagree")
 
 
 def engineering(count: float, unit: str = "") -> str:
-    """A number with a unit prefix: 2.6 M."""
+    """Return a number with a unit prefix: 2.6 M."""
     size, prefixes = float(count), ["", "k", "M", "G", "T", "P"]
     while abs(size) >= 999.5 and len(prefixes) > 1:
         size /= 1000
@@ -469,7 +469,7 @@ def engineering(count: float, unit: str = "") -> str:
 
 
 class Prefixes:
-    """The prefixes of translations, read in step with the lines."""
+    """The forced prefixes of translations, read line by line with the input."""
 
     def __init__(self, text: str | None, file: Path | None) -> None:
         if text is not None and file is not None:
@@ -479,7 +479,7 @@ class Prefixes:
         self.lines: Iterator[str] | None = iter(read_lines(file)) if file is not None else None
 
     def take(self, count: int) -> list[str] | None:
-        """The prefixes of the next lines."""
+        """Return the prefixes of the next lines."""
         if self.lines is None:
             return None if self.text is None else [self.text] * count
         taken = list(islice(self.lines, count))
@@ -496,5 +496,5 @@ class Prefixes:
         return DataError(
             f"The file of prefixes {what}",
             where=str(self.file),
-            remedy="Give one prefix for each line, empty for anyhow",
+            remedy="Give one prefix for each line; an empty line stands for no prefix",
         )

@@ -17,7 +17,7 @@ from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
 
-# Flags of their own below; in a settings file the corpora are tables.
+# Set by --train, --valid and --preset instead; in a settings file the corpora are tables.
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _PROCESSES_FLAGS = Group("Processes", sort_key=2)
 
 
 def train(
-    run: Annotated[Path, Parameter(help="Folder of the run and its model, created if missing.")],
+    run: Annotated[Path, Parameter(help="Folder for the run and its model, created if missing.")],
     /,
     *,
     train: Annotated[
@@ -41,11 +41,11 @@ def train(
             group=_CORPORA_FLAGS,
             consume_multiple=True,
             negative=(),
-            help="Source and target files, aligned line by line, or one .tsv or .jsonl file of "
-            "pairs; all may be .gz. Several corpora: name them one after the other. For a "
-            "language model: files of text. For a classifier: .tsv or .jsonl files of texts with "
-            "labels. For images: IDX files of images and of labels, or a folder with a folder of "
-            "pictures for each label.",
+            help="Training files; several corpora follow one another. Translation: source and "
+            "target files, aligned line by line, or a .tsv or .jsonl file of pairs. Language "
+            "models: files of text. Classifiers: .tsv or .jsonl files of texts with labels. "
+            "Images: IDX files of images and labels, or a folder with a subfolder of images for "
+            "each label. Text files may be .gz.",
         ),
     ] = None,
     valid: Annotated[
@@ -54,7 +54,7 @@ def train(
             group=_CORPORA_FLAGS,
             consume_multiple=True,
             negative=(),
-            help="Validation files, in the same form.",
+            help="Validation files, in the format of --train.",
         ),
     ] = None,
     weights: Annotated[
@@ -63,26 +63,26 @@ def train(
             group=_CORPORA_FLAGS,
             consume_multiple=True,
             negative=(),
-            help="Passes over each training corpus per epoch: 0.5 reads half of it.",
+            help="Number of passes over each corpus of --train in an epoch; 0.5 reads half of it.",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         Parameter(
-            help="Named settings or shape to start from; `heedful presets` lists them with the "
-            "tasks they fit."
+            help="Named settings or model size to start from; `heedful presets` lists them with "
+            "their tasks."
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        Parameter(help="TOML file of settings, over the preset and below flags."),
+        Parameter(help="TOML file of settings; it overrides the preset, and flags override it."),
     ] = None,
     resume: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Continue from the run's last checkpoint, with its settings.",
+            help="Continue from the last checkpoint of the run, with its settings.",
         ),
     ] = False,
     processes: Annotated[
@@ -90,8 +90,8 @@ def train(
         Parameter(
             group=_PROCESSES_FLAGS,
             validator=validators.Number(gte=1),
-            help="Processes on this machine that train together; --parallel.* says how. For "
-            "several machines start the command with torchrun on each.",
+            help="Number of training processes on this machine; --parallel.* divides the work "
+            "among them. For several machines, start the command with torchrun on each.",
         ),
     ] = 1,
     restarts: Annotated[
@@ -99,8 +99,8 @@ def train(
         Parameter(
             group=_PROCESSES_FLAGS,
             validator=validators.Number(gte=0),
-            help="With --processes: how often all of them start anew, from the last checkpoint, "
-            "after one was lost.",
+            help="Number of times that all processes restart from the last checkpoint after one "
+            "was lost.",
         ),
     ] = 3,
     settings: SettingsFlags | None = None,
@@ -110,9 +110,9 @@ def train(
 
     RUN/model holds the model, its tokenizer and its settings after the first validation, and is
     replaced whenever validation improves. Ctrl-C saves and stops; `--resume` continues, bit for bit
-    as if the run had not stopped. `--task masked_lm` trains an encoder from text,
-    `--task span_corruption` and `--task denoising` an encoder-decoder, and `--task classify` a
-    classifier from texts with labels.
+    as if the run had not stopped. `--task causal_lm` trains a language model on text,
+    `--task masked_lm` an encoder, `--task span_corruption` and `--task denoising` an
+    encoder-decoder, and `--task classify` a classifier on labelled texts.
 
     For example:
 
@@ -122,11 +122,11 @@ def train(
         heedful train run --task images --train photos --valid other-photos
         heedful train run --preset transformer-base --processes 2 --train train.en train.de
 
-    Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
-    in the table `[model]`. RUN/config.toml holds all of them.
+    Every setting below is also a key of the TOML file --config: `--model.width 256` is
+    `width = 256` in the table `[model]`. RUN/config.toml records all of them.
     """
     values = overrides(settings)
-    # images and their labels are pairs of files, too
+    # IDX files of images and labels are pairs as well
     pairs = _task(run, config, values, resume=resume) in ("translation", "images")
     values = merge(values, corpora_settings(train, valid, weights, pairs=pairs))
     report = Report(
@@ -152,9 +152,9 @@ def train(
     if "WORLD_SIZE" not in os.environ:
         return work()
     from heedful.cli.main import report_error
-    from heedful.train.parallel.launcher import one_of_many
+    from heedful.train.parallel.launcher import run_worker
 
-    return one_of_many(work, report_error)
+    return run_worker(work, report_error)
 
 
 def _train(
@@ -168,13 +168,12 @@ def _train(
     finally:
         events.close()
     if os.environ.get("RANK", "0") != "0":
-        return summary.exit_status  # the first process says it
+        return summary.exit_status  # the first process reports
     if not output.json:
         _show(run, summary)
     facts = summary.plain()
-    facts["training_seconds"] = facts.pop(
-        "seconds"
-    )  # over all resumes; the report's are this call's
+    # seconds over all resumes; the `seconds` of the report are those of this call
+    facts["training_seconds"] = facts.pop("seconds")
     report.finish(facts)
     return summary.exit_status
 
@@ -182,7 +181,7 @@ def _train(
 def _resolve(
     run: Path, preset: str | None, config: Path | None, values: dict[str, Any], *, resume: bool
 ) -> RunSettings:
-    """The settings of a new run; of a resumed run its own, overridden by the command line."""
+    """Return the settings of a new run, or those of a resumed run with the flags applied."""
     from heedful.train.run_config import resolve_settings, settings_of_run
 
     if not resume:
@@ -195,7 +194,7 @@ def _resolve(
 
 
 def _task(run: Path, config: Path | None, values: dict[str, Any], *, resume: bool) -> str:
-    """The task; it decides whether files of --train and --valid are pairs."""
+    """Return the task, on which it depends whether files of --train and --valid are pairs."""
     from heedful.config import read_toml
     from heedful.train.run_config import settings_of_run
 
@@ -224,15 +223,15 @@ def corpora_settings(
     *,
     pairs: bool,
 ) -> dict[str, Any]:
-    """The corpora flags as settings.
+    """Return the flags of corpora as settings.
 
     Args:
-        train, valid: names of files, as flags give them.
+        train, valid: file names of --train and --valid.
         weights: passes over each training corpus per epoch.
-        pairs: whether files come in pairs of source and target.
+        pairs: flag that files come in pairs of source and target.
 
     Raises:
-        ConfigError: when a source has no target, or a corpus no weight.
+        ConfigError: when a source has no target, or weights and corpora differ in number.
     """
     data: dict[str, Any] = {}
     if train:
@@ -253,13 +252,13 @@ def corpora_settings(
 
 
 def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict[str, Any]]:
-    """Corpora from file names.
+    """Return the corpora that file names stand for; a folder of shards is known by its index.
 
     Args:
-        files: the names.
-        flag: they were given with, for the error message.
-        pairs: each .tsv or .jsonl and each folder alone, others in pairs of source and target;
-            else each alone. A folder of shards is known by its index.
+        files: file names.
+        flag: name of their flag, for the error message.
+        pairs: flag that two files are source and target of a corpus, except .tsv and .jsonl files
+            and folders, which are corpora by themselves; otherwise every file is a corpus.
 
     Raises:
         ConfigError: when a source has no target.
@@ -288,5 +287,5 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
 
 
 def _has_shards(path: str) -> bool:
-    """True for a folder that `heedful data shard` has made."""
+    """Return True for a folder that `heedful data shard` wrote."""
     return (Path(path) / SHARD_INDEX).is_file()

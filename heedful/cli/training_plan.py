@@ -1,4 +1,4 @@
-"""`heedful plan`: memory, time and money of training a model on many devices, before it begins."""
+"""`heedful plan`: estimates of memory, time and cost of training on many devices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXTS_LENGTH = 512
 _SHOWN = 10
 
 _MOST_DEVICES = 65_536
-"""Past these the layouts are too many to look at in a minute."""
+"""Above this number of devices there are too many layouts to enumerate in a minute."""
 
 _DEVICES = Group("Devices", sort_key=10)
 _WORK = Group("Work", sort_key=20)
@@ -51,44 +51,45 @@ class DeviceFlags:
     devices: Annotated[
         str,
         Parameter(
-            help="Devices of a host: NUMBERxNAME, such as 8xH100; cpu is a process on this machine."
+            help="Number and kind of devices in each host, such as 8xH100; cpu is a process on "
+            "this machine."
         ),
     ]
-    hosts: Annotated[int, Parameter(help="Equal hosts.")] = 1
+    hosts: Annotated[int, Parameter(help="Number of identical hosts.")] = 1
     interconnect: Annotated[
         float | None,
         Parameter(
-            help="GB/s in one direction between devices of a host; as their data sheet says if "
-            "unset (NVLink 4: 450, PCIe 4: 32)."
+            help="Bandwidth between devices of a host, in GB/s per direction (NVLink 4: "
+            "450, PCIe 4: 32); that of the data sheet if unset."
         ),
     ] = None
     network: Annotated[
         float | None,
         Parameter(
-            help="Gbit/s between hosts, of a host; usual for these devices if unset (InfiniBand of "
-            "8 cards: 3200, Ethernet: 100)."
+            help="Network bandwidth of each host in Gbit/s (8 InfiniBand cards: 3200, Ethernet: "
+            "100); a typical value for the devices if unset."
         ),
     ] = None
     efficiency: Annotated[
         float | None,
         Parameter(
-            help="Share of the devices' rate that matrix products reach in training; measured "
-            "elsewhere if unset."
+            help="Share of the peak rate that matmuls reach in training, between 0 and 1; from "
+            "published measurements if unset."
         ),
     ] = None
     overlap: Annotated[
         bool,
-        Parameter(help="Devices compute while gradients, weights, keys and values are sent."),
+        Parameter(help="Overlap communication with computation."),
     ] = True
     price: Annotated[
-        float | None, Parameter(help="Price of a device for an hour, in any currency.")
+        float | None, Parameter(help="Price of a device per hour, in any currency.")
     ] = None
 
     def cluster(self, width: int) -> Cluster:
         """Return the hosts and their devices.
 
         Args:
-            width: of the model.
+            width: hidden size of the model.
 
         Raises:
             ConfigError: when there are no such devices, or one of the numbers is not possible.
@@ -125,33 +126,35 @@ class DeviceFlags:
 @Parameter(name="*", group=_WORK)
 @dataclass(frozen=True, kw_only=True)
 class WorkFlags:
-    """The texts that are trained on."""
+    """Training data, its batches and their precision."""
 
     tokens: Annotated[
         str | None,
-        Parameter(help="Tokens to train on, such as 300B (k, M, B, T); of pairs on each side."),
+        Parameter(
+            help="Number of training tokens, such as 300B (k, M, B or T); for pairs, of each side."
+        ),
     ] = None
     batch_tokens: Annotated[
         str | None,
         Parameter(
-            help="Tokens of an update on all devices together, such as 4M; of pairs on each side. "
-            "[default: 25,000 of pairs, 524,288 of texts]"
+            help="Number of tokens in an update on all devices, such as 4M; for pairs, of each "
+            "side. [default: 25,000 for pairs, 524,288 for text]"
         ),
     ] = None
     max_length: Annotated[
         int | None,
         Parameter(
-            help="Tokens of a text. [default: the longest of a language model, 25 of pairs, else "
-            "512]"
+            help="Length of a sequence in tokens. [default: the maximum of a language model, 25 "
+            "for pairs, otherwise 512]"
         ),
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
-        Parameter(help="Precision of products. [default: bf16 where the devices have it]"),
+        Parameter(help="Precision of matmuls. [default: bf16 if the devices support it]"),
     ] = None
 
     def batch(self, spec: ModelSpec, cluster: Cluster, settings: UsualWork) -> UpdateBatch:
-        """Return the texts of an update.
+        """Return the batch of an update.
 
         Raises:
             ConfigError: when a number is not possible, or a text is longer than the model reads.
@@ -188,15 +191,21 @@ class WorkFlags:
 @Parameter(name="*", group=_LAYOUT)
 @dataclass(frozen=True, kw_only=True)
 class LayoutFlags:
-    """Settings of a layout; those left open are chosen for each plan."""
+    """Settings of a layout; unset ones are chosen for each plan."""
 
     checkpointing: Annotated[
         Literal["none", "selective", "full"] | None,
-        Parameter(help="Activations to compute again. [default: whatever is fastest and fits]"),
+        Parameter(
+            help="Activation checkpointing: recompute nothing, everything but matmuls (selective) "
+            "or whole blocks (full). [default: the fastest that fits]"
+        ),
     ] = None
     accumulate: Annotated[
         int | None,
-        Parameter(help="Batches of an update on each device. [default: as few as fit]"),
+        Parameter(
+            help="Number of batches that each device accumulates in an update. [default: as few "
+            "as fit]"
+        ),
     ] = None
 
 
@@ -208,8 +217,8 @@ def plan(
     spec: Annotated[
         str,
         Parameter(
-            help="A preset, a TOML file of a run's settings or with a table [spec], or a model: a "
-            "directory of a model, a run or Hugging Face, or a name."
+            help="Model to plan for: a preset, a TOML file with settings of a run or a table "
+            "[spec], a model, run or Hugging Face directory, or the name of a model."
         ),
     ],
     /,
@@ -218,21 +227,21 @@ def plan(
     work: WorkFlags = _WORK_FLAGS,
     layout: LayoutFlags = _LAYOUT_FLAGS,
     vocabulary: Annotated[
-        int | None, Parameter(help="Size of a preset's vocabulary; a model has its own.")
+        int | None,
+        Parameter(help="Vocabulary size of a preset; not for models, which have their own."),
     ] = None,
     all: Annotated[
-        bool, Parameter(negative=(), help="Show all plans in the place of the best ten.")
+        bool, Parameter(negative=(), help="Show all plans instead of the best ten.")
     ] = False,
     output: Output = PLAIN,
 ) -> None:
-    """Estimate memory, time and money of training on many devices, and choose a plan.
+    """Estimate memory, time and cost of training on many devices, and choose a layout.
 
-    Every way to divide the devices is looked at: copies of the model (data), copies that share
-    their weights (shard), devices that compute one matrix together (tensor) and that hold one text
-    together (context). Each has its memory by part, what is sent, the time of an update, tokens a
-    second, the share of the devices' rate that the model's own operations reach (utilization), days
-    and money. The fastest plan that fits is chosen, and a sentence says why not the next ones.
-    Estimates were within 25 % of most published and measured runs of tuned software.
+    All combinations of data, sharded (FSDP), tensor and context parallelism are estimated: memory
+    by part, communication, seconds per update, tokens per second, the share of the devices' peak
+    rate spent on the model's own operations (model FLOPs utilization), days and cost. The fastest
+    layout that fits is chosen, and the table says why others were not. Estimates were within 25 %
+    of most published and measured runs of tuned software.
 
     For example:
 
@@ -278,11 +287,11 @@ def read_count(words: str, flag: str) -> int:
     """Return a number of tokens written with a unit: 25k, 4M, 300B, 1.4T.
 
     Args:
-        words: digits, with a unit or none.
-        flag: for the error message.
+        words: digits with an optional unit.
+        flag: name of the flag, for the error message.
 
     Raises:
-        ConfigError: when it is no number above 0.
+        ConfigError: when the words are no number above 0.
     """
     match = _NUMBER.fullmatch(words.strip())
     digits = "" if match is None else match[1].replace(",", "").replace("_", "")
@@ -297,7 +306,7 @@ def read_count(words: str, flag: str) -> int:
 
 
 def _given(*flags: Any) -> dict[str, Any]:
-    """Return the flags that were given or have a value, as plain data."""
+    """Return the flags that have a value, as plain data."""
     return {
         key: value for each in flags for key, value in asdict(each).items() if value is not None
     }

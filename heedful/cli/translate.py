@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     from heedful.cli.checking import CheckedTranslations
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
-    from heedful.pipelines.translation import TranslationPipeline
 
 CHUNK = 4096
-"""Lines that are in memory at a time."""
+"""Maximum number of lines in memory."""
 
 
 def translate(
@@ -66,7 +65,8 @@ def translate(
         Parameter(
             name=("--input", "-i"),
             allow_leading_hyphen=True,
-            help="Text, one item a line, plain or gzip; standard input if unset.",
+            help="File of text, one sentence or paragraph a line, plain or gzip; standard input "
+            "if unset.",
         ),
     ] = None,
     output_file: Annotated[
@@ -74,7 +74,8 @@ def translate(
         Parameter(
             name=("--output", "-o"),
             allow_leading_hyphen=True,
-            help="File for the translations, written once all are made; standard output if unset.",
+            help="File for the translations, which appears when all are done; standard output if "
+            "unset.",
         ),
     ] = None,
     scores: Annotated[
@@ -82,7 +83,7 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Write a natural-log probability and a tab before each translation.",
+            help="Write the log-probability (natural) and a tab before each translation.",
         ),
     ] = False,
     alignment: Annotated[
@@ -90,17 +91,20 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Write a tab and pairs of word numbers (source-target, from 0) after each "
-            "translation; with --json, words and weights.",
+            help="Append a tab and the word alignment (source-target pairs, counted from 0) to "
+            "each translation; with --json, words and weights.",
         ),
     ] = False,
     prefix: Annotated[
         str | None,
-        Parameter(allow_leading_hyphen=True, help="Words that every translation must begin with."),
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Forced beginning (prefix) of every translation.",
+        ),
     ] = None,
     prefix_file: Annotated[
         Path | None,
-        Parameter(help="A prefix for each input line; an empty line is none."),
+        Parameter(help="File with a prefix for each line's translation; empty for none."),
     ] = None,
     terms: GlossaryFlags = NO_TERMS,
     protect: Annotated[
@@ -108,9 +112,9 @@ def translate(
         Parameter(
             consume_multiple=True,
             negative=(),
-            help="Kinds of parts that are kept byte for byte, by a model trained with --protect: "
-            "all, none, or some of urls, emails, tags, markup, code, placeholders, emoji; "
-            "those it was trained for if unset.",
+            help="Kinds of text that a model trained with --protect copies byte for byte: all, "
+            "none, or some of urls, emails, tags, markup, code, placeholders, emoji; as trained "
+            "if unset.",
         ),
     ] = None,
     stream: Annotated[
@@ -118,16 +122,8 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Answer each line before the next is read. Without it lines that have come are "
-            "translated together, which is faster, and none waits for lines still to come.",
-        ),
-    ] = False,
-    continuous_batching: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Accepted for older scripts; it has no effect. Batches of like length are faster.",
+            help="Translate each line before reading the next one. Without it, all lines that "
+            "have arrived are translated as a batch, which is faster.",
         ),
     ] = False,
     shortlist: Annotated[
@@ -135,12 +131,12 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Restrict output to the model's lexical shortlist, which `heedful shortlist` "
-            "makes: faster, and not exact.",
+            help="Restrict the output vocabulary to the lexical shortlist that `heedful "
+            "shortlist` made: faster, but an approximation.",
         ),
     ] = False,
     shortlist_file: Annotated[
-        Path | None, Parameter(help="The same, with a shortlist outside the model's directory.")
+        Path | None, Parameter(help="File of a lexical shortlist outside the model's directory.")
     ] = None,
     checks: CheckFlags = UNCHECKED,
     consistency: ConsistencyFlags = AS_THE_MODEL,
@@ -151,9 +147,9 @@ def translate(
 ) -> int | None:
     """Translate text line by line.
 
-    Every input line gives exactly one output line, an empty line an empty one. Lines that are too
-    long for the model are translated in parts, with a warning. With --n-best, all candidates of a
-    line stand on its line, separated by tabs.
+    Every input line gives exactly one output line, and an empty line an empty one. Lines that are
+    too long for the model are translated in parts, with a warning. With --n-best, all candidates
+    are written to one line, separated by tabs.
 
     For example:
 
@@ -170,7 +166,6 @@ def translate(
         "scores": scores,
         "alignment": alignment,
         "stream": stream,
-        "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
         **terms.plain(),
         "protect": protect,
@@ -206,7 +201,21 @@ def translate(
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     lines, prefixes = TranslatedLines(request, form), Prefixes(prefix, prefix_file)
-    _translate_lines(lines, input, output_file, prefixes, 1 if stream else CHUNK)
+    done = 0
+    with closing(terminal()) as events, output_to(output_file) as writable:
+        for texts in chunks(input, 1 if stream else CHUNK):
+            translated = lines.translate(texts, done + 1, events.warn, prefixes.take(len(texts)))
+            writable.writelines(f"{line}\n" for line in translated)
+            writable.flush()
+            done += len(texts)
+            events.progress(done, None, "translated")
+        prefixes.finish()
+    _finish(lines, report)
+    return None
+
+
+def _finish(lines: TranslatedLines, report: Report) -> None:
+    """Report counts and rates of the lines that were translated."""
     say_counts(counts := lines.totals())
     loaded = lines.translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
@@ -221,22 +230,6 @@ def translate(
     )
     if lines.translator.checked is not None:
         lines.translator.checked.finish(counts["lines"])
-    return None
-
-
-def _translate_lines(
-    lines: TranslatedLines, source: Path | None, target: Path | None, prefixes: Prefixes, size: int
-) -> None:
-    """Translate a file or standard input, `size` lines at a time at most."""
-    done = 0
-    with closing(terminal()) as events, output_to(target) as writable:
-        for texts in chunks(source, size):
-            translated = lines.translate(texts, done + 1, events.warn, prefixes.take(len(texts)))
-            writable.writelines(f"{line}\n" for line in translated)
-            writable.flush()
-            done += len(texts)
-            events.progress(done, None, "translated")
-        prefixes.finish()
 
 
 def _translate_shards(
@@ -262,12 +255,12 @@ def _translate_shards(
 
 @dataclass(frozen=True, kw_only=True)
 class LineFormat:
-    """The form of a translation on its line.
+    """The format of a translation on its line.
 
     Args:
-        json, n_best: as an object, with all candidates.
-        scores, alignment: are written, too.
-        reports: of the checks are written, too.
+        json, n_best: flags that write a JSON object, and all candidates.
+        scores, alignment: flags that add log-probabilities and word alignments.
+        reports: flag that adds the reports of checks.
     """
 
     json: bool
@@ -317,19 +310,19 @@ class LineFormat:
 
 
 _NO_ALIGNMENT: Mapping[str, Any] = {"source": [], "target": [], "links": [], "weights": []}
-"""Of the empty translation of an empty line."""
+"""The alignment of an empty line, whose translation is empty."""
 
 
 class TranslatedLines:
-    """A translator of lines into the lines that `heedful translate` writes, which counts.
+    """A translator that returns output lines of `heedful translate` and counts them.
 
     Args:
         request: the translator and its options.
-        form: of a line.
-        prefix: of every translation for which none is given.
+        form: format of a line.
+        prefix: prefix of every translation without one of its own.
 
     Raises:
-        UserError: and its kinds, when the translator cannot be loaded.
+        UserError: when the translator cannot be loaded.
     """
 
     def __init__(
@@ -352,13 +345,21 @@ class TranslatedLines:
 
         Args:
             texts: lines.
-            first_line: number of the first, for warnings.
-            warn: receives warnings, also of translations that lack phrases.
-            prefixes: of the translations, if any.
+            first_line: number of the first line, for warnings.
+            warn: receiver of warnings, also of missing glossary terms.
+            prefixes: forced prefix of each translation, if any.
         """
         if self._prefix is not None and prefixes is None:
             prefixes = [self._prefix] * len(texts)
-        translations, reports = self.translator.translate(texts, prefixes, first_line, warn)
+        translate = self.translator.choose(texts)
+        # The NumPy pipeline knows no prefixes; a request that has some is not plain.
+        options = {} if prefixes is None else {"prefixes": prefixes}
+        translations = translate(texts, first_line=first_line, warn=warn, **options)
+        reports: list[TranslationReport] | None = None
+        if self.translator.checked is not None:
+            translations, reports = self.translator.checked.settle(
+                texts, translations, first_line, warn
+            )
         lines = []
         pairs = zip(translations, reports or repeat(None), strict=False)
         for number, (translation, report) in enumerate(pairs, start=first_line):
@@ -373,7 +374,7 @@ class TranslatedLines:
         return lines
 
     def totals(self) -> dict[str, int]:
-        """All counts so far, those of checks and of numbers put right included."""
+        """All counts so far, including those of checks and corrected numbers."""
         totals = dict(self._counts)
         if (checked := self.translator.checked) is not None:
             totals |= {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
@@ -387,81 +388,43 @@ class TranslatedLines:
         return {name: count - before.get(name, 0) for name, count in totals.items()}
 
 
+Translate = Callable[..., "list[Translation]"]
+"""Translator of texts; it takes `first_line`, `warn` and perhaps `prefixes` by name."""
+
+
 class LazyTranslator:
-    """Translates with NumPy alone while that is possible and as fast, else with PyTorch.
+    """A translator that uses NumPy where that is possible and as fast, and otherwise PyTorch.
 
     Args:
         request: the translator and options.
 
     Attributes:
-        load_seconds: time spent on loading so far.
-        checked: what checks translations, if that is asked for.
-        consistent: what keeps translations to their sources, if that is asked for.
+        load_seconds: seconds spent on loading so far.
+        checked: checker of translations, if --check or its like is set.
+        consistent: translator that keeps capitals and numbers, if asked for.
     """
 
     def __init__(self, request: TranslationRequest) -> None:
         self.request = request
         self.load_seconds = 0.0
-        self._full: tuple[TranslationPipeline, int] | None = None
+        self._full: Translate | None = None
         self._glossary = request.terms.read()
         self.consistent: ConsistentTranslation | None = None
-        self._lean = self._load_lean() if request.is_plain else None
-        if self._lean is None:  # now, so that errors are reported before input is read
-            self._full = self._load_full()
         self.checked: CheckedTranslations | None = None
-        if request.checks.is_on:
-            from heedful.cli.checking import CheckedTranslations
+        self._lean = self._load_lean() if request.is_plain else None
+        if self._lean is None:  # load now, so that errors are reported before input is read
+            self._full = self._load_full()
 
-            assert self._full is not None
-            self.checked = CheckedTranslations(
-                request.checks,
-                request.model,
-                self._full[0],
-                request.settings,
-                glossary=self._glossary,
-                protect=request.protect,
-            )
-
-    def translate(
-        self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
-    ) -> tuple[list[Translation], list[TranslationReport] | None]:
-        """Translate each text, and check the translations if that is asked for.
-
-        Args:
-            texts: lines.
-            prefixes: of their translations, if any.
-            first_line: number of the first line.
-            warn: receives warnings.
-        """
-        translations = self._translate(texts, prefixes, first_line, warn)
-        if self.checked is None:
-            return translations, None
-        return self.checked.settle(texts, translations, first_line, warn)
-
-    def _translate(
-        self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
-    ) -> list[Translation]:
-        request = self.request
+    def choose(self, texts: Sequence[str]) -> Translate:
+        """Return the faster translator of some texts, loaded when it is first chosen."""
         if self._lean is not None and self._lean.serves(texts):
-            return self._lean.translate(texts, request.settings, first_line=first_line, warn=warn)
+            return partial(self._lean.translate, settings=self.request.settings)
         if self._full is None:
             self._full = self._load_full()
-        pipeline, positions = self._full
-        return pipeline.translate(
-            texts,
-            settings=request.settings,
-            prefixes=prefixes,
-            glossary=self._glossary,
-            protect=request.protect,
-            alignment=request.alignment or request.checks.is_on,
-            batch_size=request.running.batch_size,
-            batch_tokens=positions,
-            first_line=first_line,
-            warn=warn,
-        )
+        return self._full
 
     def _load_lean(self) -> NumpyTranslationPipeline | None:
-        """The NumPy pipeline, if it supports the model and the search."""
+        """Return the NumPy pipeline, or None if it does not support the model or the search."""
         start = time.perf_counter()
         with uncollected():
             from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
@@ -473,8 +436,8 @@ class LazyTranslator:
         self.load_seconds += time.perf_counter() - start
         return pipeline
 
-    def _load_full(self) -> tuple[TranslationPipeline, int]:
-        """The PyTorch pipeline, and the positions of its batches."""
+    def _load_full(self) -> Translate:
+        """Load the PyTorch pipeline, and return its method with the options of the request."""
         request, start = self.request, time.perf_counter()
         pipeline = request.running.load(request.model, shortlist=request.shortlist)
         positions = request.running.positions(pipeline, request.settings)
@@ -486,5 +449,24 @@ class LazyTranslator:
 
             languages = languages_of(request.model, request.checks.languages)
             pipeline = self.consistent = request.consistency.applied(pipeline, languages)
+        if request.checks.is_on:
+            from heedful.cli.checking import CheckedTranslations
+
+            self.checked = CheckedTranslations(
+                request.checks,
+                request.model,
+                pipeline,
+                request.settings,
+                glossary=self._glossary,
+                protect=request.protect,
+            )
         self.load_seconds += time.perf_counter() - start
-        return pipeline, positions
+        return partial(
+            pipeline.translate,
+            settings=request.settings,
+            glossary=self._glossary,
+            protect=request.protect,
+            alignment=request.alignment or request.checks.is_on,
+            batch_size=request.running.batch_size,
+            batch_tokens=positions,
+        )

@@ -1,4 +1,4 @@
-"""`heedful translate-file`: translate the text of a document in its place."""
+"""`heedful translate-file`: translate the text of a document and keep its format."""
 
 from __future__ import annotations
 
@@ -41,28 +41,37 @@ else:
 
 
 def translate_file(
-    input: Annotated[Path, Parameter(help="The document.")],
+    input: Annotated[Path, Parameter(help="Document to translate, in one of the formats above.")],
     output_file: Annotated[
-        Path, Parameter(name="OUT", help="File for the translated document, written once it is.")
+        Path,
+        Parameter(
+            name="OUT", help="File for the translated document, which appears when it is complete."
+        ),
     ],
     /,
     *,
     model: Annotated[
-        Path, Parameter(help="A model directory, a run directory or a Hugging Face directory.")
+        Path,
+        Parameter(
+            help="Model, run or Hugging Face directory, or the name of a model that comes with "
+            "Heedful."
+        ),
     ],
     format: Annotated[
         str | None,
-        Parameter(help="Format of the document, such as html; by the suffix of its name if unset."),
+        Parameter(
+            help="Format of the document, such as html; guessed from the file name if unset."
+        ),
     ] = None,
     force: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="Replace OUT if it is there already."),
+        Parameter(negative=(), show_default=False, help="Overwrite OUT if it exists."),
     ] = False,
     languages: Annotated[
         str | None,
         Parameter(
-            help="Languages of the document and its translation, such as en-de, for --numbers; "
-            "those of the model's name or card if unset."
+            help="Language codes of source and target, such as en-de, for --numbers; taken from "
+            "the model's name or card if unset."
         ),
     ] = None,
     document: DocumentFlags | None = None,
@@ -72,11 +81,11 @@ def translate_file(
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
-    """Translate a document; all that is not text stays as it is.
+    """Translate the text of a document, and keep its format.
 
     Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, CSV, TSV and
-    DOCX. Tags inside a sentence are put at the words that correspond, found by word alignment.
-    Code, addresses, placeholders and what is marked translate="no" are kept.
+    DOCX. Tags inside a sentence are placed at the corresponding words, by word alignment. Code,
+    URLs, placeholders and text marked translate="no" are copied.
 
     For example:
 
@@ -126,7 +135,7 @@ def translate_file(
 
 
 class _Translator:
-    """A translator of sentences that tells how far it is."""
+    """A translator of sentences that reports its progress."""
 
     def __init__(
         self,
@@ -138,7 +147,7 @@ class _Translator:
         events: Events,
         languages: str | None,
     ) -> None:
-        self.glossary = glossary = terms.read()  # before what takes time
+        self.glossary = glossary = terms.read()  # mistakes in it are found before the model loads
         self.pipeline: TranslationPipeline = running.load(model)
         self.consistent: ConsistentTranslation | None = None
         if consistency.is_on:
@@ -155,8 +164,8 @@ class _Translator:
         """Translate texts.
 
         Args:
-            texts: sentences.
-            aligned: of each, whether its words are to be aligned.
+            texts: sentences to translate.
+            aligned: flag of each sentence that asks for a word alignment.
         """
         from heedful.apps.documents.line_up import TranslatedSentence
 
@@ -170,7 +179,7 @@ class _Translator:
                 alignment=alignment,
                 batch_size=self.batch_size,
                 batch_tokens=self.positions,
-                # What the pipeline calls a line is a sentence here.
+                # The pipeline counts lines; here they are sentences.
                 warn=lambda text: self.events.warn(text.replace("line ", "sentence ")),
                 progress=lambda part, _, before=done: self.events.progress(  # type: ignore[misc]
                     before + part, len(texts), "translated"

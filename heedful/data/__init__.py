@@ -1,1 +1,1 @@
-"""Corpora turned into batches. Nothing is imported here, so that the spec loads quickly."""
+"""Corpora and batches made of them. This file imports nothing, so that the spec loads quickly."""

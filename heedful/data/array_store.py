@@ -1,4 +1,4 @@
-"""A corpus encoded once: a folder of plain arrays, complete and verified or not there at all.
+"""Store of an encoded corpus: a folder of plain arrays, either complete and verified or absent.
 
 The folder is written under a temporary name and renamed when everything is on the disk. Its
 `header.json` holds the type and SHA-256 of every array; a folder that does not match it is never
@@ -33,15 +33,15 @@ Notice = Callable[[str], None]
 
 
 class DamagedStore(Exception):
-    """A store that differs from what was written; the message says how."""
+    """The error that the content of a store has changed; the message says how."""
 
 
 class StoreWriter:
-    """A writer of arrays, piece by piece.
+    """A writer of arrays that are appended to chunk by chunk.
 
     Args:
-        folder: where the files go; exists.
-        dtypes: the element type of every array.
+        folder: existing folder of the files.
+        dtypes: element type of every array, as NumPy spells it.
     """
 
     def __init__(self, folder: Path, dtypes: Mapping[str, str]) -> None:
@@ -54,12 +54,17 @@ class StoreWriter:
 
     def append(self, name: str, values: Array) -> None:
         """Add values at the end of an array."""
+        # Hashed on the way to the disk, so a corpus larger than memory is read once.
         content = np.ascontiguousarray(values, dtype=self._dtypes[name]).tobytes()
         self._hashes[name].update(content)
         self._files[name].write(content)
 
     def finish(self, metadata: Mapping[str, Any]) -> None:
-        """Write everything to the disk, the header last."""
+        """Write everything to the disk, the header last.
+
+        Args:
+            metadata: JSON data that is kept in the header.
+        """
         arrays = {}
         for name, file in self._files.items():
             arrays[name] = {
@@ -67,6 +72,7 @@ class StoreWriter:
                 "sha256": self._hashes[name].hexdigest(),
             }
             _sync_and_close(file)
+        # The header is the mark of a complete store: no folder with a header lacks content.
         header = {"schema_version": SCHEMA_VERSION, "arrays": arrays, "metadata": dict(metadata)}
         file = (self._folder / _HEADER).open("wb")
         file.write(json.dumps(header, indent=1).encode())
@@ -80,17 +86,18 @@ class StoreWriter:
 
 @contextmanager
 def writing(folder: Path, dtypes: Mapping[str, str]) -> Iterator[StoreWriter]:
-    """Write a store so that `folder` holds all of it, or is not there.
+    """Write a store atomically: `folder` holds all of it or does not exist.
 
     Args:
-        folder: the store; replaced if it is there.
-        dtypes: the element type of every array, as NumPy spells it.
+        folder: folder of the store, replaced if it exists.
+        dtypes: element type of every array, as NumPy spells it.
 
     Raises:
         RunError: when the disk is full or cannot be written.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the store, since a rename across file systems would not be atomic.
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     except OSError as error:
         raise _cannot_write(folder, error) from None
@@ -109,7 +116,11 @@ def writing(folder: Path, dtypes: Mapping[str, str]) -> Iterator[StoreWriter]:
 
 
 def store_key(content: str) -> str:
-    """The name of what is stored: SHA-256, in hexadecimal, of what it is made from and how."""
+    """Return the name of a store: SHA-256, in hexadecimal, of a description of its content.
+
+    Args:
+        content: hashes of the inputs and of everything that changes the encoding.
+    """
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -120,13 +131,14 @@ def open_or_write(
 
     Args:
         cache: folder of stores; may be shared between runs.
-        key: of the store, from `store_key`.
-        write: writes it into the folder it is given.
-        notice: called with a sentence when a damaged store is written again.
+        key: name of the store, from `store_key`.
+        write: function that writes the store into a folder.
+        notice: function that is called with a sentence when a damaged store is written again.
 
     Returns:
         The arrays as read-only memory maps, and the metadata.
     """
+    # 32 hexadecimal digits are 128 bits: enough to tell stores apart.
     folder = cache / key[:32]
     if folder.exists():
         try:
@@ -149,6 +161,7 @@ def read_store(folder: Path) -> Contents:
     """
     try:
         header = json.loads((folder / _HEADER).read_bytes())
+        # a cached store is rewritten, never migrated
         if header["schema_version"] != SCHEMA_VERSION:
             raise DamagedStore(f"written by another version ({header['schema_version']})")
         arrays = {
@@ -160,16 +173,17 @@ def read_store(folder: Path) -> Contents:
 
 
 def _read_array(path: Path, entry: Mapping[str, Any]) -> Array:
-    with path.open("rb") as file:
+    with path.open("rb") as file:  # also warms the page cache for the map
         if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
             raise DamagedStore(f"the content of {path.name} has changed")
     dtype = np.dtype(str(entry["dtype"]))
-    if path.stat().st_size == 0:  # nothing to map
+    if path.stat().st_size == 0:  # mmap refuses an empty file
         return np.empty(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)  # plain arrays slice faster
 
 
 def _replace(folder: Path, partial: Path) -> None:
+    # A damaged store is in the way of the rename.
     shutil.rmtree(folder, ignore_errors=True)
     try:
         partial.rename(folder)

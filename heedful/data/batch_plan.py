@@ -1,4 +1,4 @@
-"""The batches of an epoch as a function of seed and epoch: no state, so any place can be sought.
+"""The batches of an epoch as a function of seed and epoch: no state, so a run resumes anywhere.
 
 Token budgets count padding. Pairs are shuffled, cut into pools, sorted by length within a pool, cut
 into batches, and the batches shuffled. NumPy keeps the raw bits of its generators stable between
@@ -36,29 +36,33 @@ def plan_epoch(
 
     Args:
         sizes: positions of every example [n] on its longer side, special tokens counted.
-        groups: example numbers and the weight they are shown with: the whole part of the weight
-            gives full copies, the rest a random share, drawn anew every epoch.
-        batch_tokens: positions of a batch on its longer side.
-        pool_batches: how many batches a pool is large enough for.
-        seed: of the run.
-        epoch: counted from 0.
-        ties: numbers [n] each that sort examples of one size, the last of them first.
+        groups: example numbers with their sampling weight: its integer part gives full copies,
+            its fraction a random share, drawn anew every epoch.
+        batch_tokens: maximum number of positions of a batch on its longer side, padding counted.
+        pool_batches: size of a pool in batches.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
+        ties: sort keys [n] each for examples of equal size, the most significant one last.
 
     Returns:
         The example numbers of every batch, in the order of training.
     """
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+    # Sizes may be stored in 16 or 32 bits, where sums over a pool would overflow.
     wide: Indices = sizes.astype(np.int64)
     batches: list[Indices] = []
+    # Pools, since sorting all of Multi30k leaves 5 % padding but a fixed order, and random batches
+    # leave 54 %; within pools of 50 batches it is 14 % (docs/design/log.md).
     for pool in shuffled_pools(wide, groups, batch_tokens * pool_batches, bits):
         assert wide[pool].max() <= batch_tokens, "an example that no batch holds"
+        # `lexsort` takes its most significant key last: the size.
         pool = pool[np.lexsort([key[pool] for key in (*ties, wide)])]
         batches.extend(_cut(pool, wide[pool], batch_tokens))
     return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
 
 
 def nothing_shown() -> DataError:
-    """The error for corpora of which an epoch shows no example."""
+    """Return the error that weights leave an epoch without any example."""
     return DataError(
         "An epoch shows no example of any corpus",
         where="data.train",
@@ -72,13 +76,13 @@ def shuffled_pools(
     positions: int,
     bits: np.random.PCG64,
 ) -> list[Indices]:
-    """The example numbers of an epoch in random order, in parts of about so many positions.
+    """Return the example numbers of an epoch in random order, cut into pools of similar size.
 
     Args:
         sizes: positions of every example [n].
-        groups: example numbers and the weight they are shown with; see `plan_epoch`.
-        positions: of a part.
-        bits: decide the order, and which examples a broken weight shows.
+        groups: example numbers with their sampling weight; see `plan_epoch`.
+        positions: positions of a pool, approximately.
+        bits: generator that decides the order and the random share of a fractional weight.
     """
     chosen = [_copies(indices, weight, bits) for indices, weight in groups]
     order = shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
@@ -88,20 +92,21 @@ def shuffled_pools(
 def tempered(
     sizes: Sequence[int], weights: Sequence[float], temperature: float
 ) -> tuple[float, ...]:
-    """Weights with which the share of each corpus is that of its size to the power of 1 / T.
+    """Return sampling weights that make a corpus's share proportional to its size^(1 / T).
 
     The epoch keeps its length. A temperature of 1 changes nothing, a high one gives all corpora the
     same share (Arivazhagan 2019, "Massively Multilingual Neural Machine Translation in the Wild").
 
     Args:
         sizes: examples of every corpus.
-        weights: how often an epoch shows each; they multiply the sizes.
-        temperature: T, above 0.
+        weights: copies of each corpus in an epoch before tempering; they multiply the sizes.
+        temperature: temperature T, above 0.
     """
     if temperature == 1:
         return tuple(weights)
     shown = [size * weight for size, weight in zip(sizes, weights, strict=True)]
     largest = max(shown, default=0)
+    # Relative to the largest, so that a small T cannot overflow.
     powers = [(each / largest) ** (1 / temperature) if each else 0.0 for each in shown]
     return tuple(
         sum(shown) * power / sum(powers) / size if size else weight
@@ -116,10 +121,10 @@ def plan_files(
 
     Args:
         sizes: positions of every example [n], special tokens counted.
-        bounds: number of the first example of every training file, and the number of all.
+        bounds: number of the first example of every training file, and the number of examples.
         data: weights of the files and their temperature, token budget and size of pools.
-        seed: of the run.
-        epoch: counted from 0.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
     """
     weights = tempered(
         [end - start for start, end in itertools.pairwise(bounds)],
@@ -137,8 +142,16 @@ def plan_files(
 def plan_once(
     sizes: Sizes, data: DataSpec, chosen: Indices | None = None, ties: Sequence[Sizes] = ()
 ) -> list[Indices]:
-    """The numbers of batches in which every chosen example is once, always the same ones."""
+    """Cut the chosen examples into batches that hold each of them once, the same in every call.
+
+    Args:
+        sizes: positions of every example [n], special tokens counted.
+        data: token budget.
+        chosen: numbers of the examples; all if None.
+        ties: sort keys for examples of equal size; see `plan_epoch`.
+    """
     chosen = np.arange(len(sizes), dtype=np.int64) if chosen is None else chosen
+    # One pool for everything: the order does not matter in validation, and padding is least.
     budget, pool = data.budget, max(1, len(sizes))
     return plan_epoch(
         sizes,
@@ -158,19 +171,22 @@ def _copies(indices: Indices, weight: float, bits: np.random.PCG64) -> Indices:
 
 
 def shuffle(values: Indices, bits: np.random.PCG64) -> Indices:
-    """The values in a random order that depends on nothing but the bits."""
+    """Return the values in a random order that depends on nothing but the bits."""
+    # Sorted random keys: `Generator.permutation` may change between versions of NumPy, raw bits
+    # not.
     keys = np.atleast_1d(bits.random_raw(len(values)))
     return values[np.argsort(keys, kind="stable")]
 
 
 def uniform(bits: np.random.PCG64, count: int) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1), evenly spread."""
+    """Return random numbers in [0, 1), uniformly distributed [count]."""
+    # The upper 53 bits, as many as a float64's mantissa holds exactly.
     high: npt.NDArray[np.uint64] = np.atleast_1d(bits.random_raw(count)) >> np.uint64(11)
     return high.astype(np.float64) * 2.0**-53
 
 
 def _pools(order: Indices, sizes: Indices, positions: int) -> list[Indices]:
-    """Consecutive parts of the order, each of about so many positions."""
+    """Return consecutive parts of the order, each of about so many positions."""
     ends = np.cumsum(sizes)
     if not len(ends):
         return []

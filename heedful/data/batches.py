@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heedful.data.batch_plan import Indices
 from heedful.data.encoded_pairs import Ids
+from heedful.data.padding import PaddingSide, Sequences, pad, source_tensors
 from heedful.data.pair_corpus import Side
 from heedful.data.pair_packing import NO_PAIR
 from heedful.text.tokenizer import TextTokenizer
@@ -22,22 +23,21 @@ from heedful.text.tokenizer_pair import TokenizerPair
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-PaddingSide = Literal["right", "left"]
-Sequences = Sequence[Sequence[int] | npt.NDArray[np.integer]]
 OtherSource = Callable[[int], Sequence[int] | None]
-"""Ids of a pair's source that stand in for those that were encoded; None for these."""
+"""Function from a pair's number to the token ids of another source; None keeps the encoded one."""
 
 
 NO_TARGET = -1
-"""Stands in targets where nothing is to be predicted."""
+"""Target of a position without a loss."""
 
 
 @dataclass(frozen=True)
 class ExampleBatch:
-    """Examples side by side: the first axis of every tensor is that of the examples."""
+    """A batch of examples: the first axis of every tensor is that of the examples."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The batch on a device; the numbers of its examples stay where they are."""
+        """Return the batch on a device; the numbers of its examples stay in the host's memory."""
+        # `indices` are read on the host: on a GPU, reading them would wait for its queue.
         moved = {
             name: tensor.to(device, non_blocking=True)
             for name, tensor in tensors_of(self)
@@ -46,18 +46,20 @@ class ExampleBatch:
         return replace(self, **moved)
 
     def part(self, start: int, stop: int) -> Self:
-        """The examples from `start` until `stop`, padded as they were."""
+        """Return the examples from `start` until `stop`, padded as they were."""
         return replace(self, **{name: tensor[start:stop] for name, tensor in tensors_of(self)})
 
 
 def tensors_of(batch: DataclassInstance) -> list[tuple[str, Tensor]]:
-    """The tensors of a dataclass, by name."""
+    """Return the tensors of a dataclass, by name."""
     values = [(each.name, getattr(batch, each.name)) for each in fields(batch)]
     return [(name, value) for name, value in values if isinstance(value, Tensor)]
 
 
 def positions_in(batch: DataclassInstance) -> int:
-    """Positions of a batch on its longer side, padding counted; rows where there are no positions.
+    """Return the number of positions of a batch on its longer side, padding counted.
+
+    The number of rows is returned if no tensor has two axes.
 
     Args:
         batch: a dataclass of tensors whose first axis is that of the rows.
@@ -69,19 +71,19 @@ def positions_in(batch: DataclassInstance) -> int:
 
 @dataclass(frozen=True)
 class PairBatch(ExampleBatch):
-    """Pairs side by side, or rows that hold several; B rows, S source and T target positions.
+    """Pairs as padded rows, or rows that hold several; B rows, S source and T target positions.
 
     Args:
         source: source tokens, ending in eos [B, S] int64.
-        source_positions: their positions in their sentence, −1 for padding [B, S] int64.
-        target_input: bos and the target's tokens [B, T] int64.
-        target_output: the target's tokens and eos [B, T] int64.
-        target_positions: positions of both, −1 for padding [B, T] int64.
-        indices: numbers of the pairs [B] int64; of each row's pairs [B, P], −1 past the last.
-        target_tokens: target positions that are not padding.
-        source_segments: the pair of its row that a source token is of, counted from 0 [B, S]
-            int64, −1 for padding; None where each row is one pair.
-        target_segments: the same for target tokens [B, T] int64.
+        source_positions: positions of source tokens in their sentence, −1 for padding [B, S] int64.
+        target_input: decoder input, bos and the target's tokens [B, T] int64.
+        target_output: labels, the target's tokens and eos [B, T] int64.
+        target_positions: positions of input and output, −1 for padding [B, T] int64.
+        indices: numbers of the pairs [B] int64; with packed rows [B, P], −1 past a row's last.
+        target_tokens: number of target positions that are not padding.
+        source_segments: number of a source token's pair within its row, from 0 [B, S] int64, −1
+            for padding; None where each row is one pair.
+        target_segments: number of a target token's pair within its row [B, T] int64.
     """
 
     source: Tensor
@@ -95,21 +97,21 @@ class PairBatch(ExampleBatch):
     target_segments: Tensor | None = None
 
     def part(self, start: int, stop: int) -> Self:
+        # Losses are means over tokens, so each part of a split batch needs its own count.
         real = int((self.target_positions[start:stop] >= 0).sum())
         return replace(super().part(start, stop), target_tokens=real)
 
 
 @dataclass(frozen=True)
 class RowBatch(ExampleBatch):
-    """Rows of an encoder side by side.
+    """Padded rows for an encoder, with a target for each token or for each row.
 
     Args:
-        ids: [B, L] int64.
-        positions: [B, L] int64, counted from 0; −1 is padding.
-        targets: int64, what is to be predicted: [B, L] of each token, −1 where nothing is, or [B]
-            of each row.
-        indices: [B] int64, numbers of the rows' first pieces in the stream.
-        target_tokens: how many targets there are.
+        ids: token ids [B, L] int64.
+        positions: positions from 0 [B, L] int64; −1 is padding.
+        targets: labels int64: [B, L] for each token, −1 where there is none, or [B] for each row.
+        indices: numbers of the rows' first tokens in the stream [B] int64.
+        target_tokens: number of targets.
     """
 
     ids: Tensor
@@ -124,18 +126,17 @@ class RowBatch(ExampleBatch):
 
 @dataclass(frozen=True)
 class WindowBatch(ExampleBatch):
-    """Windows of a stream of texts side by side; position t predicts target t.
+    """Windows of a stream of texts; the token at position t predicts target t.
 
     Args:
-        ids: [B, L] int64.
-        positions: [B, L] int64, counted from 0 in each text; −1 is padding.
-        segments: [B, L] int64, the number of the text within the window.
-        targets: [B, L] int64; −1 where nothing is to be predicted.
-        indices: [B] int64, numbers of the windows' first tokens.
-        target_tokens: how many targets there are.
-        packed: whether a window holds parts of several texts; looked up where it is not said, as
-            long as the batch is here and no device has to be asked.
-        counted: whether every window is full of one text, at positions 0, 1, 2 …
+        ids: token ids [B, L] int64.
+        positions: positions from 0 in each text [B, L] int64; −1 is padding.
+        segments: number of a token's text within the window [B, L] int64.
+        targets: next tokens [B, L] int64; −1 where there is no loss.
+        indices: numbers of the windows' first tokens [B] int64.
+        target_tokens: number of targets.
+        packed: flag that a window holds parts of several texts; None to derive it from `segments`.
+        counted: flag that every window is full of one text, at positions 0, 1, 2 …
     """
 
     ids: Tensor
@@ -148,24 +149,25 @@ class WindowBatch(ExampleBatch):
     counted: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.packed is None:
+        if self.packed is None:  # on the host: a GPU would have to be waited for
             object.__setattr__(self, "packed", bool(self.segments.any()))
 
     def part(self, start: int, stop: int) -> Self:
         tokens = _count(self.targets[start:stop])
+        # A part of a packed batch may hold whole texts only, so the flag is derived anew.
         return replace(super().part(start, stop), target_tokens=tokens, packed=None)
 
 
 @dataclass(frozen=True)
 class SegmentBatch(WindowBatch):
-    """Segments of several streams of texts side by side, each what follows the one before.
+    """A segment of each of several streams of texts; the next batch continues every stream.
 
-    Positions are counted from 0 in the segment, and segments are the numbers of the texts among
-    all, −1 for padding.
+    Positions are counted from 0 in the segment. `segments` holds the numbers of the texts in the
+    whole corpus, −1 for padding, so that a model's memory knows the text it came from.
 
     Args:
-        begins: whether the streams begin here; else each segment continues what ended before the
-            token that its index names.
+        begins: flag that the streams begin here; otherwise each segment continues the one that
+            ended before the token that its index names.
     """
 
     begins: bool
@@ -173,16 +175,16 @@ class SegmentBatch(WindowBatch):
 
 @dataclass(frozen=True)
 class FramedBatch(ExampleBatch):
-    """Rows of an encoder with any number of targets each; T targets in all.
+    """Padded rows for an encoder with any number of targets each; T targets in all.
 
     Args:
-        ids: [B, L] int64, padded on the right.
-        positions: [B, L] int64, counted from 0; −1 is padding.
-        second: [B] int64, where each row's second text begins.
-        rows: [T] int64, the row in the batch of each target.
-        places: [T] int64, its place in the row.
-        targets: [T] int64.
-        indices: [B] int64, numbers of the rows.
+        ids: token ids [B, L] int64, padded on the right.
+        positions: positions from 0 [B, L] int64; −1 is padding.
+        second: index of the first token of each row's second text [B] int64.
+        rows: row in the batch of each target [T] int64.
+        places: index in its row of each target [T] int64.
+        targets: labels [T] int64.
+        indices: numbers of the rows [B] int64.
     """
 
     ids: Tensor
@@ -198,6 +200,8 @@ class FramedBatch(ExampleBatch):
         return len(self.targets)
 
     def part(self, start: int, stop: int) -> Self:
+        # `rows`, `places` and `targets` are indexed by target, not by row: the base class cuts them
+        # wrong.
         mine = (self.rows >= start) & (self.rows < stop)
         return replace(
             super().part(start, stop),
@@ -209,13 +213,13 @@ class FramedBatch(ExampleBatch):
 
 @dataclass(frozen=True)
 class BpeDropout:
-    """Cutting words differently every epoch (Provilkov 2020).
+    """Settings of BPE-dropout, which segments words differently every epoch (Provilkov 2020).
 
     Args:
-        probability: of leaving out a merge.
-        seed: of the run.
-        epoch: counted from 0; a pair is cut the same way whenever seed and epoch are the same.
-        max_length: an encoding longer than this many tokens gives way to the plain one.
+        probability: probability of leaving out a merge.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0; equal seed and epoch give equal segmentations.
+        max_length: maximum number of tokens of a segmentation; the plain one replaces a longer one.
     """
 
     probability: float
@@ -225,19 +229,19 @@ class BpeDropout:
 
 
 class NumberedPairs(Protocol):
-    """Pairs of which any can be had by its number."""
+    """Encoded pairs with access by number."""
 
     @property
     def tokenizers(self) -> TokenizerPair:
-        """The tokenizers that encoded them."""
+        """Tokenizers that encoded the pairs."""
         ...
 
     def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
-        """Token ids of one side of some pairs, without special tokens."""
+        """Return the token ids of one side of some pairs, without special tokens."""
         ...
 
     def text_of(self, i: int) -> tuple[str, str]:
-        """Source and target of a pair."""
+        """Return the source and target of a pair."""
         ...
 
 
@@ -249,20 +253,22 @@ def make_batch(
     bpe_dropout: BpeDropout | None = None,
     other_source: OtherSource | None = None,
 ) -> PairBatch:
-    """Put pairs side by side.
+    """Make a padded batch of pairs.
 
     Args:
         pairs: the encoded corpora, or a block of a stream.
         indices: numbers of the pairs [B].
-        padding_side: where shorter pairs are filled up.
-        bpe_dropout: encode the text anew with dropout. Sequences get longer (by about 30 % at a
-            probability of 0.1), so such a batch may hold more positions than its budget.
-        other_source: sources that are read instead, by the number of the pair.
+        padding_side: side on which shorter sequences are padded.
+        bpe_dropout: settings for encoding the texts anew with dropout. Sequences get longer (by
+            about 30 % at a probability of 0.1), so a batch may exceed its token budget.
+        other_source: sources that replace the encoded ones, by the number of the pair.
 
     Raises:
         ConfigError: for BPE-dropout with a tokenizer that has no merges.
     """
     tokenizers = pairs.tokenizers
+    # One gather for the whole batch: sentence by sentence from the memory map, 25,000 positions
+    # took 28 of an update's 140 ms on an H100, as one gather 5 (docs/design/decisions.md).
     numbers = np.asarray(indices, np.int64)
     sources: Sequences = pairs.ids_of("source", numbers)
     targets: Sequences = pairs.ids_of("target", numbers)
@@ -289,10 +295,11 @@ def make_rows(pairs: NumberedPairs, rows: Indices, row_length: int) -> PairBatch
 
     Args:
         pairs: the encoded corpora, or a block of a stream.
-        rows: numbers of each row's pairs [R, P], −1 past the last; a row may have none.
+        rows: numbers of each row's pairs [R, P], −1 past the last; a row may be empty.
         row_length: positions of a row on either side.
     """
     tokenizers = pairs.tokenizers
+    # Row of each pair, in the order of `numbers`: both index `rows` in row-major order.
     row = np.nonzero(rows != NO_PAIR)[0]
     numbers = rows[rows != NO_PAIR]
     shape = len(rows), row_length
@@ -302,6 +309,7 @@ def make_rows(pairs: NumberedPairs, rows: Indices, row_length: int) -> PairBatch
     bos, eos = [tokenizers.target.bos], [tokenizers.target.eos]
     inputs = [np.concatenate([bos, ids]) for ids in targets]
     outputs = [np.concatenate([ids, eos]) for ids in targets]
+    # Input and output of the decoder have equal lengths, so one set of places serves both.
     source_places, target_places = (_places(side, row, shape) for side in (sources, inputs))
     return PairBatch(
         source=source_places.put(sources, tokenizers.source.pad),
@@ -318,12 +326,12 @@ def make_rows(pairs: NumberedPairs, rows: Indices, row_length: int) -> PairBatch
 
 @dataclass(frozen=True)
 class _Places:
-    """The places of sequences that stand one after the other in rows [R, L].
+    """Indices of the tokens of packed sequences in rows [R, L].
 
     Args:
-        slots: of all tokens, r · L + l.
-        positions: [R, L] of the tokens in their sequences.
-        segments: [R, L], the number of the sequence in its row.
+        slots: flat index r · L + l of every token.
+        positions: positions of the tokens in their sequences [R, L]; −1 is padding.
+        segments: number of a token's sequence within its row [R, L]; −1 is padding.
     """
 
     slots: npt.NDArray[np.int64]
@@ -331,7 +339,7 @@ class _Places:
     segments: Tensor
 
     def put(self, sequences: Sequences, filler: int) -> Tensor:
-        """Tokens [R, L] int64, with a filler where there are none."""
+        """Return the tokens [R, L] int64, padded with `filler`."""
         table = torch.full(self.positions.shape, filler)
         if len(self.slots):
             tokens = np.concatenate(sequences).astype(np.int64)
@@ -340,11 +348,18 @@ class _Places:
 
 
 def _places(sequences: Sequences, row: Indices, shape: tuple[int, int]) -> _Places:
-    """Places of sequences by the row of each, ascending, in rows [R, L]."""
+    """Pack sequences into rows [R, L].
+
+    Args:
+        sequences: token ids of each sequence.
+        row: row of each sequence, ascending.
+        shape: rows R and their length L.
+    """
     lengths = np.array([len(each) for each in sequences], np.int64)
+    # `first` is the number of the first sequence in the same row, as `row` is sorted.
     ends, first = np.cumsum(lengths), np.searchsorted(row, row)
     begins = ends - lengths
-    offsets = begins - begins[first]  # in the row
+    offsets = begins - begins[first]  # of a sequence within its row
     assert not len(row) or (offsets + lengths).max() <= shape[1], "a row that is too full"
     position = np.arange(lengths.sum()) - np.repeat(begins, lengths)
     slots = np.repeat(row * shape[1] + offsets, lengths) + position
@@ -356,7 +371,11 @@ def _places(sequences: Sequences, row: Indices, shape: tuple[int, int]) -> _Plac
 
 
 def numbers_in(indices: Tensor) -> Tensor:
-    """Numbers of examples [n], out of those of rows [B] or of several in each row [B, P]."""
+    """Return the numbers of the examples of a batch [n], without the padding of packed rows.
+
+    Args:
+        indices: `PairBatch.indices`, [B] or [B, P].
+    """
     return indices[indices != NO_PAIR]
 
 
@@ -367,14 +386,14 @@ def pair_batch(
     tokenizers: TokenizerPair,
     padding_side: PaddingSide = "right",
 ) -> PairBatch:
-    """Put sources and targets side by side.
+    """Make a padded batch of sources and targets.
 
     Args:
         sources: token ids of every source, without special tokens around them.
         targets: token ids of every target, without special tokens around them.
         indices: numbers of the examples [B].
-        tokenizers: for their special tokens.
-        padding_side: where shorter ones are filled up.
+        tokenizers: tokenizers that give the special tokens.
+        padding_side: side on which shorter sequences are padded.
     """
     source, source_positions = source_tensors(sources, tokenizers.source, padding_side)
     target = tokenizers.target
@@ -389,70 +408,8 @@ def pair_batch(
         target_output,
         target_positions,
         torch.from_numpy(np.asarray(indices, dtype=np.int64)),
-        sum(len(row) + 1 for row in targets),
+        sum(len(row) + 1 for row in targets),  # one more for eos
     )
-
-
-def source_tensors(
-    sources: Sequences, tokenizer: TextTokenizer, padding_side: PaddingSide = "right"
-) -> tuple[Tensor, Tensor]:
-    """Sources as the encoder reads them, in training and in translation: framed and padded.
-
-    Those of a model trained here end in eos; an imported one may want more around them.
-
-    Args:
-        sources: token ids of every source, without special tokens.
-        tokenizer: the source's, for its special tokens.
-        padding_side: where shorter sources are filled up.
-
-    Returns:
-        Tokens [B, S] and positions [B, S], −1 for padding, both int64.
-    """
-    first, last = tokenizer.first, tokenizer.last
-    if not first and last == (tokenizer.eos,):
-        return pad(sources, tokenizer.pad, last=tokenizer.eos, padding_side=padding_side)
-    framed = [np.concatenate([first, row, last]).astype(np.int64) for row in sources]
-    return pad(framed, tokenizer.pad, padding_side=padding_side)
-
-
-def pad(
-    rows: Sequences,
-    filler: int,
-    *,
-    first: int | None = None,
-    last: int | None = None,
-    padding_side: PaddingSide = "right",
-) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as one tensor.
-
-    Args:
-        rows: token ids.
-        filler: what to fill up with.
-        first: a token to put before every row.
-        last: a token to put after every row.
-        padding_side: where to fill up.
-
-    Returns:
-        Tokens [B, L] and positions [B, L], −1 for padding, both int64.
-    """
-    before = int(first is not None)
-    after = int(last is not None)
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)[:, None] + before + after
-    width = int(lengths.max(initial=0))
-    positions = np.broadcast_to(np.arange(width), (len(rows), width))
-    if padding_side == "left":
-        positions = positions - (width - lengths)
-    real = (positions >= 0) & (positions < lengths)
-    positions = np.where(real, positions, -1)
-    tokens = np.full(positions.shape, filler, dtype=np.int64)
-    inner = real & (positions >= before) & (positions < lengths - after)
-    if inner.any():
-        tokens[inner] = np.concatenate(rows)
-    if first is not None:
-        tokens[positions == 0] = first
-    if last is not None:
-        tokens[real & (positions == lengths - 1)] = last
-    return torch.from_numpy(tokens), torch.from_numpy(positions)
 
 
 def _with_dropout(
@@ -462,8 +419,10 @@ def _with_dropout(
     dropout: BpeDropout,
     name: str,
 ) -> Sequence[int] | npt.NDArray[np.integer]:
+    # A seed for each sentence and epoch, so the draw depends neither on the batch nor on its order.
     mixed = hashlib.blake2b(f"{dropout.seed} {dropout.epoch} {name}".encode(), digest_size=8)
     seed = int.from_bytes(mixed.digest(), "little")
+
     row = tokenizer.encode_dropout(text, dropout.probability, seed)
     return row if len(row) <= dropout.max_length else plain
 

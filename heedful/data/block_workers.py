@@ -26,30 +26,30 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class _Worker(Protocol[T_co]):
-    """Makes blocks one after the other, in the order in which they were asked for."""
+    """A worker that makes blocks one after the other, in the order of the requests."""
 
     waiting: deque[BlockPlace]
 
     def ask(self, place: BlockPlace) -> None:
-        """Begin to make a block, after those that were asked for before."""
+        """Request a block, to be made after the ones requested before."""
         ...
 
     def next(self) -> T_co:
-        """Wait for the first of those that were asked for."""
+        """Wait for the earliest requested block and return it."""
         ...
 
     def close(self) -> None:
-        """End it; what it was making is thrown away."""
+        """End the worker; unfinished blocks are discarded."""
         ...
 
 
 class BlocksAhead(Generic[T]):
-    """The blocks of a run, the next ones made while one is used.
+    """The blocks of a run, prefetched: the next ones are made while one is used.
 
     Args:
-        planner: makes a block.
-        following: the place after another.
-        workers: processes, each making one block ahead; 0 for a thread.
+        planner: planner that makes a block.
+        following: function from a place to the one after it.
+        workers: number of processes, each making one block ahead; 0 for a thread.
     """
 
     def __init__(
@@ -65,21 +65,24 @@ class BlocksAhead(Generic[T]):
         self._asked: dict[BlockPlace, _Worker[T]] = {}
 
     def take(self, place: BlockPlace) -> T:
-        """The block of a place; those that follow are started.
+        """Return the block of a place, and request the ones that follow.
 
         Raises:
-            UserError: whatever kept it from being made.
-            RunError: when a process has ended.
+            UserError: when the planner cannot make the block.
+            RunError: when a worker process has ended.
         """
         if not self._workers:
             self._start()
         if place not in self._asked:
-            self._asked.clear()  # another part of the data: what was made ahead is of no use
+            # The run continued at another place of the data, so blocks made ahead are not needed.
+            self._asked.clear()
             self._ask(place)
         worker = self._asked.pop(place)
+        # A worker returns blocks in order, so outdated ones are taken and dropped.
         while worker.waiting[0] != place:
             worker.next()
         block = worker.next()
+        # One block ahead for each worker bounds the memory of blocks that wait.
         for _ in self._workers:
             place = self._following(place)
             if place not in self._asked:
@@ -87,7 +90,7 @@ class BlocksAhead(Generic[T]):
         return block
 
     def close(self) -> None:
-        """End the workers; the next block that is taken starts new ones."""
+        """End the workers; the next call of `take` starts new ones."""
         atexit.unregister(self.close)
         for worker in self._workers:
             worker.close()
@@ -95,6 +98,7 @@ class BlocksAhead(Generic[T]):
         self._asked.clear()
 
     def _start(self) -> None:
+        # At exit multiprocessing ends daemons by SIGTERM, which these block, and waits for them.
         atexit.register(self.close)
         if self._count == 0:
             self._workers.append(_Thread(self._planner))
@@ -108,7 +112,7 @@ class BlocksAhead(Generic[T]):
 
 
 class _Thread(Generic[T]):
-    """A worker in this process; tokenizers leave the interpreter to others meanwhile."""
+    """A worker thread in this process; tokenizers release the interpreter's lock meanwhile."""
 
     def __init__(self, planner: Planner[T]) -> None:
         self.waiting: deque[BlockPlace] = deque()
@@ -176,7 +180,7 @@ class _Process(Generic[T]):
 
 
 def _work(connection: Connection, planner: Planner[Any]) -> None:
-    """Make the blocks whose places come through a pipe, until it is closed."""
+    """Make the blocks whose places come through a pipe, until the pipe is closed."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     while True:
         try:
@@ -189,6 +193,7 @@ def _work(connection: Connection, planner: Planner[Any]) -> None:
             result = planner.plan(place)
         except UserError as mistake:
             error = mistake
+        # As text, since an exception with arguments of its own may not survive pickling.
         except Exception:
             error = traceback.format_exc()
         try:
@@ -199,9 +204,10 @@ def _work(connection: Connection, planner: Planner[Any]) -> None:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A context in which a process that is started is deaf to Ctrl-C and SIGTERM.
+    """A context in which a started process inherits blocked Ctrl-C and SIGTERM.
 
-    They reach a whole group of processes, and the one that trains still has an update to finish.
+    These signals reach the whole process group, and the training process still has an update to
+    finish.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -29,8 +29,9 @@ MOST_UNKNOWN = 0.5
 """Share of unknown tokens on a side past which a corpus is refused."""
 
 OUTLIER_RATIO = 3.0
-"""A side of a pair is reported when it is so many times longer than usual for its corpus."""
+"""Factor by which a pair's length ratio may differ from its corpus's median without a report."""
 
+# Ratios of very short pairs vary too much to tell anything.
 _OUTLIER_TOKENS = 10
 _EXAMPLES = 5
 
@@ -43,13 +44,13 @@ Numbers = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something odd about pairs of a corpus.
+    """An oddity of some pairs of a corpus.
 
     Args:
-        what: what it is.
-        count: pairs concerned.
-        left_out: whether training leaves them out.
-        lines: where the first of them stand; for aligned files, in the source's.
+        what: description of the oddity.
+        count: number of pairs concerned.
+        left_out: flag that training leaves the pairs out.
+        lines: lines of the first such pairs; for aligned files, lines of the source.
     """
 
     what: str
@@ -63,14 +64,14 @@ class CorpusReport:
     """The report on one corpus.
 
     Args:
-        name: its first file.
-        role: what it is used for.
-        pairs: pairs in it.
-        used: pairs that are not left out.
-        source_tokens, target_tokens: tokens on a side.
-        source_unknown, target_unknown: share of unknown tokens on a side, 0 to 1.
-        encodings: how each file is written, a sentence part for each.
-        findings: everything odd; only what occurs.
+        name: path of its first file.
+        role: use of the corpus, training or validation.
+        pairs: number of pairs in it.
+        used: number of pairs that are not left out.
+        source_tokens, target_tokens: number of tokens on each side.
+        source_unknown, target_unknown: share of unknown tokens on each side, 0 to 1.
+        encodings: part of a sentence about the encoding of each file, by its path.
+        findings: oddities that occur.
     """
 
     name: str
@@ -90,11 +91,11 @@ class BatchReport:
     """The batches of the first epoch.
 
     Args:
-        batches: their number.
-        pairs: pairs shown.
-        positions: source and target positions computed, padding counted.
-        padding: share of them that is padding, 0 to 1.
-        shape: rows of a batch and positions of each where pairs are packed; else None.
+        batches: number of batches.
+        pairs: number of pairs shown.
+        positions: source and target positions in all, padding counted.
+        padding: share of the positions that are padding, 0 to 1.
+        shape: rows of a batch and positions of a row where pairs are packed; otherwise None.
     """
 
     batches: int
@@ -109,7 +110,7 @@ class CheckReport:
     """The findings about all corpora, and the batches.
 
     Args:
-        corpora: a report for each corpus.
+        corpora: report for each corpus.
         batches: the batches of the first epoch; None without training data.
     """
 
@@ -120,7 +121,7 @@ class CheckReport:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """The report for people, a line each."""
+        """Return the report as lines of text."""
         lines = [line for corpus in self.corpora for line in _corpus_lines(corpus)]
         if (batches := self.batches) is not None:
             shape = batches.shape
@@ -135,13 +136,13 @@ class CheckReport:
 def check_corpora(
     train: EncodedPairs | None, valid: EncodedPairs | None, spec: DataSpec, *, seed: int = 1
 ) -> CheckReport:
-    """Look at the corpora before training.
+    """Check the corpora before training.
 
     Args:
-        train: the encoded training corpora; None where they are read as a stream.
+        train: the encoded training corpora; None if they are streamed.
         valid: the encoded validation corpora, if there are any.
-        spec: the limits and the token budget.
-        seed: of the run, for its first epoch's batches.
+        spec: limits on pairs and token budget.
+        seed: seed of the run, which decides the batches of the first epoch.
 
     Raises:
         DataError: when more than half of a side's tokens are unknown, or when no pair is left.
@@ -153,6 +154,7 @@ def check_corpora(
         batches = _batch_report(train, selection, spec, seed)
     if valid is not None and len(valid):
         reports += _role_reports(valid, select_pairs(valid, spec), "valid", train)
+    # Unknown tokens first: they point to a wrong tokenizer, which also makes pairs too long.
     for report in reports:
         for side, share in (("source", report.source_unknown), ("target", report.target_unknown)):
             refuse_unknown(share, side, report.name)
@@ -164,8 +166,9 @@ def check_corpora(
 def _role_reports(
     pairs: EncodedPairs, selection: PairSelection, role: Role, train: EncodedPairs | None
 ) -> list[CorpusReport]:
-    """Reports on the corpora of one role; validation should not overlap with `train`."""
+    """Return reports on the corpora of one role; validation should not overlap with `train`."""
     total = len(pairs)
+    # Everything is compared by the stored 64-bit digests, so no text is read again.
     results: dict[str, Mask] = {}
     kept = _mask(selection.kept, total)
     sources, keys = _digests(pairs, "source"), _pair_keys(pairs)
@@ -174,11 +177,13 @@ def _role_reports(
     results["one side unusually long for the other"] = _outliers(pairs, kept)
     if train is not None:
         results["the pair is in the training data"] = kept & np.isin(keys, _pair_keys(train))
+        # A known source with another target leaks, too: the model was trained on the sentence.
         known = np.isin(sources, _digests(train, "source"))
         results["the source is in the training data"] = kept & known
     left_out = {str(reason): _mask(rows, total) for reason, rows in selection.left_out.items()}
     reports = []
     for number, corpus in enumerate(pairs.corpora):
+        # Masks are over the pairs of all corpora, reports over those of one.
         part = slice(pairs.starts[number], pairs.starts[number + 1])
         findings = [_finding(what, True, mask[part]) for what, mask in left_out.items()]
         findings += [_finding(what, False, mask[part]) for what, mask in results.items()]
@@ -210,15 +215,15 @@ def _finding(what: str, left_out: bool, mask: Mask) -> Finding:
 
 
 def refuse_unknown(share: float, side: str, where: str) -> None:
-    """Refuse a corpus of mostly unknown tokens.
+    """Refuse a corpus with a large share of unknown tokens.
 
     Args:
-        share: of the tokens that are unknown.
+        share: share of the tokens that are unknown, 0 to 1.
         side: `source` or `target`.
         where: name of the corpus.
 
     Raises:
-        DataError: when it is more than `MOST_UNKNOWN`.
+        DataError: when the share is more than `MOST_UNKNOWN`.
     """
     if share > MOST_UNKNOWN:
         raise DataError(
@@ -247,7 +252,10 @@ def _batch_report(
     positions = real = shown = 0
     for rows in batches:
         numbers = rows[rows != NO_PAIR]
+        # One more on each side: the source's eos, the target's bos or eos.
         for lengths in (pairs.source_lengths[numbers] + 1, pairs.target_lengths[numbers] + 1):
+            # The memory-relevant size: every row is as long as the longest, or has the packed
+            # length.
             positions += len(rows) * (spec.packed_length or int(lengths.max()))
             real += int(lengths.sum())
         shown += len(numbers)
@@ -256,9 +264,11 @@ def _batch_report(
 
 
 def _outliers(pairs: EncodedPairs, kept: Mask) -> Mask:
-    """Pairs to be used whose length ratio is far from the median of their corpus."""
+    """Return a mask of the kept pairs whose length ratio is far from the median of their corpus."""
+    # In logarithms a source that is too long and a target that is too long count alike.
     ratios = np.log((pairs.source_lengths + 1) / (pairs.target_lengths + 1))
     for start, end in zip(pairs.starts[:-1], pairs.starts[1:], strict=True):
+        # The median, not 1, since languages and tokenizers differ in tokens for the same content.
         usual = ratios[start:end][kept[start:end]]
         ratios[start:end] -= np.median(usual) if len(usual) else 0
     long_enough = np.maximum(pairs.source_lengths, pairs.target_lengths) >= _OUTLIER_TOKENS
@@ -267,14 +277,15 @@ def _outliers(pairs: EncodedPairs, kept: Mask) -> Mask:
 
 
 def _repeats(keys: Numbers) -> Mask:
-    """A mask of the keys that occurred before."""
+    """Return a mask of the keys that occurred before."""
     repeats = np.ones(len(keys), dtype=bool)
     repeats[np.unique(keys, return_index=True)[1]] = False
     return repeats
 
 
 def _pair_keys(pairs: EncodedPairs) -> Numbers:
-    """64 bits that tell pairs apart; source and target do not commute."""
+    """Return a 64-bit key for each pair [n]; exchanging source and target gives another key."""
+    # An odd multiplier (2^64 / golden ratio) loses no bits; overflow wraps, as is intended.
     return _digests(pairs, "source") * np.uint64(0x9E3779B97F4A7C15) + _digests(pairs, "target")
 
 

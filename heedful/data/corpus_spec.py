@@ -9,27 +9,40 @@ from pydantic import Field, model_validator
 from heedful.config import Config, PositiveInt, Probability
 
 SHARD_INDEX = "index.json"
-"""The file that makes a folder one of shards."""
+"""Name of the index file of a shard folder."""
 
 
 class CorpusSpec(Config):
-    """Aligned files `source` and `target`, or one `file` (.tsv, .jsonl); all may be gzip.
+    """One corpus: aligned files `source` and `target`, or one `file` (.tsv, .jsonl), also in gzip.
 
     `shards` is a folder that `heedful data shard` has made, which is read as a stream.
     """
 
-    source: str | None = None
-    target: str | None = None
-    file: str | None = None
-    shards: str | None = None
+    source: str | None = Field(
+        None, description="file of source sentences, one a line; needs target"
+    )
+    target: str | None = Field(
+        None, description="file of target sentences, line by line like source"
+    )
+    file: str | None = Field(
+        None,
+        description="file of pairs or labelled examples (.tsv, .jsonl), file of text, or folder "
+        "of images",
+    )
+    shards: str | None = Field(
+        None, description="folder that `heedful data shard` wrote, read as a stream"
+    )
     weight: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="how often an epoch shows it; 0.5 shows half of it, 3 shows it three times"
+        1.0,
+        description="number of passes over the corpus in an epoch; 0.5 reads half of it, 3 reads "
+        "it three times",
     )
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         pair = self.source is not None and self.target is not None
         forms = pair + (self.file is not None) + (self.shards is not None)
+        # The second test catches half a pair beside another form, such as source and file.
         if forms != 1 or (self.source is None) != (self.target is None):
             raise ValueError("give either source and target, or file, or shards")
         return self
@@ -38,72 +51,84 @@ class CorpusSpec(Config):
 class DataSpec(Config):
     """The corpora, the limits on a pair, and the token budget of a batch."""
 
+    # Every default decides the batches of a run, so changing one changes results.
     train: tuple[CorpusSpec, ...]
     valid: tuple[CorpusSpec, ...] = ()
     documents: Literal["file", "paragraph", "line"] = Field(
         "file",
-        description="language models: unit of text in a file; paragraphs end at an empty "
-        "line. A .jsonl file holds one text a line, under the key text",
+        description="unit of text in the files of a language model: a whole file, a paragraph (up "
+        "to an empty line) or a line; .jsonl files hold one text a line under the key text",
     )
     max_length: PositiveInt = Field(
         256,
-        description="longest side of a pair in tokens; longer pairs are reported and left "
-        "out. Language models: context length",
+        description="maximum number of tokens on each side of a pair (longer pairs are left "
+        "out); context length of a language model",
     )
     max_length_ratio: Annotated[float, Field(gt=1)] | None = Field(
-        None, description="leave out pairs whose longer side is more than this times the shorter"
+        None,
+        description="maximum ratio of the longer to the shorter side of a pair in tokens; pairs "
+        "above it are left out",
     )
     batch_tokens: PositiveInt | Literal["auto"] = Field(
         4096,
-        description="positions of a batch on its longer side, padding counted; auto: what fits "
-        "into the memory that is free",
+        description="size of a batch in tokens of its longer side, padding included; auto fills "
+        "the free memory",
     )
     pool_batches: PositiveInt = Field(
-        100, description="batches in a shuffled pool within which pairs are sorted by length"
+        100,
+        description="number of batches that are shuffled as one pool and sorted by length inside "
+        "it",
     )
     packed_length: PositiveInt | None = Field(
         None,
-        description="translation: put several pairs into rows of so many positions on each side, "
-        "so that all batches have one shape, which graphs on a GPU need; if unset, batches hold "
-        "pairs of similar length",
+        description="length in tokens of rows that several pairs are packed into, so that all "
+        "batches of translation have one shape (for CUDA graphs); if unset, batches hold pairs of "
+        "similar length",
     )
     stride: PositiveInt | None = Field(
         None,
-        description="tag and answer: tokens from the start of one window of a long text to the "
-        "start of the next; half a window if unset",
+        description="tokens between the starts of overlapping windows over a long text, for "
+        "the tasks tag and answer; half a window if unset",
     )
-    word_column: PositiveInt = Field(1, description="tag: column of the words, from 1")
+    word_column: PositiveInt = Field(
+        1, description="column of the words in files for the task tag, counted from 1"
+    )
     tag_column: PositiveInt | None = Field(
-        None, description="tag: column of the tags, from 1; the last if unset"
+        None,
+        description="column of the tags in files for the task tag, counted from 1; the last "
+        "one if unset",
     )
     cache: str | None = Field(
-        None, description="folder of encoded corpora, shared between runs; RUN/data if unset"
+        None, description="folder for tokenised corpora, which runs may share; RUN/data if unset"
     )
     temperature: Annotated[float, Field(gt=0)] = Field(
         1.0,
-        description="share of a corpus is that of its size to the power of 1 / temperature; more "
-        "than 1 shows small corpora more often (Arivazhagan 2019)",
+        description="temperature T of sampling corpora in proportion to size^(1/T); above 1, "
+        "small corpora are seen more often (Arivazhagan 2019)",
     )
     shuffle_shards: PositiveInt = Field(
-        32, description="shards: how many are shuffled together, over all corpora"
+        32, description="number of shards that are shuffled together, over all corpora"
     )
     block_mb: Annotated[float, Field(gt=0)] = Field(
-        4.0, description="shards: MB of text that are tokenised and cut into batches together"
+        4.0, description="megabytes of text from shards that are tokenised and batched at a time"
     )
     workers: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="shards: processes that tokenise the next blocks; 0: a thread of the process "
-        "that trains. The batches are the same",
+        description="number of processes that tokenise shards ahead of training; 0 uses a thread; "
+        "batches do not depend on it",
     )
     tokenizer_sample: PositiveInt = Field(
-        1_000_000, description="shards: pairs or texts that a new tokenizer is trained on"
+        1_000_000,
+        description="number of pairs or texts of the shards that a new tokenizer is trained on",
     )
 
     @model_validator(mode="after")
     def _streams_are_for_training(self) -> Self:
+        # Validation shows every pair once in a fixed order, a stream shuffles and repeats.
         if any(corpus.shards is not None for corpus in self.valid):
             raise ValueError("shards are for training only; give validation data as files")
         streamed = [corpus.shards is not None for corpus in self.train]
+        # An epoch of a stream is cut into blocks; files would need a second way to mix them in.
         if any(streamed) and not all(streamed):
             raise ValueError(
                 "some corpora are shards and others are files; make shards of all of them with "
@@ -119,6 +144,8 @@ class DataSpec(Config):
     @property
     def budget(self) -> int:
         """The value of `batch_tokens`, once `auto` is resolved."""
+        # The number is recorded in the run's settings, so a resumed run keeps it on another
+        # machine.
         assert not isinstance(self.batch_tokens, str), "auto is resolved before data is read"
         return self.batch_tokens
 
@@ -130,37 +157,44 @@ class DataSpec(Config):
 
 
 class ImageSpec(Config):
-    """Images: the size they have and how they are cut into patches."""
+    """Size of images, and their division into patches."""
 
     size: PositiveInt | None = Field(
         None,
-        description="height and width in pixels that every image is resized to; if unset all must "
-        "be squares of one size",
+        description="height and width in pixels that images are resized to; if unset, all images "
+        "must be squares of one size",
     )
     channels: Literal[1, 3] | None = Field(
-        None, description="1 for grey, 3 for colour; if unset 1 for IDX files, 3 for PNG and JPEG"
+        None,
+        description="number of colour channels: 1 for grey, 3 for colour; if unset, 1 for IDX "
+        "files and 3 for PNG and JPEG",
     )
     patch_size: PositiveInt | None = Field(
-        None, description="side of a patch in pixels, which divides the size; 4 if unset"
+        None,
+        description="side of a square patch in pixels, a divisor of the image size; 4 if unset",
     )
     pooling: Literal["first", "mean"] | None = Field(
         None,
-        description="vector that represents an image: that of [CLS], before the patches (first, "
-        "the default), or the mean of the patches",
+        description="vector that the classifier sees: that of the [CLS] token (first) or the mean "
+        "over patches; first if unset",
     )
 
 
+# All defaults together change nothing, which `Augmentation` checks by comparing specs.
 class AugmentSpec(Config):
-    """Images: how each is changed at random in training, anew in every epoch."""
+    """Random changes of training images, drawn anew in every epoch (data augmentation)."""
 
     shift: Annotated[int, Field(ge=0)] = Field(
-        0, description="largest shift in pixels in each direction; uncovered pixels are black"
+        0,
+        description="maximum random shift in pixels in each direction; uncovered pixels are black",
     )
     rotate: Annotated[float, Field(ge=0, le=180)] = Field(
-        0.0, description="largest rotation in degrees, either way"
+        0.0, description="maximum random rotation in degrees, in either direction"
     )
-    scale: Probability = Field(0.0, description="0.1 scales by a factor between 0.9 and 1.1")
-    flip: bool = Field(False, description="mirror half of the images left to right")
+    scale: Probability = Field(
+        0.0, description="maximum random change of size: 0.1 scales by 0.9 to 1.1"
+    )
+    flip: bool = Field(False, description="mirror half of the images from left to right")
     erase: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="share of the images of which a rectangle is hidden (Zhong 2020)"
+        0.0, description="share of the images in which a random rectangle is erased (Zhong 2020)"
     )

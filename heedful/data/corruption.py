@@ -1,7 +1,7 @@
-"""Text with something hidden: tokens behind a mask (Devlin 2019), T5's spans, BART's infilling.
+"""Corruption of text for denoising: BERT's masking (Devlin 2019), T5's spans, BART's infilling.
 
-All of it is a function of the seed, the epoch and the row, and only the raw bits of a generator are
-used: NumPy keeps those the same between versions.
+A corruption is a function of the seed, the epoch and the row. Only the raw bits of a generator are
+used, which NumPy keeps the same between versions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 
 from heedful.data.batch_plan import shuffle, uniform
-from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, pair_batch, source_tensors
+from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, pair_batch
 from heedful.data.encoded_texts import EncodedTexts, TokenRows, frame_size
+from heedful.data.padding import source_tensors
 from heedful.errors import ConfigError
 from heedful.text.pretokenization import MARK
 from heedful.text.tokenizer import TextTokenizer
@@ -25,16 +26,16 @@ Ids = npt.NDArray[np.int64]
 
 
 class Corruption(Protocol):
-    """Makes a source and a target of a row of pieces."""
+    """A function that makes a source and a target from a row of tokens."""
 
-    def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+    def __call__(self, tokens: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
         """Corrupt a row.
 
         Args:
-            pieces: [n] int64, at least one, without special tokens around them.
-            seed: of the run.
-            epoch: counted from 0.
-            start: number of the row's first piece in the stream.
+            tokens: token ids [n] int64, at least one, without special tokens around them.
+            seed: seed of the run.
+            epoch: number of the epoch, from 0.
+            start: number of the row's first token in the stream.
 
         Returns:
             The source's and the target's ids, without special tokens around them.
@@ -42,23 +43,27 @@ class Corruption(Protocol):
         ...
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
-        """The most ids of sources and of targets [N] of rows of so many pieces [N]."""
+        """Return the upper bounds of the lengths of sources [N] and of targets [N].
+
+        Args:
+            counts: tokens of each row [N].
+        """
         ...
 
 
 class SpanCorruption:
-    """Each span of a row that is dropped leaves a sentinel; the target lists them (Raffel 2020).
+    """Span corruption: sentinels replace dropped spans, which are the target (Raffel 2020).
 
     The target is the first sentinel, the first span, the second sentinel … and one sentinel more
-    after the last span. How many pieces are dropped, and in how many spans, follows from the
-    length alone: the share and the mean length, rounded. Which spans is drawn from all choices
-    that keep at least one piece between two, all equally likely. Unlike in the first
-    implementation a row may also end with a piece that is kept.
+    after the last span. The number of dropped tokens and the number of spans follow from the
+    length alone: share and mean length, rounded. The spans are drawn uniformly from all choices
+    that keep at least one token between two spans. Unlike in the original implementation, a row
+    may also end with a kept token.
 
     Args:
-        sentinels: ids, in the order of the gaps.
-        share: of the pieces that are dropped; one at least.
-        mean_span: pieces of a span on the average.
+        sentinels: ids of the sentinels, in the order of the gaps.
+        share: share of the tokens that are dropped, at least one token.
+        mean_span: mean length of a span in tokens.
     """
 
     def __init__(self, sentinels: tuple[int, ...], share: float, mean_span: float) -> None:
@@ -66,12 +71,15 @@ class SpanCorruption:
         self.share = share
         self.mean_span = mean_span
 
-    def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+    def __call__(self, tokens: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+        # The place in the stream is part of the seed: a row's corruption does not depend on its
+        # batch.
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
-        dropped, spans = (int(n) for n in span_counts(len(pieces), self.share, self.mean_span))
+        dropped, spans = (int(n) for n in span_counts(len(tokens), self.share, self.mean_span))
         assert spans < len(self.sentinels), "a sentinel for each span and one more"
+        # Every span has one token for certain; only the rest is divided at random.
         lengths = _parts(dropped - spans, spans, bits) + 1
-        kept = _kept(len(pieces) - dropped, spans, bits)
+        kept = _kept(len(tokens) - dropped, spans, bits)
         source: list[Ids] = []
         target: list[Ids] = []
         here = 0
@@ -79,10 +87,10 @@ class SpanCorruption:
             zip(kept.tolist(), lengths.tolist(), strict=False)
         ):
             sentinel = self.sentinels[number : number + 1]
-            source += [pieces[here : here + before], sentinel]
-            target += [sentinel, pieces[here + before : here + before + length]]
+            source += [tokens[here : here + before], sentinel]
+            target += [sentinel, tokens[here + before : here + before + length]]
             here += before + length
-        source.append(pieces[here:])
+        source.append(tokens[here:])
         target.append(self.sentinels[spans : spans + 1])
         return np.concatenate(source), np.concatenate(target)
 
@@ -94,17 +102,18 @@ class SpanCorruption:
 def span_counts(
     counts: int | Ids, share: float, mean_span: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The numbers of pieces of rows that are dropped, and of spans.
+    """Return the number of dropped tokens and the number of spans of each row.
 
-    At least one piece is dropped and, of two or more, at least one is kept. There are never more
-    spans than can have a kept piece between them.
+    At least one token is dropped and, in rows of two or more, at least one is kept. Spans are so
+    few that a kept token fits between each two.
 
     Args:
-        counts: pieces of each row.
-        share: of the pieces that are dropped.
-        mean_span: pieces of a span on the average.
+        counts: tokens of each row.
+        share: share of the tokens that are dropped.
+        mean_span: mean length of a span in tokens.
     """
     lengths = np.asarray(counts, np.int64)
+    # floor(x + 0.5), since NumPy's `round` goes to the even neighbour of halves.
     dropped = np.floor(share * lengths + 0.5).astype(np.int64)
     dropped = np.clip(dropped, 1, np.maximum(lengths - 1, 1))
     spans = np.floor(dropped / mean_span + 0.5).astype(np.int64)
@@ -112,20 +121,20 @@ def span_counts(
 
 
 class Denoising:
-    """A row with gaps, its sentences in any order if wished; the target is the row (Lewis 2020).
+    """BART's text infilling, with optional sentence permutation (Lewis 2020).
 
-    The lengths of gaps are drawn from a Poisson distribution until they hold the share of the
-    pieces, the last one cut to fit. Each gap is one mask, however long it is; one of no length is
-    a mask where nothing is missing. Two gaps have a piece between them as long as there are enough
-    pieces. A source is never longer than its row: where there would be more masks than pieces are
-    hidden, those that hide nothing are left out.
+    The source is the row with gaps, the target is the row. The lengths of gaps are drawn from a
+    Poisson distribution until they add up to the share of the tokens; the last one is cut to fit.
+    Each gap becomes one mask, whatever its length; a gap of length zero inserts a mask. Two gaps
+    have a token between them as long as there are enough tokens. A source is never longer than its
+    row: surplus gaps of length zero are left out.
 
     Args:
-        mask: id that stands for a gap.
-        share: of the pieces that are hidden, rounded up or down at random so that it is right on
-            the average; one at least.
-        mean_span: mean of the Poisson distribution.
-        sentences: says where sentences end, to put them in a random order first; None keeps them.
+        mask: id of the mask token.
+        share: expected share of the tokens that are hidden, at least one token; the number is
+            rounded up or down at random.
+        mean_span: mean of the Poisson distribution, in tokens.
+        sentences: detector of sentence ends, for a random order of sentences; None keeps the order.
         lead: ids before the row in the target; see `target_lead`.
     """
 
@@ -143,87 +152,93 @@ class Denoising:
         self.sentences = sentences
         self.lead = np.array(lead, np.int64)
 
-    def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+    def __call__(self, tokens: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
-        sequence = pieces
+        # The target keeps the original order of sentences: the model is trained to restore it.
+        sequence = tokens
         if self.sentences is not None:
-            parts = self.sentences.cut(pieces)
+            parts = self.sentences.cut(tokens)
             order = shuffle(np.arange(len(parts)), bits)
             sequence = np.concatenate([parts[number] for number in order])
-        hidden = max(1, int(self.share * len(pieces) + uniform(bits, 1)[0]))
+        # Adding a uniform number before truncation makes the expected number exact.
+        hidden = max(1, int(self.share * len(tokens) + uniform(bits, 1)[0]))
         lengths = self._lengths(hidden, bits)
-        kept = _kept(len(pieces) - hidden, len(lengths), bits)
+        kept = _kept(len(tokens) - hidden, len(lengths), bits)
         source: list[Ids] = []
         here = 0
+        # Not strict: the last entry of `kept`, the tokens after the last gap, is added below.
         for before, length in zip(kept.tolist(), lengths.tolist(), strict=False):
             source += [sequence[here : here + before], self.mask]
             here += before + length
         source.append(sequence[here:])
-        return np.concatenate(source), np.concatenate([self.lead, pieces])
+        return np.concatenate(source), np.concatenate([self.lead, tokens])
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
         return counts, counts + len(self.lead)
 
     def _lengths(self, hidden: int, bits: np.random.PCG64) -> Ids:
-        """Lengths of gaps that together hold so many pieces, at most as many as these."""
+        """Draw lengths of gaps that add up to `hidden`, at most `hidden` of them."""
         lengths = np.empty(0, np.int64)
         while lengths.sum() < hidden:
+            # Inverse transform sampling of the Poisson distribution.
             drawn = np.searchsorted(self.cumulative, uniform(bits, hidden), side="right")
             lengths = np.concatenate([lengths, drawn])
         last = int(np.searchsorted(np.cumsum(lengths), hidden))
         lengths = lengths[: last + 1]
         lengths[-1] -= lengths.sum() - hidden
+        # The source has one mask for each gap, so this keeps it no longer than the row.
         surplus = max(0, len(lengths) - hidden)
         return np.delete(lengths, np.flatnonzero(lengths == 0)[:surplus])
 
 
 class SentenceEnds:
-    """Finds the ends of sentences by their pieces.
+    """A detector of sentence ends among tokens.
 
-    A sentence ends with a piece that ends in a full stop, a question or an exclamation mark, if
-    the next piece begins a word, and in scripts without spaces wherever such a mark is.
+    A sentence ends with a token that ends in a full stop, a question mark or an exclamation mark,
+    if the next token begins a word. The marks of scripts without spaces always end a sentence.
 
     Args:
-        tokenizer: whose pieces they are.
+        tokenizer: tokenizer of the tokens.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
-        pieces = tokenizer.pieces(range(tokenizer.size))
-        self.begins = np.array([piece.startswith(MARK) or piece[:1].isspace() for piece in pieces])
-        self.maybe = np.array([piece.endswith((".", "!", "?", "…")) for piece in pieces])
-        self.surely = np.array([piece.endswith(("。", "！", "？")) for piece in pieces])
+        tokens = tokenizer.pieces(range(tokenizer.size))
+        # Tables over the vocabulary, so that a row is cut by indexing alone.
+        self.begins = np.array([token.startswith(MARK) or token[:1].isspace() for token in tokens])
+        self.maybe = np.array([token.endswith((".", "!", "?", "…")) for token in tokens])
+        self.surely = np.array([token.endswith(("。", "！", "？")) for token in tokens])
 
-    def cut(self, pieces: Ids) -> list[Ids]:
-        """The sentences of a row [n], in their order; one at least."""
-        before, after = pieces[:-1], pieces[1:]
+    def cut(self, tokens: Ids) -> list[Ids]:
+        """Cut a row [n] into its sentences, at least one."""
+        before, after = tokens[:-1], tokens[1:]
         ends = self.surely[before] | (self.maybe[before] & self.begins[after])
-        return np.split(pieces, np.flatnonzero(ends) + 1)
+        return np.split(tokens, np.flatnonzero(ends) + 1)
 
 
 class CorruptedRows:
-    """Rows with gaps as sources, and what belongs there as targets.
+    """Batches of corrupted rows as sources, with their targets.
 
     Args:
-        corruption: makes the gaps.
-        tokenizers: the same one twice.
-        most_pieces: of a row.
+        corruption: function that makes source and target of a row.
+        tokenizers: pair of tokenizers in which both sides are the same.
+        most_tokens: maximum number of tokens of a row.
     """
 
-    def __init__(self, corruption: Corruption, tokenizers: TokenizerPair, most_pieces: int) -> None:
+    def __init__(self, corruption: Corruption, tokenizers: TokenizerPair, most_tokens: int) -> None:
         self.corruption = corruption
         self.tokenizers = tokenizers
-        self.longest = int(self._sizes(np.array([most_pieces]))[0])
+        self.longest = int(self._sizes(np.array([most_tokens]))[0])
 
     def sizes(self, rows: TokenRows) -> Ids:
-        """The most tokens [N] of each row's source or target, special ones counted."""
+        """Return the upper bound of each row's longer side [N], special tokens counted."""
         return self._sizes(rows.counts)
 
     def batch(self, texts: EncodedTexts, rows: TokenRows, seed: int, epoch: int) -> PairBatch:
-        """Sources and targets of rows, a function of all arguments."""
+        """Corrupt rows of a stream and make a padded batch of them."""
         starts = rows.starts.tolist()
         pairs = [
-            self.corruption(pieces, seed=seed, epoch=epoch, start=start)
-            for pieces, start in zip(rows.pieces(texts), starts, strict=True)
+            self.corruption(tokens, seed=seed, epoch=epoch, start=start)
+            for tokens, start in zip(rows.token_ids(texts), starts, strict=True)
         ]
         sources, targets = zip(*pairs, strict=True)
         return pair_batch(sources, targets, rows.starts, self.tokenizers)
@@ -235,24 +250,24 @@ class CorruptedRows:
 
 
 def span_corruption(
-    tokenizer: TextTokenizer, share: float, mean_span: float, most_pieces: int
+    tokenizer: TextTokenizer, share: float, mean_span: float, most_tokens: int
 ) -> SpanCorruption:
-    """Span corruption with a tokenizer's sentinels.
+    """Make a span corruption with the sentinels of a tokenizer.
 
     Args:
-        tokenizer: which has them.
-        share: see `SpanCorruption`.
-        mean_span: see `SpanCorruption`.
-        most_pieces: of a row.
+        tokenizer: tokenizer with sentinels.
+        share: share of the tokens that are dropped.
+        mean_span: mean length of a span in tokens.
+        most_tokens: maximum number of tokens of a row.
 
     Raises:
-        ConfigError: when it has fewer than the longest row needs.
+        ConfigError: when the tokenizer has fewer sentinels than the longest row needs.
     """
-    needed = sentinels_needed(share, mean_span, most_pieces)
+    needed = sentinels_needed(share, mean_span, most_tokens)
     have = len(tokenizer.sentinels)
     if have < needed:
         raise ConfigError(
-            f"Texts of {most_pieces} tokens need {needed} sentinels, and the tokenizer has {have}",
+            f"Texts of {most_tokens} tokens need {needed} sentinels, and the tokenizer has {have}",
             where="data.max_length",
             remedy="Lower it, raise objective.mean_span, or begin with another model"
             if have
@@ -262,24 +277,24 @@ def span_corruption(
     return SpanCorruption(tokenizer.sentinels, share, mean_span)
 
 
-def sentinels_needed(share: float, mean_span: float, most_pieces: int) -> int:
-    """The sentinels that a row of so many pieces needs: one for each span, and the last."""
-    return int(span_counts(most_pieces, share, mean_span)[1]) + 1
+def sentinels_needed(share: float, mean_span: float, most_tokens: int) -> int:
+    """Return the number of sentinels of the longest row: one for each span, and a last one."""
+    return int(span_counts(most_tokens, share, mean_span)[1]) + 1
 
 
 def denoising(
     tokenizer: TextTokenizer, share: float, mean_span: float, *, permute_sentences: bool
 ) -> Denoising:
-    """Denoising with a tokenizer's mask.
+    """Make a denoising corruption with the mask token of a tokenizer.
 
     Args:
-        tokenizer: which has one.
-        share: see `Denoising`.
-        mean_span: see `Denoising`.
-        permute_sentences: also put sentences in a random order.
+        tokenizer: tokenizer with a mask token.
+        share: expected share of the tokens that are hidden.
+        mean_span: mean length of a gap in tokens.
+        permute_sentences: flag that sentences are put in a random order.
 
     Raises:
-        ConfigError: when it has none, or a sentinel for each gap instead.
+        ConfigError: when the tokenizer has no mask token, or sentinels instead.
     """
     gaps = gap_tokens(tokenizer)
     if len(gaps) != 1:
@@ -296,7 +311,7 @@ def denoising(
 
 
 def gap_tokens(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """The tokens that stand for gaps: one mask for all, several sentinels, or none.
+    """Return the tokens that stand for gaps: one mask for all, several sentinels, or none.
 
     A tokenizer's only sentinel is such a mask.
     """
@@ -304,7 +319,7 @@ def gap_tokens(tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 
 def target_lead(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """The tokens before a whole text in a decoder that starts from another token.
+    """Return the tokens that begin every target of a decoder whose start token is not bos.
 
     BART's decoder reads </s> first and then predicts <s>, which begins its texts.
     """
@@ -312,7 +327,10 @@ def target_lead(tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 
 def _kept(total: int, gaps: int, bits: np.random.PCG64) -> Ids:
-    """The pieces kept before, between and after gaps; at least one between two, if enough are."""
+    """Draw the numbers of kept tokens before, between and after gaps [gaps + 1].
+
+    At least one token is between each two gaps if there are enough tokens.
+    """
     between = int(total >= gaps - 1)
     kept = _parts(total - between * (gaps - 1), gaps + 1, bits)
     kept[1:-1] += between
@@ -320,7 +338,7 @@ def _kept(total: int, gaps: int, bits: np.random.PCG64) -> Ids:
 
 
 def _parts(total: int, count: int, bits: np.random.PCG64) -> Ids:
-    """Draw `count` numbers, 0 or more, with this sum; all choices are equally likely.
+    """Draw `count` numbers, 0 or more, that add up to `total`, uniformly from all choices.
 
     Of `total` stars and `count` − 1 bars in a row, the bars are drawn.
     """
@@ -330,7 +348,7 @@ def _parts(total: int, count: int, bits: np.random.PCG64) -> Ids:
 
 
 def _poisson(mean: float) -> npt.NDArray[np.float64]:
-    """The probabilities of at most 0, 1, 2 … of a Poisson distribution, until they are 1."""
+    """Return the cumulative distribution of a Poisson distribution, up to where it reaches 1."""
     probability, total, result = math.exp(-mean), 0.0, []
     while total < 1 - 1e-12:
         total += probability
@@ -340,21 +358,21 @@ def _poisson(mean: float) -> npt.NDArray[np.float64]:
 
 
 HIDDEN = 0.8
-"""Share of the chosen tokens that the mask token stands for."""
+"""Share of the chosen tokens that become the mask token (Devlin 2019, section 3.1)."""
 REPLACED = 0.1
-"""Share of them that a random piece stands for; the others are shown."""
+"""Share of the chosen tokens that become a random token; the others stay as they are."""
 
 
 class Masking:
-    """Chooses tokens and hides them.
+    """BERT's masking: choose tokens to predict, and hide most of them (Devlin 2019).
 
     Args:
-        tokenizer: whose mask token and pieces are used.
-        share: of the tokens that are chosen.
-        whole_words: choose all pieces of a word or none. A word is what stands between spaces.
+        tokenizer: tokenizer with a mask token.
+        share: share of the tokens that are chosen.
+        whole_words: flag that all tokens of a word are chosen or none; spaces separate words.
 
     Raises:
-        ConfigError: when the tokenizer has no mask token, or its pieces do not tell words apart.
+        ConfigError: when the tokenizer has no mask token, or its tokens do not mark words.
     """
 
     def __init__(self, tokenizer: TextTokenizer, share: float, *, whole_words: bool) -> None:
@@ -367,70 +385,73 @@ class Masking:
             )
         self.mask = tokenizer.mask
         self.share = share
+        # Random replacements are ordinary tokens; a special one would give itself away.
         special = {tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk, tokenizer.mask}
         self.ordinary = np.array(sorted(set(range(tokenizer.size)) - special), np.int64)
         self.edges = word_edges(tokenizer) if whole_words else None
 
     def __call__(
-        self, pieces: Ids, *, seed: int, epoch: int, start: int
+        self, tokens: Ids, *, seed: int, epoch: int, start: int
     ) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Hide some pieces of a row.
+        """Choose and hide some tokens of a row.
 
-        The number chosen is the share, rounded up or down at random so that it is right on the
-        average, but at least one: of a row of one or two pieces that is more than the share.
+        The number of chosen tokens is rounded up or down at random so that its expectation is the
+        share, but it is at least one, which in very short rows is more than the share.
 
         Args:
-            pieces: [n] int64, without the frame.
-            seed: of the run.
-            epoch: counted from 0.
-            start: number of the row's first piece in the stream.
+            tokens: token ids [n] int64, without the special tokens around them.
+            seed: seed of the run.
+            epoch: number of the epoch, from 0.
+            start: number of the row's first token in the stream.
 
         Returns:
-            What is shown [n] int64, and which pieces were chosen [n] bool.
+            The ids to feed [n] int64, and a mask of the chosen tokens [n] bool.
         """
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
-        units = self._units(pieces)
+        units = self._units(tokens)
         total = int(units[-1]) + 1
         count = max(1, int(self.share * total + uniform(bits, 1)[0]))
+        # The `count` smallest of random keys are a uniform choice without replacement.
         keys = np.atleast_1d(bits.random_raw(total))
         unit_chosen = np.zeros(total, np.bool_)
         unit_chosen[np.argsort(keys, kind="stable")[:count]] = True
         chosen: npt.NDArray[np.bool_] = unit_chosen[units]
-        fate = uniform(bits, len(pieces))
-        drawn = np.atleast_1d(bits.random_raw(len(pieces))) % np.uint64(len(self.ordinary))
-        inputs = np.where(chosen & (fate < HIDDEN), self.mask, pieces)
-        replaced = chosen & (fate >= HIDDEN) & (fate < HIDDEN + REPLACED)
+        roll = uniform(bits, len(tokens))
+        drawn = np.atleast_1d(bits.random_raw(len(tokens))) % np.uint64(len(self.ordinary))
+        inputs = np.where(chosen & (roll < HIDDEN), self.mask, tokens)
+        replaced = chosen & (roll >= HIDDEN) & (roll < HIDDEN + REPLACED)
         inputs = np.where(replaced, self.ordinary[drawn.astype(np.int64)], inputs)
         return inputs, chosen
 
-    def _units(self, pieces: Ids) -> Ids:
-        """For each piece the number of its unit, chosen as a whole: itself, or its word."""
+    def _units(self, tokens: Ids) -> Ids:
+        """Return the index [n] of each token's unit, a token or word that is hidden as a whole."""
         if self.edges is None:
-            return np.arange(len(pieces))
+            return np.arange(len(tokens))
         begins, ends = self.edges
-        begun = begins[pieces]
-        begun[1:] |= ends[pieces[:-1]]
+        # Indexing copies, so writing below leaves the table of the vocabulary alone.
+        begun = begins[tokens]
+        begun[1:] |= ends[tokens[:-1]]
         begun[0] = True
         return np.cumsum(begun) - 1
 
 
 def word_edges(tokenizer: TextTokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Masks of the pieces that begin a word, and of those after which a word begins.
+    """Return masks over the vocabulary: tokens that begin a word, and tokens before a word.
 
     Raises:
-        ConfigError: when no piece begins with a space.
+        ConfigError: when no token of the vocabulary begins with a space.
     """
-    pieces = tokenizer.pieces(range(tokenizer.size))
-    spaced = np.array([piece.startswith(MARK) for piece in pieces])
+    tokens = tokenizer.pieces(range(tokenizer.size))
+    spaced = np.array([token.startswith(MARK) for token in tokens])
     if not spaced.any():
         raise ConfigError(
-            "The pieces of this tokenizer do not show where words begin",
+            "The tokens of this tokenizer do not show where words begin",
             where="objective.whole_words",
             remedy="Set it to false",
         )
-    begins = spaced | np.array([piece[:1].isspace() for piece in pieces])
-    # The mark of a space belongs to the word that it comes before; a line's end to none.
-    return begins, np.array([piece[-1:].isspace() for piece in pieces])
+    begins = spaced | np.array([token[:1].isspace() for token in tokens])
+    # A space mark belongs to the word after it, white space at a token's end to no word.
+    return begins, np.array([token[-1:].isspace() for token in tokens])
 
 
 def masked_batch(
@@ -442,25 +463,26 @@ def masked_batch(
     seed: int,
     epoch: int,
 ) -> RowBatch:
-    """Rows side by side with some of their pieces hidden, which are the targets.
+    """Make a padded batch of masked rows; the chosen tokens are the targets.
 
     Args:
-        texts: the stream.
-        rows: of the stream, those of the batch.
-        masking: hides pieces.
-        tokenizer: gives the frame.
-        seed: of the run.
-        epoch: counted from 0.
+        texts: stream of texts.
+        rows: rows of the stream to put into the batch.
+        masking: function that chooses and hides tokens.
+        tokenizer: tokenizer that gives the special tokens around a row.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
     """
-    starts, pieces = rows.starts, rows.pieces(texts)
+    starts, tokens = rows.starts, rows.token_ids(texts)
     masked = [
         masking(row, seed=seed, epoch=epoch, start=start)
-        for row, start in zip(pieces, starts.tolist(), strict=True)
+        for row, start in zip(tokens, starts.tolist(), strict=True)
     ]
     ids, positions = source_tensors([inputs for inputs, _ in masked], tokenizer)
     targets = np.full(ids.shape, NO_TARGET, np.int64)
+    # Targets are shifted by the special tokens in front, which are never predicted.
     first = len(tokenizer.first)
-    for number, (row, (_, chosen)) in enumerate(zip(pieces, masked, strict=True)):
+    for number, (row, (_, chosen)) in enumerate(zip(tokens, masked, strict=True)):
         targets[number, first : first + len(row)] = np.where(chosen, row, NO_TARGET)
     return RowBatch(
         ids,

@@ -1,11 +1,11 @@
-"""A corpus that needs no download: what CLDR knows about writing dates, times, prices, measures.
+"""A generated corpus: dates, times, prices and measures in two locales, by the data of CLDR.
 
 Training, validation and test pairs share no date, no minute of the day, no amount and no duration;
 a source text occurs once in the whole corpus, so it has one translation.
 
-An item is drawn once and written in two locales. What a locale writes alike in two styles
-("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26") always takes the first of these
-styles, so that the translation is a function of the source.
+An item is drawn once and written in two locales. Where a locale writes two styles alike
+("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26"), the first of them decides the
+target, so that the translation is a function of the source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ListStyle = Literal["standard", "unit"]
 
 
 def find_locale(name: str) -> Locale:
-    """The locale called `name`: `fr`, `pt-BR`, `zh_Hant`.
+    """Return the locale called `name`: `fr`, `pt-BR`, `zh_Hant`.
 
     Raises:
         DataError: when CLDR has no such locale, or no names of months for it.
@@ -45,14 +45,14 @@ def find_locale(name: str) -> Locale:
     parts = name.replace("-", "_").split("_")
     try:
         locale = Locale.parse("_".join(parts))
-        known = {
-            part.lower() for part in str(locale).split("_")
-        }  # Babel drops what it never heard of
+        # `Locale.parse` drops subtags that it does not know instead of refusing them.
+        known = {part.lower() for part in str(locale).split("_")}
         exists = known.issuperset(part.lower() for part in parts)
     except (UnknownLocaleError, ValueError, TypeError):
         exists = False
     if not exists:
         raise DataError(f"There is no locale {name!r}", where="CLDR", remedy=_suggest_locale(name))
+    # CLDR's root names months M01 to M12; locales without own names inherit these or numbers.
     november = locale.months["format"]["wide"][11]
     if locale.language == "root" or november in ("M11", "11"):
         raise DataError(
@@ -64,7 +64,7 @@ def find_locale(name: str) -> Locale:
 
 
 def _suggest_locale(name: str) -> str:
-    """A locale of nearly this name, or of the language with this English name."""
+    """Return a locale of nearly this name, or of the language with this English name."""
     languages = {text.lower(): code for code, text in Locale("en").languages.items()}
     if name.lower() in languages:
         return f"Did you mean {languages[name.lower()]!r}?"
@@ -75,42 +75,46 @@ def _suggest_locale(name: str) -> str:
 
 
 def write_date(date: datetime.date, length: Length, locale: Locale) -> str:
-    """A date in one of CLDR's four lengths."""
+    """Format a date in one of CLDR's four lengths."""
     return babel.dates.format_date(date, length, locale=locale)
 
 
 def write_short_weekday_date(date: datetime.date, locale: Locale) -> str | None:
-    """A date with its weekday, both names short."""
+    """Format a date with its weekday, with short names of month and weekday."""
     try:
+        # Without `fuzzy` a missing skeleton is an error, not a neighbouring one in another style.
         return babel.dates.format_skeleton("yMMMEd", date, locale=locale, fuzzy=False)
     except KeyError:
         return None
 
 
 def write_time(time: datetime.time, locale: Locale) -> str:
-    """A time of day in hours and minutes."""
+    """Format a time of day in hours and minutes."""
     return babel.dates.format_time(time, "short", locale=locale)
 
 
 def join_date_time(date: str, time: str, length: Length, locale: Locale) -> str:
-    """A written date and a written time as one, by the pattern for a date of that length."""
+    """Join a formatted date and time by CLDR's pattern for dates of this length."""
+    # CLDR quotes literal words of a pattern, such as "{1} 'at' {0}".
     pattern = str(babel.dates.get_datetime_format(length, locale=locale))
     return pattern.replace("'", "").replace("{0}", time).replace("{1}", date)
 
 
 def write_price(amount: Decimal, currency: str, locale: Locale) -> str:
-    """An amount with the currency's symbol."""
+    """Format an amount with the currency's symbol."""
     return babel.numbers.format_currency(amount, currency, locale=locale)
 
 
 def write_named_price(amount: Decimal, currency: str, locale: Locale) -> str | None:
-    """An amount with the currency's name in the right plural."""
+    """Format an amount with the currency's name in the right plural form."""
+    # Babel falls back to the code, USD, where a locale has no name of the currency.
     text = babel.numbers.format_currency(amount, currency, locale=locale, format_type="name")
     return None if currency in text else text
 
 
 def write_measure(amount: Decimal, unit: str, length: UnitLength, locale: Locale) -> str | None:
-    """An amount with its unit. CLDR leaves a long form out where it equals the short one."""
+    """Format an amount with its unit; None where the locale has no form of this length."""
+    # CLDR omits a long form that equals the short one.
     for each in (length, "short") if length == "long" else (length,):
         if _has_unit(unit, each, locale):
             return babel.units.format_unit(amount, unit, each, locale=locale)
@@ -118,7 +122,7 @@ def write_measure(amount: Decimal, unit: str, length: UnitLength, locale: Locale
 
 
 def write_list(parts: Sequence[str], style: ListStyle, locale: Locale) -> str | None:
-    """Written values one after the other: `standard` has an "and" before the last."""
+    """Format a list of formatted values; the style `standard` has an "and" before the last one."""
     try:
         return babel.lists.format_list(parts, style=style, locale=locale)
     except (ValueError, KeyError):  # the style is missing, or its pattern for this many parts
@@ -136,8 +140,9 @@ def _has_unit(unit: str, length: UnitLength, locale: Locale) -> bool:
 
 Progress = Callable[[int, int], None]
 Part = Literal["train", "valid", "test"]
+# In the order of generation: a source that is in the test part is never drawn again for training.
 PARTS: tuple[Part, ...] = ("test", "valid", "train")
-HELD_OUT_PERCENT = 5  # of all values, for validation and for testing each
+HELD_OUT_PERCENT = 5  # of all values for validation, and as many for testing
 
 FIRST_DAY = datetime.date(1950, 1, 1)
 DAYS = (datetime.date(2050, 1, 1) - FIRST_DAY).days  # a hundred years: two digits tell a year
@@ -164,12 +169,12 @@ Writer = Callable[[Locale], str | None]
 
 @dataclass(frozen=True)
 class DemoItem:
-    """One pair.
+    """One pair of texts that write the same values.
 
     Attributes:
         kind: `date`, `time`, `date and time`, `price`, `measure` or `duration`.
         source, target: the texts.
-        values: what it says, written independently of any locale.
+        values: the values in a form that depends on no locale, such as `date 2026-11-21`.
     """
 
     kind: str
@@ -189,7 +194,7 @@ class DemoCorpus:
     test: tuple[DemoItem, ...]
 
     def kinds(self) -> dict[str, int]:
-        """The number of training pairs of each kind, most frequent first."""
+        """Return the number of training pairs of each kind, most frequent first."""
         return dict(Counter(item.kind for item in self.train).most_common())
 
 
@@ -208,11 +213,11 @@ def generate_demo(
         source, target: names of locales.
         pairs: number of training pairs.
         held_out: number of pairs to validate with, and as many again to test with.
-        seed: of the draws; the same arguments give the same corpus.
-        progress: called now and then with the pairs made and the pairs wanted.
+        seed: seed of the draws; the same arguments give the same corpus.
+        progress: function that is called at intervals with the pairs made and the pairs wanted.
 
     Raises:
-        DataError: on an unknown locale, one without the data needed, or two that write all alike.
+        DataError: when a locale is unknown or lacks data, or both locales write everything alike.
     """
     locales = find_locale(source), find_locale(target)
     if locales[0] == locales[1]:
@@ -244,7 +249,7 @@ def write_demo(corpus: DemoCorpus, folder: Path) -> dict[Part, tuple[Path, Path]
         The paths of source and target for each part.
 
     Raises:
-        RunError: when they cannot be written.
+        RunError: when the files cannot be written.
     """
     paths: dict[Part, tuple[Path, Path]] = {}
     try:
@@ -264,10 +269,12 @@ def write_demo(corpus: DemoCorpus, folder: Path) -> dict[Part, tuple[Path, Path]
 
 
 def _fresh(maker: ItemMaker, seen: set[str]) -> Iterator[DemoItem]:
-    """Items whose source text has not occurred; they are noted in `seen`."""
+    """Yield items whose source is not in `seen`, and add it there."""
     while True:
         item = maker.make()
         if item is not None and item.source not in seen:
+            # `seen` is shared by all parts, so a source text has one translation in the whole
+            # corpus.
             seen.add(item.source)
             yield item
 
@@ -281,15 +288,16 @@ def _check_differ(items: list[DemoItem], source: Locale, target: Locale) -> None
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:
+    # Line feeds on Windows, too: the same arguments give the same bytes.
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
 class ItemMaker:
-    """Draws items whose values all belong to one part of the corpus.
+    """A generator of items whose values all belong to one part of the corpus.
 
-    A value (a date, a minute of the day, an amount, a duration) belongs to a part by a checksum
-    of itself and the seed, so no part ever says what another says.
+    A checksum of a value (a date, a minute of the day, an amount, a duration) and of the seed
+    decides its part, so no two parts share a value.
     """
 
     def __init__(self, source: Locale, target: Locale, part: Part, seed: int) -> None:
@@ -297,10 +305,11 @@ class ItemMaker:
         self.target = target
         self.part = part
         self.seed = seed
-        self.random = Random(f"{seed} {part}")
+        self.random = Random(f"{seed} {part}")  # a string seeds by its SHA-512
 
     def make(self) -> DemoItem | None:
         """Draw an item; None when a locale has no way to write it."""
+        # Weights by how many values a kind has: a day has only 1,440 minutes.
         kinds = {
             self._date: 8,
             self._time: 1,
@@ -324,7 +333,7 @@ class ItemMaker:
     def _date_and_time(self) -> DemoItem | None:
         date, date_value = self._draw_date()
         time, time_value = self._draw_time()
-        writers = _date_writers(date)[:4]
+        writers = _date_writers(date)[:4]  # the short weekday date has no pattern with a time
         style = self._first_alike(writers, self.random.randrange(4))
         dates = self._write(writers, style)
         if dates is None:
@@ -369,7 +378,7 @@ class ItemMaker:
         return None if source is None or target is None else (source, target)
 
     def _first_alike(self, writers: list[Writer], style: int) -> int:
-        """The first style that writes the same source as this one and has a target."""
+        """Return the first style that writes the same source as `style` and has a target."""
         source = writers[style](self.source)
         return next(
             number
@@ -382,6 +391,7 @@ class ItemMaker:
         while True:
             date = FIRST_DAY + datetime.timedelta(days=self.random.randrange(DAYS))
             value = f"date {date.isoformat()}"
+            # Rejection sampling: 5, 5 and 90 % of the values are this part's.
             if self._is_ours(value):
                 return date, value
 
@@ -393,14 +403,16 @@ class ItemMaker:
                 return time, value
 
     def _draw_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
-        """An amount of up to so many digits before the point, each number of digits as likely.
+        """Draw an amount of at most `digits` digits before the point, and its value.
 
-        As likely is an amount below 2, for which French has the singular and English has not.
+        All numbers of digits are equally likely, and so are amounts below 2, which take the
+        singular in French and not in English.
         """
         while True:
             whole = self.random.randrange(max(2, 10 ** self.random.randint(0, digits)))
             fraction = self.random.randrange(10**decimals)
             amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
+            # without trailing zeros: 5 and 5.00 are one value
             value = f"amount {amount.normalize():f}"
             if self._is_ours(value):
                 return amount, value
@@ -417,6 +429,7 @@ class ItemMaker:
                 return parts, value
 
     def _is_ours(self, value: str) -> bool:
+        # A checksum instead of `hash`, which differs between processes.
         slot = zlib.crc32(f"{self.seed} {value}".encode()) % 100
         part = PARTS[min(slot // HELD_OUT_PERCENT, 2)]
         return part == self.part

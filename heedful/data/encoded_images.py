@@ -1,8 +1,8 @@
-"""Labelled images, read once and kept as bytes in memory maps; changed at random in training.
+"""Labelled images, read once and kept as bytes in memory maps; augmented at random in training.
 
-The changes are a function of the seed, the epoch and the image's number alone: not of the batch it
-is in, nor of what was drawn before. So the numbers come from a counter that is mixed (SplitMix64,
-Steele 2014), all of a batch at once; NumPy's generators would need one for each image.
+The augmentation of an image is a function of the seed, the epoch and its number alone, not of its
+batch or of earlier draws. So random numbers are hashed counters (SplitMix64, Steele 2014), computed
+for a whole batch at once; NumPy would need a generator for each image.
 """
 
 from __future__ import annotations
@@ -39,45 +39,48 @@ from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 
 ERASED_AREA = (0.02, 0.33)
-"""Share of an image that a hidden rectangle has at least and at most (Zhong 2020)."""
+"""Smallest and largest area of a hidden rectangle as a share of the image (Zhong 2020)."""
 ERASED_SHAPE = (0.3, 1 / 0.3)
-"""Its height divided by its width, at least and at most."""
+"""Smallest and largest ratio of a hidden rectangle's height to its width (Zhong 2020)."""
 
+# A fixed number for each image, whatever is on: switching one change on keeps the others' draws.
 _DRAWS = 10
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def draws(seed: int, epoch: int, indices: Indices, count: int) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1), `count` for each index.
+    """Draw uniform random numbers in [0, 1), `count` for each index.
 
     Args:
-        seed: of the run.
-        epoch: counted from 0.
-        indices: [B].
-        count: how many for each.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
+        indices: numbers of the images [B].
+        count: random numbers for each image.
 
     Returns:
-        [B, count].
+        Random numbers [B, count].
     """
     key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
     counters = indices[:, None] * count + np.arange(1, count + 1)
     x: npt.NDArray[np.uint64] = counters.astype(np.uint64)
     x *= _STEP
     x += key.astype(np.uint64)
+    # The finalizer of SplitMix64 with its constants (variant 13 of Stafford).
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x = x ^ (x >> np.uint64(31))
+    # The upper 53 bits, as many as a float64's mantissa holds exactly.
     high: npt.NDArray[np.uint64] = x >> np.uint64(11)
     return high.astype(np.float64) * 2.0**-53
 
 
 class Augmentation:
-    """Changes the images of a batch: mirrored, then moved, turned and scaled, then partly hidden.
+    """A random change of images: mirrored, then shifted, rotated and scaled, then partly hidden.
 
     Args:
-        spec: how much of each.
-        seed: of the run.
-        filling: what a hidden rectangle shows, a value for each channel, 0 to 255.
+        spec: strength of each change.
+        seed: seed of the run.
+        filling: colour of hidden rectangles, a value for each channel, 0 to 255.
     """
 
     def __init__(self, spec: AugmentSpec, seed: int, filling: tuple[float, ...]) -> None:
@@ -86,22 +89,22 @@ class Augmentation:
         self.filling = torch.tensor(filling)[:, None, None]
 
     def __call__(self, images: Tensor, indices: Indices, epoch: int) -> Tensor:
-        """Change images.
+        """Change the images of a batch.
 
         Args:
-            images: [B, C, h, h] uint8.
-            indices: their numbers [B].
-            epoch: counted from 0.
+            images: images [B, C, h, h] uint8.
+            indices: numbers of the images [B].
+            epoch: number of the epoch, from 0.
 
         Returns:
-            [B, C, h, h] float32, 0 to 255.
+            Changed images [B, C, h, h] float32, 0 to 255.
         """
         x = images.float()
         spec = self.spec
         if spec == AugmentSpec():
             return x
         drawn = draws(self.seed, epoch, indices, _DRAWS).astype(np.float32)
-        # One row for each draw: of a column PyTorch would compute sines by another route.
+        # One contiguous row for each draw: for a strided column PyTorch computes sines otherwise.
         rows = torch.from_numpy(np.ascontiguousarray(drawn.T))
         if spec.flip:
             x = torch.where(rows[0, :, None, None, None] < 0.5, x.flip(-1), x)
@@ -112,27 +115,29 @@ class Augmentation:
         return x
 
     def _moved(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Shifted by whole pixels, turned and scaled about the middle, in one interpolation."""
+        """Shift by whole pixels, rotate and scale about the centre, in one interpolation."""
         spec, side = self.spec, x.shape[-1]
         shift = (drawn[:2] * (2 * spec.shift + 1)).floor() - spec.shift
         angle = (2 * drawn[2] - 1) * math.radians(spec.rotate)
         size = 1 + (2 * drawn[3] - 1) * spec.scale
-        # Where each pixel of the result comes from, in pixels from the middle. Written out, for a
-        # matrix product may add in another order for another number of images.
+        # Source of each result pixel, in pixels from the centre. Written out, since a matmul may
+        # sum in another order for another batch size.
         middle = torch.arange(side) - (side - 1) / 2
         right = (middle - shift[0, :, None])[:, None, :]
         down = (middle - shift[1, :, None])[:, :, None]
         cosine, sine = ((f(angle) / size)[:, None, None] for f in (torch.cos, torch.sin))
         columns = right * cosine + down * sine
         rows = down * cosine - right * sine
+        # `grid_sample` counts from −1 to 1 across the image, from edge to edge of its pixels.
         grid = torch.stack([columns, rows], dim=-1) * (2 / side)
         moved = grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
         return moved.clamp_(0.0, 255.0)
 
     def _hidden(self, drawn: Tensor, side: int) -> Tensor:
-        """A mask of the pixels in the hidden rectangle of an image that has one [B, 1, h, h]."""
+        """Return a mask of the pixels in hidden rectangles [B, 1, h, h]; empty for other images."""
         share = ERASED_AREA[0] + drawn[1] * (ERASED_AREA[1] - ERASED_AREA[0])
         low, high = (math.log(bound) for bound in ERASED_SHAPE)
+        # Log-uniform, so that a ratio and its inverse are equally likely.
         shape = (low + drawn[2] * (high - low)).exp()
         chosen = drawn[0] < self.spec.erase
         at = torch.arange(side)
@@ -142,28 +147,29 @@ class Augmentation:
             ((share / shape).sqrt(), drawn[4]),
         ):
             pixels = (length * side).round().clamp(1, side)
+            # The rectangle lies within the image; Zhong's draws again until it does.
             start = (place * (side - pixels + 1)).floor()
             within.append((at >= start[:, None]) & (at < (start + pixels)[:, None]))
         rows, columns = within
         return (rows[:, :, None] & columns[:, None, :] & chosen[:, None, None])[:, None]
 
 
-_AT_ONCE = 1024
+_AT_ONCE = 1024  # images in memory while a corpus is read
 
 
 class EncodedImages:
-    """The images of several corpora, numbered through.
+    """The images of several corpora, numbered consecutively.
 
     Args:
-        readers: of the corpora.
-        parts: the arrays of each.
-        facts: metadata of each.
-        keys: names of their folders.
+        readers: readers of the corpora, which name images in errors.
+        parts: arrays of each corpus.
+        facts: metadata of each corpus.
+        keys: names of the corpora's folders in the cache.
 
     Attributes:
-        shape: channels, height and width of the first, which all must have.
-        starts: number of the first image of every corpus, and the number of all.
-        fingerprint: changes with the content.
+        shape: channels, height and width of the first image, which all images must have.
+        starts: number of the first image of every corpus, and the number of images.
+        fingerprint: SHA-256, in hexadecimal, of the corpora's keys.
     """
 
     def __init__(
@@ -192,19 +198,21 @@ class EncodedImages:
 
     @property
     def label_names(self) -> list[str]:
-        """All labels: numbers in their order, other names in alphabetical order."""
+        """All labels: numerically sorted if all are numbers, otherwise alphabetically."""
         names = {name for fact in self._facts for name in fact["labels"]}
         return sorted(names, key=int if all(name.isdecimal() for name in names) else None)
 
     def labels(self, names: Sequence[str]) -> Indices:
-        """The number of each image's label among these names [N] int64.
+        """Return the index of each image's label in `names` [N] int64.
 
         Raises:
-            DataError: naming an image whose label is not among them.
+            DataError: when the label of an image is not in `names`; the image is named.
         """
         numbers = {name: number for number, name in enumerate(names)}
         results = []
         for labels, fact, start in zip(self._labels, self._facts, self.starts, strict=False):
+            # A table from the corpus's own label numbers, which follow the first occurrence in its
+            # files.
             of_part = np.array([numbers.get(name, -1) for name in fact["labels"]], np.int64)[labels]
             if (of_part < 0).any():
                 first = int(np.argmax(of_part < 0))
@@ -217,24 +225,26 @@ class EncodedImages:
         return np.concatenate(results)
 
     def gather(self, indices: Indices) -> Pixels:
-        """Images [B, C, h, w] by their numbers."""
+        """Return images [B, C, h, w] by their numbers."""
         result = np.empty((len(indices), *self.shape), np.uint8)
         part = np.searchsorted(self.starts, indices, side="right") - 1
+        # One gather for each corpus, not one for each image.
         for number in np.unique(part):
             here = part == number
             result[here] = self.pixels[number][indices[here] - self.starts[number]]
         return result
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel over all images, in pixel values.
+        """Return the mean and standard deviation of each channel over all images, in pixel values.
 
-        Where all are alike there is nothing to divide by, and the deviation is given as 1.
+        A channel of one constant value gets a deviation of 1, since pixels are divided by it.
         """
         count = sum(len(part) for part in self.pixels) * self.shape[1] * self.shape[2]
         sums, squares = (
             np.sum([fact[name] for fact in self._facts], axis=0) for name in ("sums", "squares")
         )
         mean = sums / count
+        # Sums are exact integers; only this difference may round below zero.
         deviation = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
         std = np.where(deviation > 0, deviation, 1.0)
         return tuple(mean.tolist()), tuple(std.tolist())
@@ -246,12 +256,12 @@ class EncodedImages:
 
 @dataclass(frozen=True)
 class ImageBatch(ExampleBatch):
-    """Images side by side.
+    """A batch of images.
 
     Args:
-        images: [B, C, h, w] float32, as the model reads them.
-        targets: number of each one's label [B] int64.
-        indices: their numbers [B] int64.
+        images: normalised pixels [B, C, h, w] float32.
+        targets: index of each image's label [B] int64.
+        indices: numbers of the images [B] int64.
     """
 
     images: Tensor
@@ -260,17 +270,17 @@ class ImageBatch(ExampleBatch):
 
     @property
     def target_tokens(self) -> int:
-        """The number of images: each is one target."""
+        """Number of images, each of which is one target."""
         return len(self.targets)
 
 
 class LabelledImages:
-    """Images and the numbers of their labels, as a model reads them.
+    """Images with label indices, for making batches.
 
     Args:
-        images: read once.
-        names: of the labels.
-        pixels: how they become numbers.
+        images: encoded images.
+        names: names of the labels, in the order of their indices.
+        pixels: mean and deviation by which pixels are normalised.
     """
 
     def __init__(self, images: EncodedImages, names: Sequence[str], pixels: PixelSpec) -> None:
@@ -297,12 +307,12 @@ def encode_images(
     """Open corpora from the cache, reading those that are not there yet.
 
     Args:
-        readers: of the corpora.
-        cache: folder of read corpora; may be shared between runs.
-        notice: called with a sentence when a damaged folder is made anew.
+        readers: readers of the corpora.
+        cache: folder of encoded corpora; may be shared between runs.
+        notice: function that is called with a sentence when a damaged folder is made anew.
 
     Raises:
-        DataError: naming the image that cannot be used.
+        DataError: when an image cannot be used, with its name.
         RunError: when the cache cannot be written.
     """
     parts, facts, keys = [], [], []
@@ -329,6 +339,7 @@ def _write(reader: ImageReader, folder: Path) -> None:
                 if example.pixels.shape != shape:
                     raise _differing(example.pixels.shape, shape, reader.name(number))
             pixels = np.stack([example.pixels for example in chunk])
+            # Squares of bytes overflow a byte; in int64 the sums of 1.4e14 pixels are exact.
             wide = pixels.astype(np.int64)
             sums += wide.sum(axis=(0, 2, 3))
             squares += (wide**2).sum(axis=(0, 2, 3))

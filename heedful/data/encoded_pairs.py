@@ -41,24 +41,26 @@ Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
 Reason = Literal["empty source", "empty target", "both empty", "too long", "length ratio"]
 
+# Batches for the tokenizer's threads; the memory of a chunk stays at a few megabytes.
 _PAIRS_AT_ONCE = 4096
 
 
 def text_digest(text: str) -> int:
-    """64 bits that tell texts apart, white space at the ends aside."""
+    """Return a 64-bit hash of a text without white space at its ends."""
     return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "little")
 
 
 def ids_of_rows(ids: Array, offsets: Array, rows: Indices) -> list[Ids]:
-    """Token ids of some rows of a ragged array.
+    """Return the token ids of some rows of a ragged array.
 
     Args:
-        ids: of all rows, one after the other.
-        offsets: where each row begins, and the end of the last.
-        rows: their numbers.
+        ids: token ids of all rows, concatenated.
+        offsets: start of each row in `ids`, and the end of the last row.
+        rows: numbers of the wanted rows.
     """
     starts, ends = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+    # Indices of all wanted tokens, so that the memory map is read in one gather.
     places = np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)
     together = np.asarray(ids[places], dtype=np.int32)
     return [together[start:end] for start, end in itertools.pairwise(edges.tolist())]
@@ -68,10 +70,10 @@ class EncodedCorpus:
     """One corpus in memory maps.
 
     Args:
-        spec: where it came from.
-        arrays: as `encode_corpus` wrote them.
-        metadata: as `encode_corpus` wrote it.
-        key: name of its folder.
+        spec: files and weight of the corpus.
+        arrays: arrays that `encode_corpus` wrote.
+        metadata: metadata that `encode_corpus` wrote.
+        key: name of the corpus's folder in the cache.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class EncodedCorpus:
         self.spec = spec
         self.key = key
         self._arrays = arrays
+        # Facts of reading are stored, as reading is skipped when the corpus comes from the cache.
         self.facts = {
             str(path): FileFacts(**facts)
             for path, facts in zip(corpus_paths(spec), metadata["files"], strict=True)
@@ -89,41 +92,43 @@ class EncodedCorpus:
         return len(self._arrays["source.offsets"]) - 1
 
     def ids(self, side: Side, row: int) -> Ids:
-        """Token ids of one side of a pair, without special tokens."""
+        """Return the token ids of one side of a pair, without special tokens."""
         start, end = self._arrays[f"{side}.offsets"][row : row + 2]
         return np.asarray(self._arrays[f"{side}.ids"][start:end], dtype=np.int32)
 
     def ids_of(self, side: Side, rows: Indices) -> list[Ids]:
-        """Token ids of one side of some pairs, as `ids` gives them one by one."""
+        """Return the token ids of one side of some pairs, in one gather."""
         return ids_of_rows(self._arrays[f"{side}.ids"], self._arrays[f"{side}.offsets"], rows)
 
     def all_ids(self, side: Side) -> Array:
-        """Token ids of one side of all pairs, one after the other."""
+        """Return the token ids of one side of all pairs, concatenated."""
         return self._arrays[f"{side}.ids"]
 
     def lengths(self, side: Side) -> npt.NDArray[np.int64]:
-        """Tokens on one side of every pair, special tokens not counted."""
+        """Return the length of one side of every pair in tokens [n], special tokens not counted."""
+        # From offsets alone: token ids stay on the disk.
         return np.diff(self._arrays[f"{side}.offsets"])
 
     def digests(self, side: Side) -> Array:
-        """`text_digest` of one side of every pair."""
+        """Return `text_digest` of one side of every pair [n]."""
         return self._arrays[f"{side}.digests"]
 
     def text(self, side: Side, row: int) -> str:
         start, end = self._arrays[f"{side}.text_offsets"][row : row + 2]
+        # Offsets are in bytes of UTF-8, not in characters.
         return bytes(self._arrays[f"{side}.text"][start:end]).decode()
 
 
 class EncodedPairs:
-    """The pairs of several corpora, numbered through.
+    """The pairs of several corpora, numbered consecutively.
 
     Args:
         corpora: the corpora, in the order of their numbers.
-        tokenizers: that encoded them.
+        tokenizers: tokenizers that encoded the corpora.
 
     Attributes:
         source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
-        starts: number of the first pair of every corpus, and the number of all pairs.
+        starts: number of the first pair of every corpus, and the number of pairs.
     """
 
     def __init__(self, corpora: Sequence[EncodedCorpus], tokenizers: TokenizerPair) -> None:
@@ -139,15 +144,16 @@ class EncodedPairs:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of contents, tokenizers and weights: equal for corpora that train alike."""
+        """SHA-256, in hexadecimal, of contents, tokenizers and weights of the corpora."""
         parts = [f"{corpus.key} {corpus.spec.weight!r}" for corpus in self.corpora]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
-        """Token ids of one side of some pairs, without special tokens: fast for many."""
+        """Return the token ids of one side of some pairs, without special tokens."""
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
         results: list[Ids] = [np.empty(0, np.int32)] * len(indices)
         for number in np.unique(numbers):
+            # One gather for each corpus; `results` keeps the order of `indices`.
             places = np.flatnonzero(numbers == number)
             rows = indices[places] - self.starts[number]
             for place, ids in zip(places, self.corpora[number].ids_of(side, rows), strict=True):
@@ -155,17 +161,18 @@ class EncodedPairs:
         return results
 
     def text_of(self, i: int) -> tuple[str, str]:
-        """Source and target of pair i as they stand in the corpus."""
+        """Return the source and target of pair i as they stand in the corpus."""
         corpus, row = self._locate(i)
         return corpus.text("source", row), corpus.text("target", row)
 
     def line_of(self, i: int) -> str:
-        """The place of pair i, as "file:line"; for aligned files, in the source's."""
+        """Return the location of pair i as "file:line"; for aligned files, in the source file."""
         corpus, row = self._locate(i)
         return line_name(corpus.spec, row + 1)
 
     def _locate(self, i: int) -> tuple[EncodedCorpus, int]:
         assert 0 <= i < len(self), i
+        # side="right": a number that begins a corpus belongs to that corpus.
         number = int(np.searchsorted(self.starts, i, side="right")) - 1
         return self.corpora[number], int(i - self.starts[number])
 
@@ -180,7 +187,7 @@ class PairSelection:
 
     Args:
         kept: numbers of the pairs to use, ascending.
-        left_out: numbers of the others by reason; every reason is a key.
+        left_out: numbers of the other pairs by reason; every reason is a key.
     """
 
     kept: Indices
@@ -194,7 +201,7 @@ def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> PairSelection:
 
     Args:
         pairs: the encoded corpora.
-        spec: the limits.
+        spec: limits on pairs.
     """
     lengths = (pairs.source_lengths, pairs.target_lengths)
     return select_rows(*lengths, _empty(pairs, "source"), _empty(pairs, "target"), spec)
@@ -211,15 +218,16 @@ def select_rows(
 
     Args:
         source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
-        source_empty, target_empty: whether there is nothing but white space on a side [n].
-        spec: the limits.
+        source_empty, target_empty: masks of the pairs with only white space on a side [n].
+        spec: limits on pairs.
     """
     longer = np.maximum(source_lengths, target_lengths)
     shorter = np.minimum(source_lengths, target_lengths)
-    limit = min(spec.max_length, spec.budget - 1)
+    limit = min(spec.max_length, spec.budget - 1)  # less one for eos or bos
     lopsided = np.zeros(len(longer), dtype=bool)
     if spec.max_length_ratio is not None:
         lopsided = longer > spec.max_length_ratio * shorter
+    # In this order: a pair is reported by the first test that it fails, and only by that.
     tests: dict[Reason, Mask] = {
         "both empty": source_empty & target_empty,
         "empty source": source_empty,
@@ -236,7 +244,8 @@ def select_rows(
 
 
 def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
-    """A mask of the pairs that have nothing but white space on a side."""
+    """Return a mask of the pairs with only white space on a side [n]."""
+    # The digest ignores outer white space, so all blank texts share one.
     blank = np.uint64(text_digest(""))
     flags = [np.asarray(corpus.digests(side) == blank) for corpus in pairs.corpora]
     return np.concatenate(flags) if flags else np.zeros(0, dtype=bool)
@@ -245,16 +254,17 @@ def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
 def epoch_batches(
     pairs: EncodedPairs, selection: PairSelection, spec: DataSpec, *, seed: int, epoch: int
 ) -> list[Indices]:
-    """The pair numbers of every batch of an epoch, in the order of training; see `plan_pairs`.
+    """Plan the batches of an epoch as arrays of pair numbers, in the order of training.
 
     Args:
         pairs: the encoded corpora.
-        selection: which of them to use.
-        spec: how to cut batches, and the temperature.
-        seed: of the run.
-        epoch: counted from 0.
+        selection: pairs to use.
+        spec: batch sizes and temperature.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
     """
     bounds = np.searchsorted(selection.kept, pairs.starts)
+    # By the pairs that are kept: the share of a corpus does not depend on what is left out of it.
     weights = tempered(
         np.diff(bounds).tolist(),
         [corpus.spec.weight for corpus in pairs.corpora],
@@ -280,20 +290,20 @@ def plan_pairs(
     """Cut an epoch of pairs into batches of similar lengths [B], or of packed rows [R, P].
 
     Args:
-        lengths: tokens of the sources and of the targets [n], special tokens not counted.
-        groups: pair numbers and the weight they are shown with; see `plan_epoch`.
-        spec: the token budget, the size of pools and the length of packed rows, if they are.
-        tokenizers: of the pairs.
-        seed: of the run.
-        epoch: counted from 0.
+        lengths: lengths of the sources and of the targets in tokens [n], special tokens excluded.
+        groups: pair numbers with their sampling weight; see `plan_epoch`.
+        spec: token budget, size of pools, and the length of packed rows or None.
+        tokenizers: tokenizers of the pairs, which decide the special tokens of a source.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
 
     Raises:
-        ConfigError: for a pair that no packed row holds.
+        ConfigError: when a pair is longer than a packed row.
     """
     if spec.packed_length is not None:
         around = len(tokenizers.source.first) + len(tokenizers.source.last)
         return plan_rows(
-            (lengths[0] + around, lengths[1] + 1),
+            (lengths[0] + around, lengths[1] + 1),  # bos or eos of the target
             groups,
             row_length=spec.packed_length,
             batch_rows=spec.batch_rows,
@@ -308,18 +318,18 @@ def plan_pairs(
         pool_batches=spec.pool_batches,
         seed=seed,
         epoch=epoch,
-        ties=lengths,
+        ties=lengths,  # equal sizes sorted by target, then source: less padding on the shorter side
     )
 
 
 def validation_batches(pairs: EncodedPairs, spec: DataSpec) -> list[Indices]:
-    """The pair numbers of batches in which every pair that can be used is once, in one order."""
+    """Plan batches that hold every usable pair once, the same in every call."""
     ties = (pairs.source_lengths, pairs.target_lengths)
     return plan_once(pair_sizes(*ties), spec, select_pairs(pairs, spec).kept, ties)
 
 
 def pair_sizes(source_lengths: Sizes, target_lengths: Sizes) -> Indices:
-    """Positions on the longer side: one more, for the source's end or the target's first token."""
+    """Return the number of positions of each pair's longer side [n], one special token counted."""
     return np.maximum(source_lengths, target_lengths).astype(np.int64) + 1
 
 
@@ -334,14 +344,14 @@ def encode_corpora(
     """Open corpora from the cache, encoding those that are not there yet.
 
     Args:
-        specs: the corpora.
-        tokenizers: that encode them.
+        specs: files and weights of the corpora.
+        tokenizers: tokenizers of both sides.
         cache: folder of encoded corpora; may be shared between runs.
-        progress: called with bytes done and bytes in all, of the corpus being encoded.
-        notice: called with a sentence when a damaged folder is made anew.
+        progress: function of the bytes done and all bytes of the corpus that is being encoded.
+        notice: function that is called with a sentence when a damaged folder is made anew.
 
     Raises:
-        DataError: naming file and line, for anything that is not a pair.
+        DataError: when a line is not a pair, with file and line.
         RunError: when the cache cannot be written.
     """
     corpora = [encode_corpus(spec, tokenizers, cache, progress, notice) for spec in specs]
@@ -356,6 +366,7 @@ def encode_corpus(
     notice: Notice | None = None,
 ) -> EncodedCorpus:
     """Open one corpus from the cache, encoding it if it is not there yet; see `encode_corpora`."""
+    # The weight is no part of the key: it changes epochs, not the encoding.
     key = store_key(f"{SCHEMA_VERSION} {content_hash(spec)} {tokenizers.fingerprint}")
 
     def write(folder: Path) -> None:
@@ -370,6 +381,7 @@ def _write(
     reader = CorpusReader(spec)
     with writing(folder, _dtypes(tokenizers)) as store:
         for side in SIDES:
+            # Offsets begin with 0, so row i is offsets[i] to offsets[i + 1].
             store.append(f"{side}.offsets", np.zeros(1))
             store.append(f"{side}.text_offsets", np.zeros(1))
         ends = dict.fromkeys(itertools.product(SIDES, ("tokens", "bytes")), 0)
@@ -386,7 +398,7 @@ def _write(
 def encode_pairs(
     texts: Sequence[tuple[str, str]], tokenizers: TokenizerPair
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of the sources and of the targets of pairs, without special tokens."""
+    """Return the token ids of the sources and of the targets of pairs, without special tokens."""
     if tokenizers.protection is not None:
         texts = [tokenizers.protection.protect_pair(*pair) for pair in texts]
     sources, targets = zip(*texts, strict=True)
@@ -394,7 +406,11 @@ def encode_pairs(
 
 
 def id_dtype(vocabulary: int) -> str:
-    """The type that the ids of a vocabulary are kept in, as NumPy spells it."""
+    """Return the smallest stored type for the ids of a vocabulary, as NumPy spells it.
+
+    Args:
+        vocabulary: size of the vocabulary.
+    """
     return "<u2" if vocabulary <= 2**16 else "<i4"
 
 
@@ -405,6 +421,7 @@ def _dtypes(tokenizers: TokenizerPair) -> dict[str, str]:
         dtypes |= {
             f"{side}.ids": id_dtype(tokenizer.size),
             f"{side}.offsets": "<i8",
+            # Texts are kept for BPE-dropout, which encodes them anew in every epoch.
             f"{side}.text": "|u1",
             f"{side}.text_offsets": "<i8",
             f"{side}.digests": "<u8",
@@ -422,6 +439,7 @@ def _append(
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     store.append(
         f"{side}.ids",
+        # without a list of all ids in between
         np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=lengths.sum()),
     )
     encoded = [text.encode() for text in texts]

@@ -1,8 +1,8 @@
-"""Texts as one stream of token ids, encoded once in memory maps; parts of it as batches.
+"""Texts as one stream of token ids, encoded once in memory maps, and batches of its parts.
 
-Batches hold windows of the stream, or rows: pieces of one text each, in the frame of their
-tokenizer. A row never holds parts of two texts, so that its first token stands for it whether its
-pieces are predicted or its label is, and a model sees in training what it is given afterwards.
+Batches hold windows of the stream, or rows. A row is a part of one text between the special tokens
+of its tokenizer, its frame. A row never holds parts of two texts, so that its first token can
+represent it, and the model is trained on the same input as it gets afterwards.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from heedful.data.array_store import (
     writing,
 )
 from heedful.data.batch_plan import Indices, shuffle
-from heedful.data.batches import NO_TARGET, FramedBatch, RowBatch, WindowBatch, pad, source_tensors
+from heedful.data.batches import NO_TARGET, FramedBatch, RowBatch, WindowBatch
+from heedful.data.padding import pad, source_tensors
 from heedful.data.text_corpus import TextReader
 from heedful.errors import ConfigError
 from heedful.text.tokenizer import TextTokenizer
 
 
 class EncodedTexts:
-    """The texts of several files one after the other, each framed by bos and eos.
+    """The texts of several files, concatenated, each between bos and eos.
 
     Args:
-        readers: the files.
-        parts: the arrays of each file.
-        keys: names of the files' folders.
+        readers: readers of the files.
+        parts: arrays of each file.
+        keys: names of the files' folders in the cache.
 
     Attributes:
-        ids: every part's token ids.
-        starts: number of the first token of every part, and the number of all tokens.
+        ids: token ids of each file.
+        starts: number of the first token of every file, and the number of tokens.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class EncodedTexts:
         self.readers = tuple(readers)
         self.ids = [part["ids"] for part in parts]
         self.starts = np.cumsum([0, *(len(ids) for ids in self.ids)], dtype=np.int64)
+        # Stored by file; in memory they count through the whole stream.
         self._begins = np.concatenate(
             [part["begins"] + start for part, start in zip(parts, self.starts, strict=False)]
         )
@@ -70,17 +72,18 @@ class EncodedTexts:
 
     @property
     def bounds(self) -> npt.NDArray[np.int64]:
-        """Number of the first token of every text, its bos, and the number of all tokens."""
+        """Number of the bos of every text [N + 1], with the number of tokens at the end."""
         return np.append(self._begins, self.starts[-1])
 
     @property
-    def pieces(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Number of every text's first piece after its bos, and how many pieces it has."""
+    def text_spans(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """First token after every text's bos [N], and the text's length without bos and eos [N]."""
         bounds = self.bounds
         return bounds[:-1] + 1, np.diff(bounds) - 2
 
     def span(self, start: int, end: int) -> npt.NDArray[np.int64]:
-        """The ids of tokens `start` up to `end`, which may lie in several files."""
+        """Return the ids of the tokens from `start` until `end`, which may lie in several files."""
+        # Memory maps of files are separate arrays, so a span may need a part of several.
         results = []
         for ids, first in zip(self.ids, self.starts, strict=False):
             low, high = max(start - first, 0), min(end - first, len(ids))
@@ -89,7 +92,7 @@ class EncodedTexts:
         return np.concatenate(results).astype(np.int64)
 
     def ids_of(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The ids of tokens, by their numbers, of any shape."""
+        """Return the ids of tokens, given an array of their numbers of any shape."""
         result = np.empty(tokens.shape, np.int64)
         for ids, first in zip(self.ids, self.starts, strict=False):
             here = (tokens >= first) & (tokens < first + len(ids))
@@ -97,15 +100,16 @@ class EncodedTexts:
         return result
 
     def text_numbers(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The numbers of the texts that tokens belong to, by the tokens' numbers, of any shape."""
+        """Return the text of each token, given an array of the tokens' numbers of any shape."""
+        # side="right": the bos belongs to its own text.
         return np.searchsorted(self._begins, tokens, side="right") - 1
 
     def begins_of(self, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The numbers of the first tokens of texts, of any shape."""
+        """Return the number of the first token of texts, whose numbers have any shape."""
         return self._begins[texts]
 
     def line_of(self, token: int) -> str:
-        """The beginning of the text that holds a token, as "file:line"."""
+        """Return the location of the text that holds a token, as "file:line"."""
         part = int(np.searchsorted(self.starts, token, side="right")) - 1
         text = int(np.searchsorted(self._begins, token, side="right")) - 1
         return f"{self.readers[part].path}:{self._lines[text]}"
@@ -120,13 +124,13 @@ def encode_texts(
     """Open files from the cache, encoding those that are not there yet.
 
     Args:
-        readers: the files.
-        tokenizer: that encodes them.
+        readers: readers of the files.
+        tokenizer: tokenizer of the texts.
         cache: folder of encoded files; may be shared between runs.
-        notice: called with a sentence when a damaged folder is made anew.
+        notice: function that is called with a sentence when a damaged folder is made anew.
 
     Raises:
-        DataError: naming file and line, for anything that is not text.
+        DataError: when a line is not text, with file and line.
         RunError: when the cache cannot be written.
     """
     parts, keys = [], []
@@ -140,6 +144,7 @@ def encode_texts(
 
 def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
     dtypes = {
+        # Half the size of the store for the usual vocabularies.
         "ids": "<u2" if tokenizer.size <= 2**16 else "<i4",
         "begins": "<i8",
         "lines": "<i8",
@@ -147,6 +152,8 @@ def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
     with writing(folder, dtypes) as store:
         length = 0
         for document in reader:
+            # Every text has both ends in the store; a row takes its frame from the tokenizer
+            # instead.
             ids = [tokenizer.bos, *tokenizer.encode(document.text), tokenizer.eos]
             store.append("ids", np.array(ids))
             store.append("begins", np.array([length]))
@@ -156,52 +163,63 @@ def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
 
 
 def window_starts(tokens: int, length: int, shift: int) -> npt.NDArray[np.int64]:
-    """The first tokens of windows that follow each other without overlap.
+    """Return the first tokens of windows that follow each other without overlap.
 
     Args:
-        tokens: of the stream.
-        length: of a window; the last one may be shorter, down to one prediction.
-        shift: token the first window starts at.
+        tokens: number of tokens of the stream.
+        length: length of a window; the last one may be shorter, down to one prediction.
+        shift: first token of the first window.
     """
+    # The last token of the stream is only a target, so no window begins with it.
     return np.arange(shift, max(tokens - 1, shift + 1), length, dtype=np.int64)
 
 
 def epoch_windows(tokens: int, length: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The windows of an epoch in the order of training; where the cuts fall differs by epoch."""
+    """Return the first tokens of an epoch's windows, shuffled; every epoch cuts at other places.
+
+    Args:
+        tokens: number of tokens of the stream.
+        length: length of a window.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
+    """
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
     shift = epoch_shift(bits, tokens, length, epoch)
     return shuffle(window_starts(tokens, length, shift), bits)
 
 
 def epoch_shift(bits: np.random.PCG64, tokens: int, length: int, epoch: int) -> int:
-    """Draw the token that an epoch's first window starts at: 0 in the first epoch."""
-    room = max(1, min(length, tokens - 1))
-    return int(bits.random_raw() % room) if epoch else 0
+    """Draw the first token of an epoch's first window; it is 0 in the first epoch."""
+    shifts = max(1, min(length, tokens - 1))
+    return int(bits.random_raw() % shifts) if epoch else 0
 
 
 def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int) -> WindowBatch:
-    """Put windows side by side.
+    """Make a batch of windows.
 
-    A window that begins within a text is read from the begin token on, in place of its first token,
-    as a prompt will be: otherwise a model of few long texts would hardly ever see that token.
+    The first token of every window is replaced by bos, as in front of a prompt: a model that is
+    trained on few long texts would otherwise hardly ever see bos.
 
     Args:
-        texts: the stream.
+        texts: stream of texts.
         starts: number of the first token of every window [B].
-        length: of a window; one cut short by the end of the stream is padded.
+        length: length L of a window; a shorter one at the end of the stream is padded.
     """
-    tokens = starts[:, None] + np.arange(length + 1)  # [B, L + 1], by number
+    # Whole arrays: a loop over windows held Python's lock for 0.98 ms of a batch of nanoGPT's
+    # recipe, this for 0.15 (docs/design/log.md).
+    tokens = starts[:, None] + np.arange(length + 1)  # numbers in the stream [B, L + 1]
     real = tokens[:, 1:] < len(texts)
     tokens = np.minimum(tokens, len(texts) - 1)
-    pieces, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
+    stream_ids, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
+    # Positions count from the text's start, or from the window's where the text began before it.
     begins = np.maximum(texts.begins_of(numbers[:, :-1]), starts[:, None])
-    ids = np.where(real, pieces[:, :-1], 0)
-    ids[:, 0] = texts.span(0, 1)
+    ids = np.where(real, stream_ids[:, :-1], 0)
+    ids[:, 0] = texts.span(0, 1)  # bos: the stream's first token
     positions = np.where(real, tokens[:, :-1] - begins, -1)
     segments = np.where(real, numbers[:, :-1] - numbers[:, :1], 0)
-    # A text's end predicts nothing: what follows is another text.
+    # eos has no target: the next token belongs to another text.
     same = numbers[:, 1:] == numbers[:, :-1]
-    targets = np.where(real & same, pieces[:, 1:], NO_TARGET)
+    targets = np.where(real & same, stream_ids[:, 1:], NO_TARGET)
     packed = bool(segments.any())
     return WindowBatch(
         torch.from_numpy(ids),
@@ -217,12 +235,12 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Rows of pieces of a stream.
+    """Rows of a stream: parts of texts, without their frames.
 
     Args:
-        starts: number of each row's first piece in the stream [N] int64.
-        counts: pieces of each row [N] int64.
-        frame: tokens around the pieces of a row.
+        starts: number of each row's first token in the stream [N] int64.
+        counts: tokens of each row without its frame [N] int64.
+        frame: number of special tokens around a row.
     """
 
     starts: Indices
@@ -234,90 +252,92 @@ class TokenRows:
 
     @property
     def sizes(self) -> Indices:
-        """Tokens of each row [N], its frame counted."""
+        """Length of each row in tokens [N], its frame counted."""
         return self.counts + self.frame
 
     def take(self, indices: Sequence[int] | Indices) -> TokenRows:
-        """Some of the rows, by their numbers."""
+        """Return some of the rows, by their numbers."""
         return TokenRows(self.starts[indices], self.counts[indices], self.frame)
 
-    def pieces(self, texts: EncodedTexts) -> list[npt.NDArray[np.int64]]:
-        """The ids of each row's pieces, without the frame."""
+    def token_ids(self, texts: EncodedTexts) -> list[npt.NDArray[np.int64]]:
+        """Return the token ids of each row, without the frame."""
         spans = zip(self.starts.tolist(), self.counts.tolist(), strict=True)
         return [texts.span(start, start + count) for start, count in spans]
 
     def bounds(self, texts: EncodedTexts) -> Indices:
-        """Number of the first row of every file of the stream, and the number of all."""
+        """Return the number of the first row of every file, and the number of all rows."""
         return np.searchsorted(self.starts, texts.starts)
 
 
 def frame_size(tokenizer: TextTokenizer) -> int:
-    """The number of tokens around the pieces of a row."""
+    """Return the number of special tokens around a row."""
     return len(tokenizer.first) + len(tokenizer.last)
 
 
 def cut_texts(
     texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int, *, seed: int, epoch: int
 ) -> TokenRows:
-    """Cut every text into rows without overlap; no piece is left out.
+    """Cut every text into rows without overlap; no token is left out.
 
-    A text that needs several rows is cut elsewhere in each epoch: its first row may be shorter.
+    A text that needs several rows is cut at other places in each epoch: its first row may be
+    shorter than the others.
 
     Args:
-        texts: the stream.
-        tokenizer: gives the frame.
-        max_length: of a row, its frame counted.
-        seed: of the run.
-        epoch: counted from 0.
+        texts: stream of texts.
+        tokenizer: tokenizer that gives the frame.
+        max_length: maximum number of tokens of a row, its frame counted.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
 
     Raises:
-        ConfigError: when a row has no room for a piece.
+        ConfigError: when the frame alone fills a row.
     """
-    room = _room(tokenizer, max_length)
+    content = _content_length(tokenizer, max_length)
     drawn = int(np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw())
-    shift = drawn % room if epoch else 0
-    begins, pieces = texts.pieces
-    lead = np.where(pieces > room, shift, 0)
-    per_text = -(-(pieces + lead) // room)
-    text = np.repeat(np.arange(len(pieces)), per_text)
+    shift = drawn % content if epoch else 0
+    begins, lengths = texts.text_spans
+    # As if `lead` tokens stood before the text: rows are cut at multiples of `content` then.
+    lead = np.where(lengths > content, shift, 0)
+    per_text = -(-(lengths + lead) // content)
+    text = np.repeat(np.arange(len(lengths)), per_text)
     number = np.arange(len(text)) - np.repeat(np.cumsum(per_text) - per_text, per_text)
-    low = np.maximum(number * room - lead[text], 0)
-    high = np.minimum((number + 1) * room - lead[text], pieces[text])
+    low = np.maximum(number * content - lead[text], 0)
+    high = np.minimum((number + 1) * content - lead[text], lengths[text])
     return TokenRows(begins[text] + low, high - low, frame_size(tokenizer))
 
 
 def first_rows(texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int) -> TokenRows:
-    """One row for every text; what goes past `max_length` tokens is left out.
+    """Make one row of every text; tokens past `max_length` are left out.
 
     Raises:
-        ConfigError: when a row has no room for a piece.
+        ConfigError: when the frame alone fills a row.
     """
-    room = _room(tokenizer, max_length)
-    begins, pieces = texts.pieces
-    return TokenRows(begins, np.minimum(pieces, room), frame_size(tokenizer))
+    content = _content_length(tokenizer, max_length)
+    begins, lengths = texts.text_spans
+    return TokenRows(begins, np.minimum(lengths, content), frame_size(tokenizer))
 
 
-def _room(tokenizer: TextTokenizer, max_length: int) -> int:
-    room = max_length - frame_size(tokenizer)
-    if room < 1:
+def _content_length(tokenizer: TextTokenizer, max_length: int) -> int:
+    content = max_length - frame_size(tokenizer)
+    if content < 1:
         raise ConfigError(
             f"Of {max_length} tokens {frame_size(tokenizer)} are special ones; there is no room "
             "for text",
             where="data.max_length",
             remedy="Raise it",
         )
-    return room
+    return content
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Encoded texts with a label each.
+    """Encoded texts with one label each.
 
     Args:
-        texts: the stream.
-        rows: one for every text.
-        labels: number of each text's label [N] int64.
-        tokenizer: of the stream.
+        texts: stream of texts.
+        rows: one row for every text.
+        labels: index of each text's label [N] int64.
+        tokenizer: tokenizer of the stream.
     """
 
     texts: EncodedTexts
@@ -326,28 +346,28 @@ class LabelledRows:
     tokenizer: TextTokenizer
 
     def batch(self, indices: Indices) -> RowBatch:
-        """Texts side by side; the label of each is its target."""
+        """Make a padded batch of texts, with labels as targets."""
         rows = self.rows.take(indices)
-        ids, positions = source_tensors(rows.pieces(self.texts), self.tokenizer)
+        ids, positions = source_tensors(rows.token_ids(self.texts), self.tokenizer)
         targets, starts = torch.from_numpy(self.labels[indices]), torch.from_numpy(rows.starts)
         return RowBatch(ids, positions, targets, starts, len(indices))
 
     def by_length(self, count: int, size: int) -> Iterator[Indices]:
-        """The numbers of the first texts in batches of a size, those of like length together."""
+        """Yield the numbers of the first `count` texts, sorted by length, `size` at a time."""
         order = np.argsort(self.rows.counts[:count], kind="stable")
         yield from (order[first : first + size] for first in range(0, count, size))
 
 
 @dataclass(frozen=True)
 class FramedRow:
-    """One input and its targets.
+    """One input sequence and its targets.
 
     Args:
-        ids: all tokens, special ones included.
-        second: where the second text begins; the number of tokens where there is none.
-        places: the token that each target belongs to, or the number of an output.
-        targets: the number to predict at each place.
-        where: the row's place, for messages.
+        ids: ids of all tokens, special ones included.
+        second: index of the second text's first token; the number of tokens if there is none.
+        places: index of each target's token, or number of an output.
+        targets: label at each place.
+        where: location of the row, for messages.
     """
 
     ids: Sequence[int]
@@ -358,17 +378,18 @@ class FramedRow:
 
 
 class FramedRows:
-    """The rows of several files, one after the other.
+    """The rows of several files, concatenated.
 
     Args:
-        files: the rows of each file; at least one in all, each with at least one target.
-        padding: id that fills rows up.
+        files: rows of each file; at least one row in all, each with at least one target.
+        padding: padding id.
     """
 
     def __init__(self, files: Iterable[Iterable[FramedRow]], padding: int) -> None:
         parts = [list(file) for file in files]
         rows = list(itertools.chain.from_iterable(parts))
         self.padding = padding
+        # int32 arrays take a fraction of the memory of lists of Python integers.
         self.ids = [np.array(row.ids, np.int32) for row in rows]
         self.targets = [np.array((row.places, row.targets), np.int32) for row in rows]
         self.second = np.array([row.second for row in rows], np.int64)
@@ -381,9 +402,10 @@ class FramedRows:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of all rows and of how they are divided into files."""
+        """SHA-256, in hexadecimal, of all rows and of their division into files."""
         digest = hashlib.sha256(self.starts.tobytes())
         for ids, second, targets in zip(self.ids, self.second, self.targets, strict=True):
+            # Lengths first: without them other cuts of the same bytes would have the same hash.
             digest.update(f"{len(ids)} {second} {targets.shape}".encode())
             digest.update(ids.tobytes() + targets.tobytes())
         return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Images out of files: PNG and JPEG, folders with a folder for each label, IDX (MNIST's format).
+"""Images from files: PNG and JPEG, folders with a folder for each label, IDX (MNIST's format).
 
 PNG and JPEG need Pillow, which is loaded when the first is read.
 """
@@ -32,22 +32,22 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
 _DEEP = ("I", "F")
-"""The first letters of Pillow's modes with more than a byte for a pixel's channel."""
+"""First letters of Pillow's modes with more than 8 bits a channel: I, I;16, F."""
 
 
 def read_image(source: Path | BinaryIO, channels: int, where: str | None = None) -> Image:
-    """A picture in grey or colour, the way up that its file says.
+    """Read an image in grey or colour, rotated as its EXIF orientation says.
 
-    What is transparent in it shows the colour that its pixels have beneath.
+    Transparency is dropped: transparent pixels show their stored colour.
 
     Args:
-        source: PNG or JPEG, or what holds its bytes.
+        source: path of a PNG or JPEG file, or a stream of its bytes.
         channels: 1 for grey, 3 for colour.
-        where: the picture's name, for the error message; its path if unset.
+        where: name of the image for the error message; its path if unset.
 
     Raises:
-        DataError: when it is missing, no such picture, damaged, of more pixels than Pillow opens
-            without risk, or of more than 8 bits a channel.
+        DataError: when the file is missing, neither PNG nor JPEG, damaged, has more pixels than
+            Pillow opens without risk, or more than 8 bits a channel.
         ConfigError: when Pillow is not installed.
     """
     library = _pillow()
@@ -57,9 +57,11 @@ def read_image(source: Path | BinaryIO, channels: int, where: str | None = None)
 
     try:
         with warnings.catch_warnings():
+            # Pillow only warns up to twice its limit, where memory may be short already.
             warnings.simplefilter("error", library.DecompressionBombWarning)
+            # Only these decoders see the bytes; Pillow has dozens more, some rarely maintained.
             with library.open(source, formats=_FORMATS) as image:
-                if image.mode.startswith(_DEEP):
+                if image.mode.startswith(_DEEP):  # `convert` would clip them to 8 bits silently
                     raise DataError(
                         "Its pixels have more than 8 bits a channel",
                         where=name,
@@ -78,28 +80,28 @@ def read_image(source: Path | BinaryIO, channels: int, where: str | None = None)
         ) from None
     except FileNotFoundError:
         raise DataError("No such file", where=name, remedy="Check the path") from None
-    except (OSError, SyntaxError, ValueError) as error:  # all three tell of damaged content
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all three on damaged files
         raise DataError(
             f"The picture cannot be read: {error}", where=name, remedy="Save it again"
         ) from None
 
 
 def to_square(image: Image, side: int, resample: Resampling | None, where: str) -> Pixels:
-    """A picture's pixels, brought to the size of the model if it has another.
+    """Return the pixels of a picture, resized to a square if it has another size.
 
     Args:
-        image: grey or colour.
+        image: image in grey or colour.
         side: height and width of the result.
-        resample: how; None refuses other sizes.
-        where: the picture's name, for the error message.
+        resample: interpolation; None refuses other sizes.
+        where: name of the image for the error message.
 
     Returns:
-        [C, side, side] uint8.
+        Pixels [C, side, side] uint8.
 
     Raises:
-        DataError: for another size where that is refused.
+        DataError: when the size differs and `resample` is None.
     """
-    if image.size != (side, side):
+    if image.size != (side, side):  # Pillow's sizes are (width, height)
         if resample is None:
             raise wrong_size(image.size[1], image.size[0], side, where)
         image = image.resize((side, side), getattr(_pillow().Resampling, resample.upper()))
@@ -107,23 +109,24 @@ def to_square(image: Image, side: int, resample: Resampling | None, where: str) 
 
 
 def pixels_of(image: Image) -> Pixels:
-    """A grey or colour picture as [C, h, w] uint8."""
+    """Return the pixels of an image in grey or colour [C, h, w] uint8."""
     array = np.asarray(image, np.uint8)
     return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
 def from_array(pixels: Pixels, channels: int, where: str) -> Image:
-    """Pixels as a picture in grey or colour.
+    """Make an image in grey or colour from pixels.
 
     Args:
-        pixels: [h, w], or [h, w, C] with the three of red, green and blue, perhaps a fourth.
+        pixels: grey pixels [h, w], or pixels [h, w, C] in RGB or RGBA, uint8.
         channels: 1 for grey, 3 for colour.
-        where: what to call them in errors.
+        where: name of the image in errors.
 
     Raises:
-        DataError: when they are something else.
+        DataError: when type or shape differ.
         ConfigError: when Pillow is not installed.
     """
+    # Floats between 0 and 1 would become black images without an error.
     if pixels.dtype != np.uint8 or not (
         pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))
     ):
@@ -137,7 +140,7 @@ def from_array(pixels: Pixels, channels: int, where: str) -> Image:
 
 
 def wrong_size(height: int, width: int, side: int, where: str) -> DataError:
-    """The error about an image of another size than all others, to be raised."""
+    """Return the error that an image has another size than the others."""
     return DataError(
         f"The image has {height} × {width} pixels (height × width), not {side} × {side}",
         where=where,
@@ -146,11 +149,12 @@ def wrong_size(height: int, width: int, side: int, where: str) -> DataError:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The pictures in a folder and those below it, sorted; hidden files are not looked at.
+    """Return the images in a folder and its subfolders, sorted, without hidden files.
 
     Raises:
         DataError: when there is none.
     """
+    # Sorted, since the order of a directory differs between file systems.
     result = sorted(
         path
         for path in folder.rglob("*")
@@ -180,10 +184,10 @@ def _pillow() -> Any:
 _REMEDY = "Give IDX files as IMAGES LABELS, or a folder with a folder of pictures for each label"
 
 _GZIP = b"\x1f\x8b"
-_UNSIGNED_BYTE = 0x08
+_UNSIGNED_BYTE = 0x08  # the third byte of an IDX file: its type of element
 _AT_ONCE = 1 << 20
 _CONTENTS = {1: "labels", 3: "images"}
-"""The content of a file of unsigned bytes with so many dimensions."""
+"""Content of an IDX file of unsigned bytes by its number of dimensions."""
 
 
 class ImageExample(NamedTuple):
@@ -194,22 +198,22 @@ class ImageExample(NamedTuple):
 
 
 class ImageReader(Protocol):
-    """The images of one corpus; reads them anew each time."""
+    """The images of one corpus, read anew in every iteration."""
 
     def __iter__(self) -> Iterator[ImageExample]:
-        """The images with their labels.
+        """Return the images with their labels.
 
         Raises:
-            DataError: naming the file that is no image.
+            DataError: when a file is no image, with its name.
         """
         ...
 
     def name(self, number: int) -> str:
-        """The name of an image, by its number from 0, for messages."""
+        """Return the name of an image, given its number from 0, for messages."""
         ...
 
     def content_hash(self) -> str:
-        """SHA-256, in hexadecimal, of the content and of how it is read."""
+        """Return the SHA-256, in hexadecimal, of the files and of the settings for reading them."""
         ...
 
 
@@ -218,9 +222,9 @@ class IdxReader:
     """The images of an IDX file with the labels of another.
 
     Args:
-        images: the file of images.
-        labels: the file of labels.
-        spec: size and channels.
+        images: path of the images.
+        labels: path of the labels.
+        spec: size and channels of the result.
     """
 
     images: Path
@@ -232,6 +236,7 @@ class IdxReader:
         channels = self.spec.channels or 1
         size = self.spec.size
         for number, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+            # Grey images of the right size, MNIST's case, need no Pillow.
             if channels == 1 and (size is None or image.shape == (size, size)):
                 yield ImageExample(image[None], str(label))
                 continue
@@ -249,12 +254,12 @@ class IdxReader:
 
 @dataclass(frozen=True)
 class FolderReader:
-    """The pictures of a folder in which each label has a folder.
+    """The images of a folder in which each label has a folder.
 
     Args:
-        folder: the one above the labels'.
-        files: the pictures.
-        spec: size and channels.
+        folder: parent of the labels' folders.
+        files: paths of the images.
+        spec: size and channels of the result.
     """
 
     folder: Path
@@ -263,10 +268,10 @@ class FolderReader:
 
     @classmethod
     def of(cls, folder: Path, spec: ImageSpec) -> FolderReader:
-        """The reader of a folder, once what is in it has been looked at.
+        """Make the reader of a folder after checking its content.
 
         Raises:
-            DataError: naming what is neither a label's folder nor a picture in one.
+            DataError: when something is neither a label's folder nor an image in one.
         """
         labels = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
         files: list[Path] = []
@@ -275,6 +280,7 @@ class FolderReader:
                 raise DataError("This file is in no label's folder", where=str(label))
             result = image_files(label)
             others = {p for p in label.rglob("*") if p.is_file() and not p.name.startswith(".")}
+            # Refused, not skipped: an image in an unknown format would silently be missing.
             if others := others - set(result):
                 raise DataError(
                     "This is no picture of the label in whose folder it is",
@@ -290,12 +296,9 @@ class FolderReader:
         size = self.spec.size
         for path in self.files:
             picture = read_image(path, self.spec.channels or 3)
-            pixels = (
-                pixels_of(picture)
-                if size is None
-                else to_square(picture, size, "bilinear", str(path))
-            )
-            yield ImageExample(pixels, path.relative_to(self.folder).parts[0])
+            # An image may lie deeper: the label is the folder right below the corpus.
+            label = path.relative_to(self.folder).parts[0]
+            yield ImageExample(_fitted(picture, size, str(path)), label)
 
     def name(self, number: int) -> str:
         return str(self.files[number])
@@ -306,14 +309,14 @@ class FolderReader:
 
 
 def image_reader(corpus: CorpusSpec, spec: ImageSpec) -> ImageReader:
-    """The reader of a corpus of labelled images.
+    """Make the reader of a corpus of labelled images.
 
     Args:
         corpus: IDX files of images and labels as source and target, or a folder as file.
-        spec: size and channels.
+        spec: size and channels of the result.
 
     Raises:
-        DataError: when it is neither.
+        DataError: when the corpus is neither.
     """
     if corpus.source is not None and corpus.target is not None:
         return IdxReader(Path(corpus.source), Path(corpus.target), spec)
@@ -329,11 +332,13 @@ def _fitted(picture: Image, size: int | None, where: str) -> Pixels:
 
 
 def _hash(files: Sequence[tuple[str, Path]], spec: ImageSpec) -> str:
-    """SHA-256 of names, contents, size and channels.
+    """Return the SHA-256 of names, contents, size and channels.
 
     Raises:
         DataError: when a file is missing or unreadable.
     """
+    # Names count: an image that moves to another label's folder changes the corpus.
+    # Settings that change the stored pixels are part of the key of the cache.
     whole = hashlib.sha256(f"{spec.size} {spec.channels}".encode())
     for name, path in files:
         try:
@@ -350,7 +355,7 @@ def _hash(files: Sequence[tuple[str, Path]], spec: ImageSpec) -> str:
 
 
 def is_idx(path: Path) -> bool:
-    """True for a file that begins as an IDX file of images or labels does, plain or gzip."""
+    """Return True if a file, plain or gzip, has the header of an IDX file of images or labels."""
     try:
         with _opened(path) as file:
             head = file.read(4)
@@ -360,19 +365,19 @@ def is_idx(path: Path) -> bool:
 
 
 def read_images(path: Path) -> Pixels:
-    """Grey images [N, h, w] of an IDX file, plain or gzip.
+    """Read the grey images [N, h, w] of an IDX file, plain or gzip.
 
     Raises:
-        DataError: when it is missing, cut short, too long, or something else.
+        DataError: when the file is missing, cut short, too long, or no IDX file of images.
     """
     return _read(path, 3)
 
 
 def read_labelled(images: Path, labels: Path) -> tuple[Pixels, Pixels]:
-    """Images [N, h, w] and the label [N] of each.
+    """Read images [N, h, w] and the label [N] of each.
 
     Raises:
-        DataError: when a file cannot be read, or they hold different numbers of items.
+        DataError: when a file cannot be read, or the files hold different numbers of items.
     """
     pixels, numbers = _read(images, 3), _read(labels, 1)
     if len(pixels) != len(numbers):
@@ -389,8 +394,9 @@ def _read(path: Path, dimensions: int) -> Pixels:
     try:
         with _opened(path) as file:
             shape = _shape(file.read(4 + 4 * dimensions), dimensions, where)
+            # Python's integers: the sizes of a damaged file may overflow 64 bits.
             count = int(np.prod(shape, dtype=object))
-            content = b"".join(_pieces(file, count + 1))
+            content = b"".join(_pieces(file, count + 1))  # one byte more tells of a longer file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(f"The gzip file is damaged or cut short ({error})", where) from None
     except OSError as error:
@@ -410,14 +416,17 @@ def _read(path: Path, dimensions: int) -> Pixels:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The content of a file, plain or gzip, whatever its name."""
+    """Open a file, plain or gzip, whatever its name."""
     with open_regular(path) as file:
         zipped = file.read(2) == _GZIP
     return cast("IO[bytes]", gzip.open(path)) if zipped else path.open("rb")
 
 
 def _pieces(file: IO[bytes], limit: int) -> Iterator[bytes]:
-    """The rest of a file in pieces, up to a limit, which a damaged file may claim to be huge."""
+    """Yield the rest of a file in pieces, up to `limit` bytes.
+
+    A damaged file may claim to be huge, so no buffer of `limit` bytes is made.
+    """
     while limit and (piece := file.read(min(limit, _AT_ONCE))):
         limit -= len(piece)
         yield piece
@@ -426,7 +435,7 @@ def _pieces(file: IO[bytes], limit: int) -> Iterator[bytes]:
 def _shape(head: bytes, dimensions: int, where: str) -> tuple[int, ...]:
     wanted = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if head[:4] == wanted and len(head) == 4 + 4 * dimensions:
-        return tuple(int(size) for size in np.frombuffer(head[4:], ">u4"))
+        return tuple(int(size) for size in np.frombuffer(head[4:], ">u4"))  # big-endian
     if head[:4] == wanted:
         raise _damaged("It ends before its sizes do", where)
     name = _CONTENTS[dimensions]

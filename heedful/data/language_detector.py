@@ -1,8 +1,8 @@
-"""The language of texts, by the model of py3langid (langid.py, Lui and Baldwin 2012).
+"""Language detection with the model of py3langid (langid.py, Lui and Baldwin 2012).
 
-The model counts byte sequences of a text by an automaton and scores the counts with naive Bayes.
-One text at a time the library takes 52 µs for a sentence of 40 letters, nearly all of it for
-NumPy's calls; many at once take 17.
+The model counts byte sequences of a text with an automaton and scores the counts with naive Bayes.
+For a sentence of 40 letters the library takes 52 µs, nearly all of it in NumPy's calls; this module
+takes 17 µs a sentence for many at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def detect_languages(text: str, among: Collection[str] = ()) -> list[tuple[str, 
     """Return languages and their probabilities, the most probable first.
 
     Args:
-        text: any; the longer, the surer.
-        among: codes that it may be; any language that is known if empty.
+        text: text to judge; the longer, the surer.
+        among: codes of the possible languages; all known languages if empty.
 
     Raises:
         ConfigError: when py3langid is not installed.
@@ -47,7 +47,7 @@ class LanguageDetector:
     """Probabilities of languages for many texts at once.
 
     Args:
-        identifier: of py3langid.
+        identifier: loaded model of py3langid.
 
     Attributes:
         languages: ISO 639 codes, in the order of the columns of probabilities.
@@ -57,6 +57,7 @@ class LanguageDetector:
         self.languages: list[str] = identifier.labels
         self._encode = identifier._encode
         self._next_state = np.asarray(identifier.tk_nextmove)
+        # The automaton's transitions are rows of 256 bytes in one flat table.
         self._rows = np.asarray(identifier.tk_row, np.intp) << 8
         self._features = np.asarray(identifier.tk_output)
         self._weights = np.asarray(identifier.nb_ptc, np.float32)
@@ -70,12 +71,12 @@ class LanguageDetector:
         """Return the probabilities of languages for each text.
 
         Args:
-            texts: any number of texts, N.
-            columns: indices in `languages` that a text may be in; all if empty.
+            texts: N texts.
+            columns: indices in `languages` of the possible languages; all if empty.
 
         Returns:
-            [N, languages or columns]; rows sum to one. A text without anything that tells
-            languages apart gives equal probabilities.
+            Probabilities [N, languages or columns]; rows sum to one. A text without any feature
+            of the model gets the same probability for every language.
         """
         encoded = [self._encode(text) for text in texts]
         scores = self._scores(encoded)
@@ -87,16 +88,17 @@ class LanguageDetector:
             scores = scores[:, classes]
         odds = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
         result = np.zeros((len(texts), len(self.languages)), np.float32)
+        # `+=` would count only one of two classes that share a label.
         np.add.at(result.T, self._label_of_class[classes], odds.T)
         result /= result.sum(axis=1, keepdims=True)
         return result[:, list(columns)] if columns else result
 
     def _scores(self, texts: Sequence[bytes]) -> Probabilities:
-        """Logarithms of the classes' probabilities but for a constant [texts, classes]."""
+        """Return unnormalised log-probabilities of the classes [texts, classes]."""
         rows, features, times = self._counts(texts)
         scores = np.zeros((len(texts), len(self._priors)), np.float32)
-        first = np.flatnonzero(np.diff(rows, prepend=-1))  # of each text with any feature
-        # 64 texts at a time: what is added up stays in the cache.
+        first = np.flatnonzero(np.diff(rows, prepend=-1))  # first feature of each text with any
+        # 64 texts at a time, so that the summands stay in the cache.
         for start in range(0, len(first), _CACHED):
             begins = first[start : start + _CACHED]
             end = first[start + _CACHED] if start + _CACHED < len(first) else len(rows)
@@ -107,15 +109,16 @@ class LanguageDetector:
         return scores
 
     def _counts(self, texts: Sequence[bytes]) -> tuple[Indices, Indices, Probabilities]:
-        """Texts, their features, and the logarithm of one more than how often each occurs.
+        """Return texts, their features, and log(1 + occurrences) of each, in order of the texts.
 
-        The automaton reads one byte of all texts at a time.
+        The automaton advances by one byte of all texts at a time.
         """
         lengths = np.array([len(text) for text in texts])
         order = np.argsort(-lengths, kind="stable")
         longest = int(lengths.max(initial=0))
         joined = np.frombuffer(b"".join(texts[n].ljust(longest, b"\0") for n in order), np.uint8)
         read = joined.reshape(len(texts), longest).T.astype(np.intp)
+        # Texts are sorted by length, so those with a byte at a position come first.
         unfinished = np.searchsorted(-lengths[order], -np.arange(longest), side="left")
         state = np.zeros(len(texts), np.intp)
         visited = []
@@ -123,6 +126,7 @@ class LanguageDetector:
             state = self._next_state[self._rows[state[:count]] + read[position, :count]]
             feature = self._features[state]
             seen = np.flatnonzero(feature >= 0)
+            # Text and feature in one number: a single `unique` counts all of them.
             visited.append(order[seen] * len(self._weights) + feature[seen])
         keys, times = np.unique(
             np.concatenate([np.empty(0, np.intp), *visited]), return_counts=True
@@ -133,7 +137,7 @@ class LanguageDetector:
 
 @functools.cache
 def language_detector() -> LanguageDetector:
-    """Return the detector, loaded when it is first asked for: its model takes 0.3 seconds.
+    """Return the detector, loaded at the first call: reading its model takes 0.3 seconds.
 
     Raises:
         ConfigError: when py3langid is not installed.

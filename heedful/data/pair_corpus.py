@@ -1,4 +1,4 @@
-"""Sentence pairs out of files: two aligned files, one TSV file, or one JSONL file."""
+"""Sentence pairs from files: two aligned files, one TSV file, or one JSONL file."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Pair(NamedTuple):
 
 
 class CorpusReader:
-    """The pairs of one corpus, read as they are asked for; go through it once.
+    """The pairs of one corpus, read lazily; can be iterated once.
 
     Args:
-        spec: which files.
+        spec: files of the corpus.
 
     Attributes:
-        files: the files being read, for their facts and progress.
+        files: files being read, for their facts and progress.
 
     Raises:
         DataError: when a file is missing or unreadable.
@@ -52,13 +52,13 @@ class CorpusReader:
         self.files = [TextFile(path) for path in corpus_paths(spec)]
 
     def __iter__(self) -> Iterator[Pair]:
-        """The pairs, one a line.
+        """Yield the pairs, one for each line.
 
         Raises:
-            DataError: naming file and line, for anything that is not a pair, or when there is none.
+            DataError: when a line is not a pair, with file and line, or when there is none.
         """
         yield from self._read()
-        if self.files[0].lines == 0:
+        if self.files[0].lines == 0:  # known only after the last line, as files are streamed
             raise no_pairs(self.files[0])
 
     @property
@@ -67,21 +67,22 @@ class CorpusReader:
 
     @property
     def facts(self) -> list[FileFacts]:
-        """Facts about the encoding of the files; complete after the last pair."""
+        """Facts about the encoding of each file; complete after the last pair."""
         return [file.facts for file in self.files]
 
     def _read(self) -> Iterator[Pair]:
         if len(self.files) == 2:
             return _aligned(*self.files)
+        # `pair_form` refuses other suffixes than these two.
         (file,) = self.files
         return _jsonl(file) if pair_form(file.path) == ".jsonl" else _tsv(file)
 
 
 def corpus_paths(spec: CorpusSpec) -> list[Path]:
-    """The files of a corpus: source and target, or the one file of pairs.
+    """Return the files of a corpus: source and target, or the one file of pairs.
 
     Raises:
-        DataError: for shards, which are read in training only.
+        DataError: when the corpus is a folder of shards, which only training reads.
     """
     if spec.shards is not None:
         raise shards_not_read(spec.shards)
@@ -93,12 +94,12 @@ def corpus_paths(spec: CorpusSpec) -> list[Path]:
 
 
 def line_name(spec: CorpusSpec, line: int) -> str:
-    """The place of a pair, as "file:line"; for aligned files, the source's."""
+    """Return the location of a pair as "file:line"; for aligned files, in the source file."""
     return f"{corpus_paths(spec)[0]}:{line}"
 
 
 def content_hash(spec: CorpusSpec) -> str:
-    """SHA-256, in hexadecimal, of the bytes of a corpus's files and of how they are read.
+    """Return the SHA-256, in hexadecimal, of the bytes of a corpus's files and of their form.
 
     Raises:
         DataError: when a file is missing or unreadable.
@@ -106,18 +107,19 @@ def content_hash(spec: CorpusSpec) -> str:
     total = hashlib.sha256()
     for path in corpus_paths(spec):
         total.update(content_digest(path))
+    # The form counts: the same bytes named .tsv and .jsonl are different pairs.
     form = "aligned" if spec.file is None else pair_form(Path(spec.file))
     return hashlib.sha256(total.digest() + form.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class CorpusTexts:
-    """One side of several corpora, one after the other; reads the files anew each time.
+    """The texts of one side of several corpora, read anew in every iteration.
 
     Args:
-        specs: the corpora.
-        side: which side.
-        long_words: takes out words that a tokenizer cannot be trained on.
+        specs: files of the corpora.
+        side: wanted side.
+        long_words: filter that removes words on which no tokenizer can be trained.
     """
 
     specs: Sequence[CorpusSpec]
@@ -128,14 +130,15 @@ class CorpusTexts:
         for spec in self.specs:
             for pair in CorpusReader(spec):
                 text = pair.source if self.side == "source" else pair.target
+                # A word of a million characters would end the trainer of the tokenizer.
                 yield self.long_words.without(text, line_name(spec, pair.line))
 
 
 def pair_form(path: Path) -> str:
-    """The end of the name of one file of pairs: `.tsv` or `.jsonl`.
+    """Return the suffix of a file of pairs: `.tsv` or `.jsonl`.
 
     Raises:
-        DataError: for any other.
+        DataError: when the file has another suffix.
     """
     form = file_form(path)
     if form not in (".tsv", ".jsonl"):
@@ -154,6 +157,7 @@ def _aligned(source: TextFile, target: TextFile) -> Iterator[Pair]:
         if left is None and right is None:
             return
         if left is None or right is None:
+            # Both are read to their ends, so that the error can give both numbers of lines.
             _exhaust(sources)
             _exhaust(targets)
             raise not_aligned(source, target)
@@ -161,7 +165,7 @@ def _aligned(source: TextFile, target: TextFile) -> Iterator[Pair]:
 
 
 def no_pairs(file: TextFile) -> DataError:
-    """The error that a corpus is empty."""
+    """Return the error that a corpus is empty."""
     return DataError(
         "The corpus holds no pairs",
         where=str(file.path),
@@ -170,7 +174,7 @@ def no_pairs(file: TextFile) -> DataError:
 
 
 def not_aligned(source: TextFile, target: TextFile) -> DataError:
-    """The error that two files, read to their ends, have different numbers of lines."""
+    """Return the error that two files have different numbers of lines; both have been read."""
     return DataError(
         f"The source has {source.lines:,} lines and its target has {target.lines:,}",
         where=f"{source.path} and {target.path}",
@@ -195,15 +199,16 @@ def _jsonl(file: TextFile) -> Iterator[Pair]:
 
 
 def tsv_pair(line: str, file: TextFile) -> Pair:
-    """The pair of a line of source, tab, target.
+    """Parse a line of source, tab, target.
 
     Args:
-        line: the last one read.
-        file: that it is from.
+        line: the line that was read last.
+        file: file of the line.
 
     Raises:
-        DataError: naming the line, when it has other than two fields.
+        DataError: when the line has not two fields, with its location.
     """
+    # No quoting as in CSV: quotation marks are text, and a text cannot hold a tab.
     fields = line.split("\t")
     if len(fields) != 2:
         raise DataError(
@@ -215,27 +220,27 @@ def tsv_pair(line: str, file: TextFile) -> Pair:
 
 
 def jsonl_pair(line: str, file: TextFile) -> Pair:
-    """The pair of a line that is a JSON object with a source and a target.
+    """Parse a line that is a JSON object with a source and a target.
 
     Args:
-        line: the last one read.
-        file: that it is from.
+        line: the line that was read last.
+        file: file of the line.
 
     Raises:
-        DataError: naming the line, when it is not such an object.
+        DataError: when the line is no such object, with its location.
     """
     return Pair(file.lines, *json_pair(line, f"{file.path}:{file.lines}"))
 
 
 def json_pair(line: str, where: str) -> tuple[str, str]:
-    """Source and target of a line that is a JSON object with both.
+    """Parse source and target of a line that is a JSON object with both.
 
     Args:
-        line: without its end.
+        line: content of the line without its line end.
         where: file and line, for the error message.
 
     Raises:
-        DataError: naming the line, when it is not such an object.
+        DataError: when the line is no such object, with its location.
     """
     item = parse_json(line, where, _JSONL_REMEDY)
     return _text_of(item, "source", where), _text_of(item, "target", where)
@@ -249,10 +254,12 @@ def _text_of(item: Any, key: Side, where: str) -> str:
             remedy=_JSONL_REMEDY,
         )
     text = item.get(key)
+    # The message names the keys that are there, since other tools call them "en" and "de".
     if not isinstance(text, str):
         result = ", ".join(repr(name) for name in item) or "none"
         problem = f"{key!r} is not text" if key in item else f"There is no {key!r}"
         raise DataError(f"{problem}; keys found: {result}", where=where, remedy=_JSONL_REMEDY)
+    # Translations are written one a line, so a line break would put files out of step.
     if "\n" in text or "\x00" in text or not _encodable(text):
         raise DataError(
             f"{key!r} holds a line break, a NUL or half a surrogate pair",
@@ -263,6 +270,7 @@ def _text_of(item: Any, key: Side, where: str) -> str:
 
 
 def _encodable(text: str) -> bool:
+    # JSON may hold half a surrogate pair, "\ud800", which is no UTF-8.
     try:
         text.encode()
     except UnicodeEncodeError:

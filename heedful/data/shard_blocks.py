@@ -1,6 +1,6 @@
-"""Blocks of streamed examples: read, tokenised and cut into batches, each without the others.
+"""Blocks of streamed examples: each is read, tokenised and cut into batches independently.
 
-No torch here: processes that only tokenise load this module.
+Nothing here needs PyTorch, since processes that only tokenise load this module.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 _AT_ONCE = 4096
-"""Texts that are tokenised at once: more would only take more memory."""
+"""Texts that are tokenised in one call: more would only take more memory."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class BlockPlace(NamedTuple):
-    """A block of an epoch, both counted from 0."""
+    """The number of an epoch and of a block in it, both from 0."""
 
     epoch: int
     block: int
 
 
 class Planner(Protocol[T_co]):
-    """Makes any block; it goes to the processes that do so."""
+    """A maker of blocks, which is pickled and sent to worker processes."""
 
     def plan(self, place: BlockPlace) -> T_co:
-        """The block, a function of the place alone."""
+        """Make the block of a place, a function of the place alone."""
         ...
 
 
@@ -57,24 +57,26 @@ class ShardStream:
     """The examples of shard folders, block by block.
 
     Args:
-        specs: the folders.
-        kind: of the examples.
-        data: the size of a block, and how many shards are shuffled together.
-        seed: of the run.
+        specs: shard folders and their weights.
+        kind: kind of the examples.
+        data: size of a block, and number of shards that are shuffled together.
+        seed: seed of the run.
 
     Raises:
-        DataError: when a folder cannot be used, or weights leave nothing of any.
+        DataError: when a folder cannot be used, or the weights leave no example.
     """
 
     def __init__(self, specs: Sequence[CorpusSpec], kind: Kind, data: DataSpec, seed: int) -> None:
         self.folders = open_shards(specs, kind)
         given = [spec.weight for spec in specs]
         self.weights = tempered([len(each) for each in self.folders], given, data.temperature)
+        # Blocks have equal shares of each corpus, so their bytes are only equal on average.
         shown = zip(self.weights, self.folders, strict=True)
         text_bytes = sum(weight * folder.text_bytes for weight, folder in shown)
         self.order = ShardOrder(
             [folder.starts for folder in self.folders],
             self.weights,
+            # The number of blocks follows from the index, so no shard is read to plan an epoch.
             blocks=max(1, round(text_bytes / (data.block_mb * 1e6))),
             shuffle_shards=data.shuffle_shards,
             seed=seed,
@@ -85,20 +87,20 @@ class ShardStream:
 
     @property
     def fingerprint(self) -> str:
-        """Differs where the shards or the weights do."""
+        """Text that identifies shards and weights."""
         parts = zip(self.folders, self.weights, strict=True)
         return " ".join(f"{folder.fingerprint} {weight!r}" for folder, weight in parts)
 
     def line_of(self, number: int) -> str:
-        """The place of an example, as "file:line"."""
+        """Return the location of an example as "file:line"."""
         folder, local = self._locate(number)
         return folder.line_of(local)
 
     def numbers(self, place: BlockPlace) -> Indices:
-        """Numbers of the examples of a block; one that is shown twice stands there twice.
+        """Return the numbers of a block's examples, with repetitions if the weight is above 1.
 
         Raises:
-            DataError: when there are none.
+            DataError: when the block is empty.
         """
         numbers = self.order.block(*place)
         if not len(numbers):
@@ -106,17 +108,17 @@ class ShardStream:
         return numbers
 
     def pairs(self, numbers: Indices) -> Iterator[tuple[str, str]]:
-        """The pairs of ascending numbers; each shard is read once."""
+        """Yield pairs by ascending numbers; each shard is read once."""
         for folder, shard, rows in self._rows(numbers):
             yield from folder.pairs(shard, rows)
 
     def texts(self, numbers: Indices) -> Iterator[str]:
-        """The texts of ascending numbers; each shard is read once."""
+        """Yield texts by ascending numbers; each shard is read once."""
         for folder, shard, rows in self._rows(numbers):
             yield from folder.texts(shard, rows)
 
     def sample(self, count: int) -> Iterator[Indices]:
-        """Ascending numbers of about the first `count` examples of the run, block by block."""
+        """Yield ascending numbers of about the run's first `count` examples, block by block."""
         for block in range(self.order.blocks):
             numbers = self.numbers(BlockPlace(0, block))[:count]
             yield np.unique(numbers)
@@ -125,14 +127,15 @@ class ShardStream:
                 return
 
     def bits(self, place: BlockPlace) -> np.random.PCG64:
-        """The random bits of a block."""
+        """Make the generator of a block's random bits."""
+        # A generator for each block: no state is carried from one block to the next.
         return np.random.PCG64(np.random.SeedSequence([self.seed, *place]))
 
     def nothing_left(self, left_out: dict[str, tuple[int, int]]) -> DataError:
-        """The error that no example of a block can be used.
+        """Make the error that no example of a block can be used.
 
         Args:
-            left_out: how many by reason, and the first of them.
+            left_out: count of the examples by reason, and the number of the first one.
         """
         reasons = [f"{n:,} {reason} ({self.line_of(i)})" for reason, (n, i) in left_out.items()]
         return DataError(
@@ -149,6 +152,7 @@ class ShardStream:
 
     def _rows(self, numbers: Indices) -> Iterator[tuple[ShardFolder, int, list[int]]]:
         for folder, base in zip(self.folders, self.order.bounds.tolist(), strict=False):
+            # Example numbers count through all corpora; `mine` are those of one folder, from 0.
             mine = numbers[(numbers >= base) & (numbers < base + len(folder))] - base
             shards = np.searchsorted(folder.starts, mine, side="right") - 1
             for shard in np.unique(shards).tolist():
@@ -160,8 +164,8 @@ class Ragged:
     """Token ids of rows of different lengths.
 
     Args:
-        ids: of all rows, one after the other.
-        offsets: where each row begins, and the end of the last.
+        ids: token ids of all rows, concatenated.
+        offsets: start of each row in `ids`, and the end of the last row.
     """
 
     ids: Array
@@ -169,21 +173,21 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: str) -> Ragged:
-        """Return lists of ids as one array."""
+        """Make one array of lists of ids."""
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         flat = itertools.chain.from_iterable(rows)
         return cls(np.fromiter(flat, dtype=dtype, count=int(offsets[-1])), offsets)
 
     @classmethod
     def join(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Return the rows of several, one after the other."""
+        """Concatenate the rows of several arrays."""
         lengths = np.concatenate([part.lengths for part in parts])
         offsets = np.cumsum(np.append(0, lengths), dtype=np.int64)
         return cls(np.concatenate([part.ids for part in parts]), offsets)
 
     @property
     def lengths(self) -> Indices:
-        """Tokens of every row."""
+        """Length of every row in tokens."""
         return np.diff(self.offsets)
 
 
@@ -192,12 +196,12 @@ class PairBlock:
     """The pairs of a block as token ids, and its batches.
 
     Args:
-        numbers: of the pairs, ascending.
+        numbers: numbers of the pairs, ascending.
         sides: token ids of the sources and of the targets, in that order.
-        texts: the pairs themselves, where they are encoded anew in each epoch.
-        batches: numbers of the pairs of each batch, as `plan_pairs` has them.
-        left_out: pairs that cannot be used by reason, and the first of them.
-        unknown: share of unknown tokens on either side.
+        texts: texts of the pairs for BPE-dropout, otherwise None.
+        batches: pair numbers of each batch, [B] or packed rows [R, P].
+        left_out: count of the unusable pairs by reason, and the number of the first one.
+        unknown: share of unknown tokens of sources and of targets.
     """
 
     numbers: Indices
@@ -209,7 +213,7 @@ class PairBlock:
 
     @property
     def real_positions(self) -> int:
-        """Positions of sources and targets in the batches, those of end tokens counted."""
+        """Positions of sources and targets in the batches, with one end token each."""
         shown = np.concatenate([rows[rows != NO_PAIR] for rows in self.batches])
         places = np.searchsorted(self.numbers, shown)
         return sum(int((side.lengths[places] + 1).sum()) for side in self.sides)
@@ -217,37 +221,38 @@ class PairBlock:
 
 @dataclass(frozen=True)
 class PairsOfBlock:
-    """The pairs of a block by their numbers.
+    """Access to the pairs of a block by their numbers.
 
     Args:
-        block: that they are of.
-        tokenizers: that encoded them.
+        block: block of pairs.
+        tokenizers: tokenizers that encoded the block.
     """
 
     block: PairBlock
     tokenizers: TokenizerPair
 
     def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
-        """Token ids of one side of some pairs, without special tokens."""
+        """Return the token ids of one side of some pairs, without special tokens."""
         ragged = self.block.sides[SIDES.index(side)]
+        # `numbers` is ascending and holds every index, so the search finds the exact place.
         rows = np.searchsorted(self.block.numbers, indices)
         return ids_of_rows(ragged.ids, ragged.offsets, rows)
 
     def text_of(self, i: int) -> tuple[str, str]:
-        """Source and target of pair i."""
+        """Return the source and target of pair i."""
         assert self.block.texts is not None
         return self.block.texts[int(np.searchsorted(self.block.numbers, i))]
 
 
 @dataclass(frozen=True)
 class PairPlanner:
-    """Makes blocks of sentence pairs.
+    """A planner of blocks of sentence pairs.
 
     Args:
-        stream: the pairs.
-        tokenizers: that encode them.
-        data: the limits, the token budget and the size of pools.
-        keeps_texts: whether blocks hold the texts, too.
+        stream: stream of pairs.
+        tokenizers: tokenizers of both sides.
+        data: limits on pairs, token budget and size of pools.
+        keeps_texts: flag that blocks hold the texts, too.
     """
 
     stream: ShardStream
@@ -262,15 +267,18 @@ class PairPlanner:
             DataError: when a shard is damaged, or no pair can be used.
         """
         chosen = self.stream.numbers(place)
+        # A pair that a weight shows twice is tokenised once.
         numbers = np.unique(chosen)
         texts: list[tuple[str, str]] = []
         empty: list[tuple[bool, bool]] = []
         parts: list[tuple[Ragged, Ragged]] = []
         types = [id_dtype(t.size) for t in (self.tokenizers.source, self.tokenizers.target)]
+        # Each chunk becomes arrays at once: Python's lists of ids take several times the memory.
         for some in _chunks(self.stream.pairs(numbers)):
             rows = encode_pairs(some, self.tokenizers)
             source, target = (Ragged.of(*each) for each in zip(rows, types, strict=True))
             parts.append((source, target))
+            # By the text, not by the ids: a tokenizer may make a token of white space.
             empty.extend((not source.strip(), not target.strip()) for source, target in some)
             if self.keeps_texts:
                 texts.extend(some)
@@ -285,6 +293,7 @@ class PairPlanner:
         }
         if not len(selection.kept):
             raise self.stream.nothing_left(left_out)
+        # Back to the multiplicity of `chosen`, without the pairs that were left out.
         rows_of_chosen = np.searchsorted(numbers, chosen)
         usable = rows_of_chosen[np.isin(rows_of_chosen, selection.kept)]
         epoch, block = place
@@ -294,12 +303,14 @@ class PairPlanner:
             self.data,
             self.tokenizers,
             seed=self.stream.seed,
+            # Blocks of all epochs are numbered consecutively, so each has a shuffle of its own.
             epoch=epoch * self.stream.order.blocks + block,
         )
         return PairBlock(
             numbers,
             (source, target),
             texts if self.keeps_texts else None,
+            # From rows of this block to numbers in the stream; the padding of packed rows stays.
             [np.where(rows == NO_PAIR, NO_PAIR, numbers[rows]) for rows in batches],
             left_out,
             (
@@ -311,13 +322,13 @@ class PairPlanner:
 
 @dataclass(frozen=True)
 class TextBlock:
-    """The texts of a block as one stream of token ids, and its batches.
+    """The texts of a block as one sequence of token ids, and its batches.
 
     Args:
-        ids: of all texts, each framed by bos and eos.
-        begins: the first token of every text.
-        numbers: of the texts.
-        batches: the first tokens of the windows of each batch, in the order of training.
+        ids: token ids of all texts, each between bos and eos.
+        begins: index in `ids` of every text's first token.
+        numbers: numbers of the texts in the stream.
+        batches: first tokens of the windows of each batch, in the order of training.
         unknown: share of unknown tokens.
     """
 
@@ -330,13 +341,13 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class TextPlanner:
-    """Makes blocks of texts for a language model.
+    """A planner of blocks of texts for a language model.
 
     Args:
-        stream: the texts.
-        tokenizer: that encodes them.
-        length: tokens of a window.
-        rows: windows of a batch.
+        stream: stream of texts.
+        tokenizer: tokenizer of the texts.
+        length: length of a window in tokens.
+        rows: number of windows of a batch.
     """
 
     stream: ShardStream
@@ -345,10 +356,10 @@ class TextPlanner:
     rows: int
 
     def plan(self, place: BlockPlace) -> TextBlock:
-        """Make a block; texts follow each other in random order.
+        """Make a block of texts in random order.
 
         Raises:
-            DataError: when a shard is damaged, or there is no text.
+            DataError: when a shard is damaged, or the block is empty.
         """
         chosen = self.stream.numbers(place)
         numbers = np.unique(chosen)
@@ -357,11 +368,14 @@ class TextPlanner:
         for some in _chunks(self.stream.texts(numbers)):
             rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(some)]
             parts.append(Ragged.of(rows, id_dtype(tokenizer.size)))
+        # In the order of `numbers`; `order` below repeats and shuffles them.
         texts = Ragged.join(parts)
         bits = self.stream.bits(place)
+        # Shards were read in ascending order; a window holds texts that are not neighbours there.
         order = shuffle(np.searchsorted(numbers, chosen), bits)
         ids = np.concatenate(ids_of_rows(texts.ids, texts.offsets, order))
         begins = np.cumsum(np.append(0, texts.lengths[order]), dtype=np.int64)[:-1]
+        # The last token is only a target, so no window begins with it.
         starts = shuffle(np.arange(0, max(len(ids) - 1, 1), self.length, dtype=np.int64), bits)
         return TextBlock(
             ids.astype(texts.ids.dtype),

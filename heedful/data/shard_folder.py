@@ -1,8 +1,8 @@
-"""A corpus as a folder of compressed shards, each read whole when examples of it are needed.
+"""A corpus as a folder of compressed shards; a shard is read as a whole.
 
-`index.json` lists the shards with their sizes and SHA-256. A shard is gzip of JSON lines in the
-form of our `.jsonl` corpora, so that other programs can read it as well. Python's own gzip, with
-the check of the sum, takes 4 ms for 10,000 pairs of which tokenising takes 90 or more: a faster
+`index.json` lists the shards with their sizes and SHA-256. A shard holds JSON lines in gzip, as
+other `.jsonl` corpora do, so that every command and other programs can read it. Reading 10,000
+pairs with Python's gzip, the SHA-256 included, takes 4 ms, tokenising them 90 or more: a faster
 compression would gain little.
 """
 
@@ -35,17 +35,19 @@ Kind = Literal["pairs", "texts"]
 
 
 class Shard(Config):
-    """A file of a shard folder, as its index describes it."""
+    """Entry of a shard in the index."""
 
     file: str
     examples: PositiveInt
     bytes: PositiveInt
+    # UTF-8 bytes of the texts without JSON, by which a run cuts an epoch into blocks.
     text_bytes: Annotated[int, Field(ge=0)]
     sha256: str
 
     @field_validator("file")
     @classmethod
     def _is_in_the_folder(cls, name: str) -> str:
+        # An index from elsewhere must not make training read files outside of its folder.
         if Path(name).name != name or "\\" in name:
             raise ValueError(f"{name!r} is no file of the folder")
         return name
@@ -54,6 +56,7 @@ class Shard(Config):
 class ShardIndex(Config):
     """The content of `index.json`."""
 
+    # Checked before the other fields, so that a newer index gets an error about its version.
     schema_version: PositiveInt
     kind: Kind
     languages: tuple[str, str] | None = None
@@ -61,18 +64,18 @@ class ShardIndex(Config):
 
 
 class ShardFolder:
-    """The examples of a shard folder, numbered through.
+    """The examples of a shard folder, numbered from 0.
 
     Args:
-        path: the folder.
-        kind: of the examples that are wanted.
+        path: path of the folder.
+        kind: expected kind of the examples.
 
     Attributes:
         index: content of `index.json`.
-        starts: number of the first example of every shard, and the number of all.
+        starts: number of the first example of every shard, and the number of examples.
 
     Raises:
-        DataError: when there is no index, or it is damaged, of another version or kind.
+        DataError: when the index is missing, damaged, or of another version or kind.
     """
 
     def __init__(self, path: Path, kind: Kind) -> None:
@@ -97,30 +100,32 @@ class ShardFolder:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal: equal for folders with the same shards in the same order."""
+        """SHA-256, in hexadecimal, of the kind and of the shards in their order."""
+        # From the index alone: shards are verified when they are read, not at the start of a run.
         parts = [f"{shard.sha256} {shard.examples}" for shard in self.index.shards]
         return hashlib.sha256("\n".join([self.index.kind, *parts]).encode()).hexdigest()
 
     def pairs(self, shard: int, rows: Iterable[int]) -> list[tuple[str, str]]:
-        """Sources and targets of some lines of a shard.
+        """Read sources and targets from some lines of a shard.
 
         Args:
-            shard: its number.
-            rows: numbers of its lines, from 0.
+            shard: number of the shard.
+            rows: numbers of the lines, from 0.
 
         Raises:
-            DataError: when the shard is missing or changed, or naming a line that is no pair.
+            DataError: when the shard is missing or changed, or a line is no pair.
         """
+        # The whole shard is decompressed and verified even for a few lines.
         lines, path = self._lines(shard), self._file(shard)
         return [json_pair(lines[row], f"{path}:{row + 1}") for row in rows]
 
     def texts(self, shard: int, rows: Iterable[int]) -> list[str]:
-        """Texts of some lines of a shard; arguments and errors as of `pairs`."""
+        """Read texts from some lines of a shard; arguments and errors are those of `pairs`."""
         lines, path = self._lines(shard), self._file(shard)
         return [json_text(lines[row], f"{path}:{row + 1}") for row in rows]
 
     def line_of(self, number: int) -> str:
-        """The place of an example, as "file:line"."""
+        """Return the location of an example as "file:line"."""
         shard = int(np.searchsorted(self.starts, number, side="right")) - 1
         return f"{self._file(shard)}:{number - int(self.starts[shard]) + 1}"
 
@@ -131,6 +136,7 @@ class ShardFolder:
         entry, path = self.index.shards[shard], self._file(shard)
         content = _checked_content(path, entry)
         try:
+            # At line feeds alone: `splitlines` also splits at other characters inside a text.
             lines = gzip.decompress(content).decode().split("\n")
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise DataError(
@@ -157,7 +163,7 @@ def _checked_content(path: Path, entry: Shard) -> bytes:
             where=str(path),
             remedy="Check the disk and the permissions",
         ) from None
-    if len(content) < entry.bytes:
+    if len(content) < entry.bytes:  # a broken download, which deserves a clearer message
         raise DataError(
             f"The shard is cut short: {len(content):,} of {entry.bytes:,} bytes",
             where=str(path),
@@ -194,6 +200,7 @@ def _read_index(folder: Path) -> ShardIndex:
             where=str(path),
             remedy="Update Heedful, or make the folder anew with: heedful data shard",
         )
+    # The version is checked before the fields, which another version may have changed.
     try:
         return ShardIndex.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
@@ -205,16 +212,17 @@ def open_shards(specs: Iterable[CorpusSpec], kind: Kind) -> list[ShardFolder]:
     """Open the shard folders of a run.
 
     Args:
-        specs: the corpora, each a shard folder.
-        kind: of examples.
+        specs: corpora, each a shard folder.
+        kind: expected kind of the examples.
 
     Raises:
-        DataError: as of `ShardFolder`, and when one has the languages of another in reverse.
+        DataError: as for `ShardFolder`, and when one folder has the languages of another reversed.
     """
     folders = []
     for spec in specs:
         assert spec.shards is not None
         folders.append(ShardFolder(Path(spec.shards), kind))
+    # Languages are optional; a folder with reversed ones would train the wrong direction.
     named = {folder.index.languages: folder for folder in folders if folder.index.languages}
     for languages, folder in named.items():
         other = named.get(languages[::-1])

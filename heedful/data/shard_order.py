@@ -1,9 +1,10 @@
-"""The order of streamed examples as a function of seed, epoch and block: any place can be sought.
+"""The order of streamed examples as a function of seed, epoch and block, without a saved state.
 
-Every corpus is a sequence of its own in each epoch: its shards in random order, and the examples of
-some neighbouring shards, a window, shuffled together. An epoch is cut into blocks, and a block
-takes the same share of each sequence, so that all corpora are mixed alike from begin to end and a
-small one is never bunched. A block reads a few shards and depends on no other block.
+In each epoch every corpus is a sequence of its own: its shards are in random order, and the
+examples of some neighbouring shards, a window, are shuffled together. An epoch is cut into blocks,
+each with the same share of every sequence, so that the mixture of corpora is the same from begin
+to end. A corpus of 1 shard among 10,000 would otherwise come in one block of a thousand. A block
+reads a few shards and depends on no other block.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class CorpusSequence:
     """The examples of one corpus in the order of an epoch.
 
     Args:
-        number: of the corpus.
-        starts: number of the first example of every shard, and the number of all.
-        weight: how often an epoch shows it.
-        window: shards whose examples are shuffled together.
-        seed: of the run.
+        number: number of the corpus.
+        starts: number of the first example of every shard, and the number of examples.
+        weight: copies of the corpus in an epoch.
+        window: number of shards whose examples are shuffled together.
+        seed: seed of the run.
     """
 
     number: int
@@ -36,7 +37,7 @@ class CorpusSequence:
 
     @property
     def size(self) -> int:
-        """Examples of the corpus."""
+        """Number of examples of the corpus."""
         return int(self.starts[-1])
 
     def __len__(self) -> int:
@@ -44,15 +45,16 @@ class CorpusSequence:
         return whole * self.size + round((self.weight - whole) * self.size)
 
     def part(self, epoch: int, start: int, end: int) -> Indices:
-        """Numbers of the examples from place `start` up to `end` of an epoch.
+        """Return the numbers of the examples at places `start` until `end` of an epoch.
 
-        Each full copy of the corpus is in an order of its own. The last, partial one begins
-        anywhere, so that every example is in it equally often over the epochs.
+        Each full copy of the corpus has an order of its own. The last, partial copy begins at a
+        random place, so that over the epochs it shows every example equally often.
         """
         parts = [np.empty(0, np.int64)]
         for copy in range(start // self.size, -(-end // self.size)):
             low = max(start - copy * self.size, 0)
             high = min(end - copy * self.size, self.size)
+            # Shards are permuted, not examples: a permutation of 100 million would take 800 MB.
             bits = self._bits(epoch, copy)
             order = shuffle(np.arange(len(self.starts) - 1), bits)
             shift = int(bits.random_raw() % self.size) if copy >= int(self.weight) else 0
@@ -63,7 +65,7 @@ class CorpusSequence:
     def _windows(
         self, epoch: int, copy: int, order: Indices, first: int, last: int
     ) -> Iterator[Indices]:
-        """The examples from place `first` up to `last` of a copy, window by window."""
+        """Yield the examples at places `first` until `last` of a copy, window by window."""
         sizes = np.diff(self.starts)[order]
         ends = np.cumsum(sizes)
         for window in range(-(-len(order) // self.window)):
@@ -72,6 +74,8 @@ class CorpusSequence:
             start = end - int(sizes[mine].sum())
             if end <= first or start >= last:
                 continue
+            # The whole window is shuffled even for a part of it, so every block sees the same
+            # order.
             places = shuffle(np.arange(end - start), self._bits(epoch, copy, window))
             places = places[max(first - start, 0) : last - start]
             inner = ends[mine] - start
@@ -83,27 +87,27 @@ class CorpusSequence:
 
 
 def _rotated(first: int, last: int, size: int) -> list[tuple[int, int]]:
-    """A stretch of a circle of so many places, as one or two stretches within it."""
+    """Split a range of a circle of `size` places into one or two ranges without wrap-around."""
     if first >= size:
         return [(first - size, last - size)]
     return [(first, last)] if last <= size else [(first, size), (0, last - size)]
 
 
 class ShardOrder:
-    """The blocks of all epochs.
+    """The order of the examples of all corpora, block by block.
 
-    Examples are numbered through the corpora.
+    Examples of all corpora are numbered consecutively.
 
     Args:
-        starts: of each corpus, number of the first example of every shard, and the number of all.
-        weights: how often an epoch shows each corpus.
-        blocks: how many an epoch is cut into.
-        shuffle_shards: shards whose examples are shuffled together, over all corpora: a block then
-            reads about so many, or two of each corpus.
-        seed: of the run.
+        starts: first example of every shard and the number of examples, for each corpus.
+        weights: copies of each corpus in an epoch.
+        blocks: number of blocks of an epoch.
+        shuffle_shards: number of shards whose examples are shuffled together, over all corpora; a
+            block reads about as many, or two of each corpus.
+        seed: seed of the run.
 
     Attributes:
-        bounds: number of the first example of every corpus, and the number of all.
+        bounds: number of the first example of every corpus, and the number of examples.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class ShardOrder:
         self.blocks = blocks
         self.bounds: Indices = np.cumsum([0, *(each[-1] for each in starts)], dtype=np.int64)
         shown = [weight * int(each[-1]) for each, weight in zip(starts, weights, strict=True)]
+        # The window is divided by the share of each corpus, at least one shard for each.
         self.sequences = [
             CorpusSequence(
                 number, each, weight, max(1, round(shuffle_shards * size / sum(shown))), seed
@@ -129,9 +134,10 @@ class ShardOrder:
         return sum(map(len, self.sequences))
 
     def block(self, epoch: int, block: int) -> Indices:
-        """Numbers of the examples of a block; one that is shown twice stands there twice."""
+        """Return the numbers of a block's examples, with repetitions if the weight is above 1."""
         parts = []
         for base, sequence in zip(self.bounds.tolist(), self.sequences, strict=False):
+            # Integer division of the ends: blocks meet exactly, and differ by one example at most.
             start, end = (len(sequence) * number // self.blocks for number in (block, block + 1))
             parts.append(base + sequence.part(epoch, start, end))
         return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Makes a shard folder of the corpora that training reads: constant memory, whole or not at all."""
+"""Writing of shard folders in constant memory; a folder appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from heedful.durable import whole_folder, write_synced
 from heedful.errors import DataError
 
 LARGEST_TEXT = 16_000_000
-"""UTF-8 bytes after which a shard ends, however few examples it has: one is read as a whole."""
+"""UTF-8 bytes after which a shard ends, since a shard is read as a whole."""
 
 _COMPRESSION = 6
-"""Level of gzip: 1 takes half of the time and makes files a quarter larger."""
+"""Level of gzip: level 1 takes half of the time and makes files a quarter larger."""
 
 _REPORT_EVERY = 1000
 
@@ -29,13 +29,13 @@ Progress = Callable[[int, int | None], None]
 
 
 class ShardExample(NamedTuple):
-    """An example to be written.
+    """An example to write.
 
     Args:
-        texts: by their keys.
+        texts: texts of the example by their keys.
         where: file and line.
         done: bytes of the corpus read so far.
-        total: bytes of all of it; None where texts are compressed, of which it is not known.
+        total: bytes of the corpus; None for compressed texts, whose size is not known.
     """
 
     texts: dict[str, str]
@@ -53,19 +53,21 @@ def write_shards(
     languages: tuple[str, str] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> ShardIndex:
-    """Write corpora, one after the other, as one folder of shards. The same input, the same bytes.
+    """Write corpora, one after the other, as one folder of shards.
+
+    The same input gives the same bytes.
 
     Args:
-        specs: the corpora.
-        out: the folder, still to be made.
-        shard_examples: examples of a shard.
-        unit: what one text is in corpora of texts; None for sentence pairs.
-        languages: codes of source and target.
-        progress: called with bytes done and bytes in all, of the corpus being read; None where
-            they are not known.
+        specs: files of the corpora.
+        out: folder to make.
+        shard_examples: number of examples of a shard.
+        unit: unit of one text in corpora of texts; None for sentence pairs.
+        languages: language codes of source and target.
+        progress: function of the bytes done and all bytes of the corpus that is being read; the
+            second is None where it is not known.
 
     Raises:
-        DataError: naming file and line, for what is no example.
+        DataError: when a line is no example, with file and line.
         OSError: when the folder cannot be written.
     """
     kind: Kind = "pairs" if unit is None else "texts"
@@ -77,6 +79,7 @@ def write_shards(
             line, size = _line_of(example)
             lines.append(line)
             text_bytes += size
+            # Whichever limit comes first: long texts make shards of few examples.
             if len(lines) == shard_examples or text_bytes >= LARGEST_TEXT:
                 shards.append(_write(folder, len(shards), lines, text_bytes))
                 lines, text_bytes = [], 0
@@ -88,12 +91,15 @@ def write_shards(
             schema_version=SCHEMA_VERSION, kind=kind, languages=languages, shards=tuple(shards)
         )
         text = json.dumps(index.plain(), indent=1, ensure_ascii=False)
+        # The index last: a folder without one is not a shard folder.
         write_synced(folder / SHARD_INDEX, text.encode())
     return index
 
 
 def _write(folder: Path, number: int, lines: Sequence[bytes], text_bytes: int) -> Shard:
+    # Without a time stamp the same lines give the same bytes, and so the same SHA-256.
     content = gzip.compress(b"".join(lines), _COMPRESSION, mtime=0)
+    # Six digits, so that names sort in the order of the examples.
     name = f"shard-{number:06}.jsonl.gz"
     (folder / name).write_bytes(content)
     return Shard(
@@ -106,7 +112,7 @@ def _write(folder: Path, number: int, lines: Sequence[bytes], text_bytes: int) -
 
 
 def _line_of(example: ShardExample) -> tuple[bytes, int]:
-    """The line of an example, and the bytes of its texts."""
+    """Return the line of an example, and the size of its texts in bytes."""
     try:
         size = sum(len(text.encode()) for text in example.texts.values())
     except UnicodeEncodeError:
@@ -131,6 +137,6 @@ def _examples(specs: Sequence[CorpusSpec], unit: Unit | None) -> Iterator[ShardE
             total = None if file.facts.compressed else file.bytes_total
             done = 0
             for document in documents:
-                done += len(document.text)
+                done += len(document.text)  # characters for bytes: good enough for a progress bar
                 where = f"{documents.path}:{document.line}"
                 yield ShardExample({"text": document.text}, where, done, total)

@@ -26,14 +26,14 @@ _LABELLED_REMEDY = 'Each line must be an object like {"text": "…", "label": "�
 
 
 class CorpusDocument(NamedTuple):
-    """One text and the number of the line it begins at, counted from 1."""
+    """One text and the number of its first line, from 1."""
 
     line: int
     text: str
 
 
 class LabelledText(NamedTuple):
-    """One text, its label, and the number of its line, counted from 1."""
+    """One text, its label, and the number of its line, from 1."""
 
     line: int
     text: str
@@ -45,15 +45,15 @@ class TextReader(Protocol):
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         ...
 
     def __iter__(self) -> Iterator[CorpusDocument]:
-        """The texts, read anew each time."""
+        """Yield the texts, read anew in every iteration."""
         ...
 
     def content_hash(self) -> str:
-        """Changes when the texts do."""
+        """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
         ...
 
 
@@ -62,22 +62,24 @@ class DocumentReader(CorpusFile):
     """The texts of one file; empty ones are left out.
 
     Args:
-        path: plain or gzip; `.jsonl` holds one text a line.
-        unit: what one text is in any other file. Line ends within it are kept.
+        path: file, plain or gzip; `.jsonl` holds one text a line.
+        unit: unit of one text in any other file; line ends within a text are kept.
     """
 
     unit: Unit
 
     def __iter__(self) -> Iterator[CorpusDocument]:
-        """The texts.
+        """Yield the texts.
 
         Raises:
-            DataError: naming file and line, for what is not UTF-8 text, or when there is no text.
+            DataError: when a line is not UTF-8, with file and line, or when there is no text.
         """
+        # In a file of one text a line, a blank line is no text.
         texts = (document for document in self._read() if document.text.strip())
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
+        # The unit counts: the same file by lines and by paragraphs is two corpora.
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
     def _read(self) -> Iterator[CorpusDocument]:
@@ -97,33 +99,34 @@ class LabelledReader(CorpusFile):
     """The labelled texts of one file; empty lines are left out.
 
     Args:
-        path: `.tsv` or `.jsonl`, plain or gzip.
+        path: `.tsv` or `.jsonl` file, plain or gzip.
     """
 
     def examples(self) -> Iterator[LabelledText]:
-        """The texts with their labels.
+        """Yield the texts with their labels.
 
         Raises:
-            DataError: naming file and line, for what is not a text and a label.
+            DataError: when a line is not a text and a label, with file and line.
         """
         for number, where, line in self.filled_lines():
             yield LabelledText(number, *(_from_object if self.is_jsonl else _split)(line, where))
 
     def __iter__(self) -> Iterator[CorpusDocument]:
-        """The texts alone.
+        """Yield the texts without labels, for training a tokenizer.
 
         Raises:
-            DataError: as `examples`, or when there is no text.
+            DataError: as for `examples`, or when there is no text.
         """
         texts = (CorpusDocument(line, text) for line, text, _ in self.examples())
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
+        # The task is part of the hash: its texts are stored without the labels of their lines.
         return self.hash_with(f"labelled {self.form}")
 
 
 def document_reader(spec: CorpusSpec, unit: Unit) -> DocumentReader:
-    """The reader of a corpus of texts.
+    """Make the reader of a corpus of texts.
 
     Raises:
         DataError: when the corpus is one of sentence pairs.
@@ -133,7 +136,7 @@ def document_reader(spec: CorpusSpec, unit: Unit) -> DocumentReader:
 
 
 def labelled_reader(spec: CorpusSpec) -> LabelledReader:
-    """The reader of a corpus of labelled texts.
+    """Make the reader of a corpus of labelled texts.
 
     Raises:
         DataError: when the corpus is one of sentence pairs, or of another kind of file.
@@ -148,7 +151,12 @@ def labelled_reader(spec: CorpusSpec) -> LabelledReader:
 
 
 def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[CorpusDocument]:
-    """Lines joined to texts that end at empty lines, or at the end of the file only."""
+    """Yield texts of several lines; a text ends at an empty line or at the end of the file.
+
+    Args:
+        file: file to read.
+        at_empty: flag that texts end at empty lines, too.
+    """
     lines: list[str] = []
     first = 1
     for line in file:
@@ -161,19 +169,19 @@ def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[CorpusDocument]:
             first = file.lines
         lines.append(line)
     if lines:
-        # A file's last line ends like the others.
+        # `join` leaves out the line feed of a file's last line.
         yield CorpusDocument(first, "\n".join(lines) + ("" if at_empty else "\n"))
 
 
 def json_text(line: str, where: str) -> str:
-    """The text of a line that is a JSON object with one.
+    """Parse the text of a line that is a JSON object with a text.
 
     Args:
-        line: without its end.
+        line: content of the line without its line end.
         where: file and line, for the error message.
 
     Raises:
-        DataError: naming the line, when it is not such an object.
+        DataError: when the line is no such object, with its location.
     """
     item = parse_json(line, where, _TEXT_REMEDY)
     text = item.get("text") if isinstance(item, dict) else None
@@ -184,7 +192,7 @@ def json_text(line: str, where: str) -> str:
 
 def _split(line: str, where: str) -> tuple[str, str]:
     columns = line.split("\t")
-    if len(columns) != 2:
+    if len(columns) != 2:  # a text with a tab would silently lose its label
         raise DataError(
             f"The line has {len(columns) - 1} tabs instead of 1",
             where=where,
@@ -196,7 +204,7 @@ def _split(line: str, where: str) -> tuple[str, str]:
 def _from_object(line: str, where: str) -> tuple[str, str]:
     item = parse_json(line, where, _LABELLED_REMEDY)
     text, label = (item.get("text"), item.get("label")) if isinstance(item, dict) else (None, None)
-    if type(label) is int:  # a common way to write them; True and False are not numbers
+    if type(label) is int:  # a common form of labels; `isinstance` would also take True and False
         label = str(label)
     if not isinstance(text, str) or not isinstance(label, str):
         raise DataError(
@@ -220,7 +228,7 @@ _TAGS_JSONL_REMEDY = 'Each line must be an object like {"tokens": ["…"], "tags
 
 
 class TaggedSentence(NamedTuple):
-    """Words, the tag of each, and the number of the line it stands on, counted from 1."""
+    """Words, the tag of each, and the number of each one's line, from 1."""
 
     words: Sequence[str]
     tags: Sequence[str]
@@ -241,19 +249,20 @@ class TaggedReader(CorpusFile):
     """The sentences of one file.
 
     Args:
-        path: plain or gzip; `.jsonl` holds a sentence a line, any other file a word a line.
-        word_column: of a line, counted from 1.
-        tag_column: of a line, counted from 1; the last if None.
+        path: file, plain or gzip; `.jsonl` holds a sentence a line, any other file a word a line.
+        word_column: column of the words, from 1.
+        tag_column: column of the tags, from 1; the last one if None.
     """
 
     word_column: int = 1
     tag_column: int | None = None
 
     def __iter__(self) -> Iterator[TaggedSentence]:
-        """The sentences.
+        """Yield the sentences.
 
         Raises:
-            DataError: naming file and line, for what is not words with tags; or when there is none.
+            DataError: when a line is not words with tags, with its location, or when there is no
+                sentence.
         """
         sentences = self._from_json() if self.is_jsonl else self._from_columns()
         return self.at_least_one(sentences, "sentence")
@@ -268,13 +277,14 @@ class TaggedReader(CorpusFile):
                     yield self._sentence(rows, file.lines)
                 rows = []
                 continue
-            # A comment stands before a sentence; "#" in it, or before a tab, is a word.
+            # CoNLL-U has comment lines before a sentence; elsewhere "#" is a word.
             if line.startswith("#") and not rows and "\t" not in line:
                 continue
+            # Tabs win: a word of a tab-separated file may hold a space.
             columns = line.split("\t") if "\t" in line else [c for c in line.split(" ") if c]
-            width = len(columns) if width is None else width
+            width = len(columns) if width is None else width  # of the first line with words
             rows.append(self._checked(columns, width, f"{self.path}:{file.lines}"))
-        if rows:
+        if rows:  # no empty line after the last sentence
             yield self._sentence(rows, file.lines + 1)
 
     def _sentence(self, rows: list[list[str]], after: int) -> TaggedSentence:
@@ -288,6 +298,7 @@ class TaggedReader(CorpusFile):
                 where=where,
                 remedy=_TAGS_REMEDY,
             )
+        # A file of one column would give each word as its own tag.
         wanted = (self.word_column, self.tag_column or len(columns))
         if max(wanted) > len(columns) or wanted[0] == wanted[1]:
             raise DataError(
@@ -303,11 +314,12 @@ class TaggedReader(CorpusFile):
     def _from_json(self) -> Iterator[TaggedSentence]:
         for number, where, line in self.filled_lines():
             words, tags = _words_and_tags(line, where)
+            # All words of a JSON line stand on that line.
             yield TaggedSentence(words, tags, [number] * len(words))
 
 
 def tagged_reader(spec: CorpusSpec, data: DataSpec) -> TaggedReader:
-    """The reader of a corpus of tagged sentences.
+    """Make the reader of a corpus of tagged sentences.
 
     Raises:
         DataError: when the corpus is one of sentence pairs.
@@ -331,7 +343,7 @@ def _words_and_tags(line: str, where: str) -> tuple[list[str], list[str]]:
 
 
 def _texts(item: Any, name: str, where: str) -> list[str]:
-    """A list of texts; tags are often written as numbers, of which True is none."""
+    """Return a list of texts under a key; tags may be integers, but not True or False."""
     values = item.get(name) if isinstance(item, dict) else None
     kinds = (str, int) if name == "tags" else (str,)
     if not isinstance(values, list) or any(type(value) not in kinds for value in values):
@@ -349,7 +361,7 @@ _SQUAD_REMEDY = "Give a file in the form of SQuAD 1.1 or 2.0, or one called .jso
 
 
 class GivenAnswer(NamedTuple):
-    """A part of a context, and the index of its first character there."""
+    """A span of a context as text, with the index of its first character."""
 
     text: str
     start: int
@@ -357,13 +369,13 @@ class GivenAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question, a context, and the answers that people found in it.
+    """A question, a context, and the annotated answers.
 
     Args:
-        question: what is asked.
-        context: where the answer stands.
-        answers: none where the context does not answer.
-        where: file and line, or file and the question's id.
+        question: text of the question.
+        context: text that holds the answers.
+        answers: spans of the context; empty if the context does not answer the question.
+        where: file and line, or file and id of the question.
     """
 
     question: str
@@ -377,15 +389,14 @@ class QuestionReader(CorpusFile):
     """The questions of one file.
 
     Args:
-        path: plain or gzip; `.jsonl` holds a question a line, any other file is SQuAD's JSON.
+        path: file, plain or gzip; `.jsonl` holds a question a line, any other file SQuAD's JSON.
     """
 
     def __iter__(self) -> Iterator[Question]:
-        """The questions.
+        """Yield the questions.
 
         Raises:
-            DataError: naming file and line or question, for what cannot be used; or when there is
-                none.
+            DataError: when a question cannot be used, with its location, or when there is none.
         """
         questions = self._lines() if self.is_jsonl else self._articles()
         return self.at_least_one(questions, "question")
@@ -398,6 +409,7 @@ class QuestionReader(CorpusFile):
 
     def _articles(self) -> Iterator[Question]:
         path = str(self.path)
+        # Through `TextFile` for its checks of encoding and gzip.
         text = "\n".join(TextFile(self.path))
         whole = parse_json(text, path, _SQUAD_REMEDY, "The file")
         for article in _field(whole, "data", list, path, _SQUAD_REMEDY):
@@ -405,13 +417,14 @@ class QuestionReader(CorpusFile):
                 context = _field(paragraph, "context", str, path, _SQUAD_REMEDY)
                 for item in _field(paragraph, "qas", list, path, _SQUAD_REMEDY):
                     where = f"{path}, question {_field(item, 'id', str, path, _SQUAD_REMEDY)}"
+                    # SQuAD 2.0 lists "plausible" answers to some unanswerable questions.
                     if item.get("is_impossible") is True:
                         item = {**item, "answers": []}
                     yield _question(item, context, "answer_start", where, _SQUAD_REMEDY)
 
 
 def question_reader(spec: CorpusSpec) -> QuestionReader:
-    """The reader of a corpus of questions.
+    """Make the reader of a corpus of questions.
 
     Raises:
         DataError: when the corpus is one of sentence pairs.
@@ -422,7 +435,7 @@ def question_reader(spec: CorpusSpec) -> QuestionReader:
 
 def _field(item: Any, name: str, kind: type, where: str, remedy: str) -> Any:
     value = item.get(name) if isinstance(item, dict) else None
-    if type(value) is not kind:
+    if type(value) is not kind:  # `isinstance` would take True for a number
         raise DataError(f"There is no {_KINDS[kind]} under {name!r}", where=where, remedy=remedy)
     return value
 
@@ -442,6 +455,7 @@ def _question(item: Any, context: str, start_name: str, where: str, remedy: str)
 
 
 def _checked_answer(answer: GivenAnswer, context: str, where: str) -> GivenAnswer:
+    # A negative start would count from the end of the context.
     there = context[max(answer.start, 0) :][: len(answer.text)]
     if not answer.text.strip():
         raise DataError(
@@ -450,6 +464,7 @@ def _checked_answer(answer: GivenAnswer, context: str, where: str) -> GivenAnswe
             remedy="Leave the list of answers empty where the context holds none",
         )
     if answer.start < 0 or there != answer.text:
+        # Offsets are often in bytes or UTF-16 units: the true place helps to see which.
         result = context.find(answer.text)
         raise DataError(
             f"The answer {answer.text!r} does not stand at character {answer.start} of its "

@@ -1,7 +1,7 @@
-"""Text files line by line: UTF-8, plain or gzip, with errors that name the line.
+"""Reading of text files by line: UTF-8, plain or gzip, with errors that name the line.
 
-A line ends at a line feed and nowhere else; splitting at the other characters that Unicode calls
-line breaks would put the files of a corpus out of step.
+A line ends only at a line feed. Splitting at the other line breaks of Unicode, as `str.splitlines`
+does, would misalign the two files of a corpus.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ T = TypeVar("T")
 
 _GZIP = b"\x1f\x8b"
 _REPLACEMENT = "\ufffd"
-_EXAMPLES = 5
+_EXAMPLES = 5  # places in a message; more would hide the rest of it
 
 
 @dataclass
 class FileFacts:
-    """Facts about the encoding of a file, noticed while it was read.
+    """Facts about the encoding of a file, gathered while it is read.
 
     Args:
-        compressed: whether it is gzip.
-        byte_order_mark: whether it begins with a byte order mark, which was left out.
-        carriage_returns: lines that ended in a carriage return, which was left out.
-        replaced: lines holding U+FFFD, which a conversion leaves for what it could not read.
+        compressed: flag that the file is gzip.
+        byte_order_mark: flag that the file began with a byte order mark, which was left out.
+        carriage_returns: number of lines that ended in a carriage return, which was left out.
+        replaced: number of lines with U+FFFD, the sign of an earlier wrong conversion.
         replaced_examples: numbers of the first such lines.
     """
 
@@ -51,7 +51,7 @@ class FileFacts:
     replaced_examples: list[int] = field(default_factory=list)
 
     def describe(self) -> str:
-        """The facts as a part of a sentence."""
+        """Describe the facts in a part of a sentence."""
         parts = ["UTF-8"]
         if self.byte_order_mark:
             parts.append("with a byte order mark")
@@ -72,19 +72,19 @@ def _count_lines(count: int) -> str:
 
 
 class TextFile:
-    """The lines of one file, read as they are asked for.
+    """The lines of one file, read lazily.
 
     Args:
-        path: the file, plain or gzip (told by its content).
+        path: path of the file, plain or gzip (recognised by its content).
 
     Attributes:
-        facts: complete after the last line.
-        lines: lines read so far.
-        bytes_done: bytes of the file (compressed, if it is) read so far.
-        bytes_total: bytes of the file.
+        facts: facts about the encoding, complete after the last line.
+        lines: number of lines read so far.
+        bytes_done: bytes of the file read so far, compressed ones for gzip.
+        bytes_total: size of the file in bytes.
 
     Raises:
-        DataError: when it is missing, a directory, a pipe or unreadable.
+        DataError: when the file is missing, a directory, a pipe or unreadable.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -92,10 +92,12 @@ class TextFile:
         self.facts = FileFacts()
         self.lines = 0
         self._raw: IO[bytes] | None = None
+        # Opened once to check it, so that errors come before any work is done.
         with self._open() as raw:
             self.bytes_total = raw.seek(0, os.SEEK_END)
             raw.seek(0)
             self.facts.compressed = raw.read(len(_GZIP)) == _GZIP
+        # Reading it as plain text would work, and hide that a download was broken.
         if self.path.suffix == ".gz" and not self.facts.compressed:
             raise self._wrong(
                 "Named .gz but not compressed with gzip", "Rename or compress the file"
@@ -105,27 +107,29 @@ class TextFile:
     def bytes_done(self) -> int:
         if self._raw is None:
             return 0
+        # A closed file has no position; it was read to its end.
         return self.bytes_total if self._raw.closed else self._raw.tell()
 
     def __iter__(self) -> Iterator[str]:
-        """The lines, without their ends.
+        """Yield the lines without their line ends.
 
         Raises:
-            DataError: naming the line, for bytes that are not UTF-8, NUL bytes and damaged gzip.
+            DataError: when a line is not UTF-8 or holds a NUL, or gzip is damaged, with the line.
         """
         for line in self.raw_lines():
             yield self.decode(line)
 
     def raw_lines(self) -> Iterator[bytes]:
-        """The lines as bytes, with their ends; `lines` is the number of the last one.
+        """Yield the lines as bytes with their line ends; `lines` is the number of the last one.
 
         Raises:
-            DataError: for damaged gzip.
+            DataError: when gzip is damaged.
         """
         with self._open() as raw:
             self._raw = raw
             content = gzip.GzipFile(fileobj=raw) if self.facts.compressed else raw
             try:
+                # Iterating over bytes splits at line feeds only.
                 for line in content:
                     self.lines += 1
                     yield line
@@ -147,6 +151,7 @@ class TextFile:
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)
+            # `open_regular` refuses pipes with EINVAL: a corpus is hashed first and then read.
             remedy = (
                 "Write the text to a file and name that: it is read more than once"
                 if error.errno == errno.EINVAL
@@ -155,17 +160,18 @@ class TextFile:
             raise self._wrong(f"Cannot be opened: {reason}", remedy) from None
 
     def decode(self, line: bytes) -> str:
-        """The text of the last line of `raw_lines`.
+        """Decode the last line of `raw_lines`.
 
         Args:
-            line: as read.
+            line: bytes of the line, with its line end.
 
         Raises:
-            DataError: naming the line, for bytes that are not UTF-8 and NUL bytes.
+            DataError: when the line is not UTF-8 or holds a NUL, with its location.
         """
         line = line.removesuffix(b"\n")
         if self.lines == 1:
             self.facts.byte_order_mark = line.startswith(codecs.BOM_UTF8)
+        # Windows' line ends are accepted, but reported.
         self.facts.carriage_returns += line.endswith(b"\r")
         text = decode_line(line, self.lines, str(self.path))
         if _REPLACEMENT in text:
@@ -180,17 +186,17 @@ class TextFile:
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """One file of a corpus, read anew each time; its name says what form it has.
+    """One file of a corpus, read anew in every iteration; its suffix decides its form.
 
     Args:
-        path: plain or gzip.
+        path: path of the file, plain or gzip.
     """
 
     path: Path
 
     @property
     def form(self) -> str:
-        """The end of the file's name, such as `.jsonl`, before a `.gz`."""
+        """Suffix of the file's name without `.gz`, such as `.jsonl`."""
         return file_form(self.path)
 
     @property
@@ -198,22 +204,23 @@ class CorpusFile:
         return self.form == ".jsonl"
 
     def filled_lines(self) -> Iterator[tuple[int, str, str]]:
-        """Lines with something in them: number, place as "file:line", and text."""
+        """Yield the lines that are not blank: number, location as "file:line", and text."""
         file = TextFile(self.path)
         for line in file:
             if line.strip():
                 yield file.lines, f"{self.path}:{file.lines}", line
 
     def at_least_one(self, items: Iterable[T], name: str) -> Iterator[T]:
-        """The items, or an error that the file holds none.
+        """Yield the items; raise an error if there is none.
 
         Args:
-            items: read from the file.
-            name: of one of them.
+            items: items read from the file.
+            name: noun for one item.
 
         Raises:
-            DataError: when there is none.
+            DataError: when there is no item.
         """
+        # Not a list: the items of a large file must not be in memory at once.
         empty = True
         for item in items:
             empty = False
@@ -226,7 +233,10 @@ class CorpusFile:
             )
 
     def hash_with(self, reading: str) -> str:
-        """SHA-256, in hexadecimal, of the file's bytes and of how it is read.
+        """Return the SHA-256, in hexadecimal, of the file's bytes and of the way they are read.
+
+        Args:
+            reading: name of the way the file is read.
 
         Raises:
             DataError: when the file is missing or unreadable.
@@ -235,17 +245,20 @@ class CorpusFile:
 
 
 LONGEST_WORD = 20_000
-"""Characters of a word that a tokenizer is trained on at most. Time grows with more than their
-number: 100,000 take 20 seconds in a unigram model, and a million end the process."""
+"""Maximum number of characters of a word on which a tokenizer is trained.
+
+Time grows faster than the length: a word of 100,000 characters takes 20 seconds in a unigram model,
+and one of a million ends the process.
+"""
 
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class LongWords:
-    """Takes words out of texts that a tokenizer cannot be trained on, and says where they were.
+    """A filter of words too long for training a tokenizer, which remembers their locations.
 
     Args:
-        tokenizer: its kind; one of characters is trained on words of any length.
+        tokenizer: kind of the tokenizer; `characters` accepts words of any length.
     """
 
     def __init__(self, tokenizer: str) -> None:
@@ -253,19 +266,20 @@ class LongWords:
         self.places: dict[str, int] = {}
 
     def without(self, text: str, place: str) -> str:
-        """The text without words of more than `LONGEST_WORD` characters.
+        """Return the text without words of more than `LONGEST_WORD` characters.
 
         Args:
-            text: to train a tokenizer on.
-            place: of the text, such as "file:line".
+            text: text on which a tokenizer is trained.
+            place: location of the text, such as "file:line".
         """
+        # The cheap test first: nearly every text is shorter than one such word.
         if self.are_harmless or len(text) <= LONGEST_WORD or _LONG_WORD.search(text) is None:
             return text
         self.places[place] = max(map(len, _LONG_WORD.findall(text)))
         return _LONG_WORD.sub("", text)
 
     def describe(self) -> str | None:
-        """A sentence about the words taken out; None where there were none."""
+        """Describe the removed words in a sentence; None if there were none."""
         if not self.places:
             return None
         first = [f"{place} ({size:,} characters)" for place, size in self.places.items()]
@@ -277,15 +291,15 @@ class LongWords:
 
 
 def check_filled(where: str, remedy: str, **texts: str) -> None:
-    """Refuse texts of nothing but white space.
+    """Refuse empty texts and texts of white space.
 
     Args:
         where: file and line, for the error message.
-        remedy: the form that is expected.
-        **texts: by the name that the message gives them.
+        remedy: expected form of the line.
+        **texts: texts by their names in the message.
 
     Raises:
-        DataError: naming the first that is empty.
+        DataError: when a text is empty, with the name of the first.
     """
     for name, text in texts.items():
         if not text.strip():
@@ -293,12 +307,12 @@ def check_filled(where: str, remedy: str, **texts: str) -> None:
 
 
 def file_form(path: Path) -> str:
-    """The end of a file's name, such as `.tsv`, before a `.gz`."""
+    """Return the suffix of a file's name without `.gz`, such as `.tsv`."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
 def content_digest(path: Path) -> bytes:
-    """SHA-256 of a file's bytes.
+    """Return the SHA-256 of a file's bytes.
 
     Raises:
         DataError: when the file is missing or unreadable.
@@ -309,11 +323,11 @@ def content_digest(path: Path) -> bytes:
 
 
 def single_file(spec: CorpusSpec, message: str) -> Path:
-    """The path of a corpus that is one file.
+    """Return the path of a corpus that is one file.
 
     Args:
-        spec: of the corpus.
-        message: says that pairs cannot be used.
+        spec: files of the corpus.
+        message: error message for a corpus of pairs.
 
     Raises:
         DataError: when the corpus is one of sentence pairs, or a folder of shards.
@@ -330,7 +344,7 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
 
 
 def shards_not_read(folder: str) -> DataError:
-    """The error that a folder of shards stands where files are read."""
+    """Return the error that a folder of shards is given where only files can be read."""
     return DataError(
         "A folder of shards is read by translators and language models in training only",
         where=folder,
@@ -339,18 +353,18 @@ def shards_not_read(folder: str) -> DataError:
 
 
 def parse_json(text: str, where: str, remedy: str, name: str = "The line") -> Any:
-    """The JSON value that a text holds.
+    """Parse a JSON value.
 
     Args:
-        text: to parse.
+        text: text to parse.
         where: file and line, for the error message.
-        remedy: the form that is expected.
-        name: of the text, for the error message.
+        remedy: expected form.
+        name: noun for the text, for the error message.
 
     Raises:
-        DataError: when it is not JSON.
+        DataError: when the text is not JSON.
     """
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError) as error:  # deeply nested brackets recurse
         raise DataError(f"{name} is not JSON: {error}", where=where, remedy=remedy) from None

@@ -1,7 +1,7 @@
-"""Texts read as streams: every batch goes on where the one before it ended (Dai 2019).
+"""Texts as parallel streams: every batch continues where the one before it ended (Dai 2019).
 
-The corpus is cut into as many stretches as a batch has rows. Batch after batch takes the next
-segment of each, so that a model may remember what came before it.
+The corpus is cut into as many streams as a batch has rows. Each batch takes the next segment of
+every stream, so that a model can use its memory of the segments before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from heedful.data.encoded_texts import EncodedTexts, epoch_shift
 
 @dataclass(frozen=True)
 class Streams:
-    """Stretches of a corpus that are read side by side.
+    """Consecutive parts of a corpus that are the rows of its batches.
 
     Args:
-        starts: number of the first token of each [B].
-        stops: number of the token after the last that is read of each [B]; it is predicted still.
-        length: tokens of a segment.
+        starts: number of each stream's first token [B].
+        stops: number of the token after each stream's last input [B], which is its last target.
+        length: length of a segment in tokens.
     """
 
     starts: Indices
@@ -33,27 +33,27 @@ class Streams:
 
     @classmethod
     def cut(cls, tokens: int, length: int, rows: int, shift: int) -> Self:
-        """Cut a corpus evenly, into no more streams than it has segments.
+        """Cut a corpus evenly, into at most as many streams as it has segments.
 
         Args:
-            tokens: of the corpus.
-            length: of a segment.
-            rows: most streams.
-            shift: token that the first one starts at.
+            tokens: number of tokens of the corpus.
+            length: length of a segment in tokens.
+            rows: largest number of streams.
+            shift: first token of the first stream.
         """
-        inputs = max(tokens - 1 - shift, 1)
+        inputs = max(tokens - 1 - shift, 1)  # the last token is only a target
         rows = min(rows, -(-inputs // length))
         bounds = shift + inputs * np.arange(rows + 1, dtype=np.int64) // rows
         return cls(bounds[:-1], bounds[1:], length)
 
     @classmethod
     def of_epoch(cls, tokens: int, length: int, rows: int, *, seed: int, epoch: int) -> Self:
-        """Return the streams of an epoch; where they begin differs by epoch."""
+        """Return the streams of an epoch; every epoch cuts at other places."""
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
         return cls.cut(tokens, length, rows, epoch_shift(bits, tokens, length, epoch))
 
     def segments(self) -> list[StreamSegment]:
-        """Return the segments of all streams, in the order of reading."""
+        """Return the segments in the order of training."""
         longest = int((self.stops - self.starts).max())
         return [StreamSegment(self, number) for number in range(-(-longest // self.length))]
 
@@ -62,8 +62,8 @@ class StreamSegment(NamedTuple):
     """A segment of each of several streams.
 
     Args:
-        streams: that it is of.
-        number: counted from 0.
+        streams: streams of the segment.
+        number: number of the segment in its streams, from 0.
     """
 
     streams: Streams
@@ -71,28 +71,28 @@ class StreamSegment(NamedTuple):
 
 
 def make_segments(texts: EncodedTexts, segment: StreamSegment) -> SegmentBatch:
-    """Put a segment of each stream side by side.
+    """Make a batch of one segment of each stream.
 
-    A stream that begins within a text is read from the begin token on, in place of its first token,
-    as a window is.
+    The first token of a stream is replaced by bos, as that of a window is.
 
     Args:
-        texts: the corpus.
-        segment: of its streams.
+        texts: corpus of texts.
+        segment: segment to take.
     """
     streams, number = segment
     length = streams.length
-    tokens = streams.starts[:, None] + number * length + np.arange(length + 1)  # by number
+    # Numbers of the tokens in the corpus, with one more for the last target [B, L + 1].
+    tokens = streams.starts[:, None] + number * length + np.arange(length + 1)
     real = tokens[:, :-1] < streams.stops[:, None]
     indices = tokens[:, 0].copy()
     tokens = np.minimum(tokens, len(texts) - 1)
-    pieces, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
-    ids = np.where(real, pieces[:, :-1], 0)
+    stream_ids, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
+    ids = np.where(real, stream_ids[:, :-1], 0)
     if number == 0:
         ids[:, 0] = texts.span(0, 1)
-    # A text's end predicts nothing: what follows is another text.
+    # eos has no target: the next token belongs to another text.
     same = numbers[:, 1:] == numbers[:, :-1]
-    targets = np.where(real & same, pieces[:, 1:], NO_TARGET)
+    targets = np.where(real & same, stream_ids[:, 1:], NO_TARGET)
     return SegmentBatch(
         torch.from_numpy(ids),
         torch.from_numpy(np.where(real, np.arange(length), -1)),

@@ -1,9 +1,9 @@
-"""Bytes that a model needs to learn and to decode, from its spec, and the peak of a process.
+"""Memory of training and decoding in bytes, from a model's spec, and the peak of a process.
 
 Weights, gradients, moments and states are exact. Activations are an estimate: the tensors that the
-backward pass needs, as the built parts say. The peak adds what only a process has: PyTorch itself,
-what its kernels keep for each shape, passing results, and the holes of the heap. Its factors were
-measured on a processor (`benchmarks/memory.py`); on a GPU the process is not counted.
+built parts name as needed by the backward pass. The peak adds the overhead of a process: PyTorch
+itself, the plans its kernels keep for each shape, temporary results, and the holes of the heap. The
+constants were measured on a processor (`benchmarks/memory.py`); for a GPU the process is left out.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ if TYPE_CHECKING:
     from heedful.nn.spec import NormSpec
 
 _LOGIT_CHUNK = 1 << 22
-"""Logits that the fused loss holds at a time, twice (`heedful.nn.losses`)."""
+"""Logits of a chunk of the fused loss: half of `ProcessorLosses.elements`, for two tensors."""
 
 PROCESS = 330_000_000
-"""Python with PyTorch and the tokenizers loaded."""
+"""Bytes of Python with PyTorch and the tokenizers loaded."""
 
 PRIMITIVES = {False: 60_000_000, True: 130_000_000}
-"""Kernels that are kept ready for shapes of ever new batches and their scratch memory, with the
-caches as the command line bounds them (`heedful.cli.main`); whether products are oneDNN's."""
+"""Bytes of kernels kept for the shapes of ever new batches, and of their scratch memory, by whether
+oneDNN multiplies. The command line bounds PyTorch's two caches of them (`heedful.cli.main`):
+unbounded, two layers of `tiny` took 1.01 GB after 60 steps, bounded 0.46 (torch 2.13)."""
 
 FEW_PRIMITIVES = 30_000_000
-"""The same where shapes stay: in training on windows of one length, and in decoding."""
+"""Bytes of kept kernels where shapes stay: training on windows of one length, and decoding."""
 
 SLACK = 0.1
-"""Holes of the heap, whose freed memory is kept for what comes next."""
+"""Holes of the heap as a share of the rest. Training returns them once they add up to a tenth."""
 
 LARGEST_TRAINING = 25_000
 """Positions of the paper's batches (Vaswani 2017, section 5.1); `auto` picks no larger ones."""
 
 LARGEST_DECODING = 16_384
-"""Larger batches decode no faster on a processor; `auto` picks no larger ones."""
+"""Positions from which on a batch decodes no faster on a processor; `auto` picks no larger ones."""
 
 _LONGEST_KEPT = {FLOAT32: 64, BFLOAT16: 256}
 """Longest sequences whose attention weights a processor's kernel keeps (`attend.py`)."""
 
 _SCORES = 4
-"""Tensors of all pieces' scores that a search step holds at a time."""
+"""Tensors [hypotheses, V] that a search step holds at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +63,15 @@ class TrainingMemory:
     """Bytes of a training step, by what they are for.
 
     Args:
-        weights: the parameters.
-        gradients: one number per parameter.
+        weights: parameters in float32.
+        gradients: gradients in float32.
         moments: Adam's two running means per parameter.
-        moving_average: an exponential moving average of the weights, if one is kept.
-        activations: what the forward pass leaves for the backward pass; an estimate.
-        loss: the chunk of logits and the gradients that the fused loss holds.
-        logits: the chunk alone, which is gone before the backward pass of the blocks.
-        casts: the weights as products of fewer bits read them.
-        recomputed: what a block computes again for its gradients, where blocks do.
+        moving_average: exponential moving average of the weights, if one is kept.
+        activations: tensors that the forward pass keeps for the backward pass; an estimate.
+        loss: chunk of logits and gradients that the fused loss holds.
+        logits: chunk of logits alone, which is freed before the backward pass of the blocks.
+        casts: copies of the weights in the dtype of mixed precision.
+        recomputed: activations that a block recomputes for its gradients.
     """
 
     weights: int
@@ -90,22 +91,23 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of it, in bytes."""
+        """The sum of all bytes."""
         return self.fixed + self.casts + self.of_batch
 
     @property
     def of_batch(self) -> int:
-        """Bytes of the worst moment of a batch: that of the loss, or of a block computed again."""
+        """Bytes at the worst moment of a batch: during the loss, or while a block is recomputed."""
+        # Blocks are recomputed after the logits were freed, so the two do not add up.
         return self.activations + self.loss + max(0, self.recomputed - self.logits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A comparison of the bytes needed with those there are.
+    """A comparison of needed and available memory.
 
     Args:
-        needed: bytes.
-        available: bytes.
+        needed: bytes needed.
+        available: bytes available.
     """
 
     needed: int
@@ -113,11 +115,11 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """True if there are at least as many as needed."""
+        """True if the available bytes are enough."""
         return self.needed <= self.available
 
     def describe(self) -> str:
-        """A sentence for people."""
+        """Return the comparison as a sentence for people."""
         verdict = "Fits" if self.fits else "Does not fit"
         return (
             f"{verdict}: {human_bytes(self.needed)} needed, {human_bytes(self.available)} available"
@@ -139,17 +141,17 @@ def training_memory(
     """Return the bytes of one training step with Adam.
 
     Args:
-        spec: the model.
-        source_tokens: source positions of a batch, padding among them; of a translator only.
+        spec: spec of the model.
+        source_tokens: source positions of a batch, padding included; for translators only.
         target_tokens: target positions of a batch, or those of a model with a single stack.
-        activation_bytes: per number: `FLOAT32`, or `BFLOAT16` for mixed precision.
-        moving_average: whether an average of the weights is kept beside them.
-        kept_weights_length: longest sentence in tokens if the kernel keeps its attention weights
+        activation_bytes: bytes per element: `FLOAT32`, or `BFLOAT16` for mixed precision.
+        moving_average: flag that an average of the weights is kept beside them.
+        kept_weights_length: longest sequence in tokens if the kernel keeps its attention weights
             (`reference`, `matmul`); 0 for kernels that recompute them (`sdpa`, `chunked`, `flex`).
-        parameters: learned numbers; counted if unset.
-        checkpointing: what blocks compute again for their gradients.
-        length_in_c: longest sentence if kernels in C do whole sub-layers, which selective
-            checkpointing leaves alone; 0 if they do not.
+        parameters: number of parameters; counted if unset.
+        checkpointing: mode of activation checkpointing.
+        length_in_c: longest sequence if kernels in C compute whole sub-layers, which selective
+            checkpointing keeps; 0 if they do not.
     """
     if parameters is None:
         parameters = count_parameters(spec)
@@ -164,10 +166,10 @@ def training_memory(
         for block in _blocks_saved(spec, name, kept_weights_length, length_in_c, mixed=mixed):
             kept = block.kept(checkpointing, activation_bytes)
             activations += tokens * block.layers * kept
-            forgotten = block.whole.bytes(activation_bytes) - kept
+            forgotten = block.everything.bytes(activation_bytes) - kept
             recomputed = max(recomputed, tokens * forgotten)
         for part, layers in parts_of(spec, name):
-            if hasattr(part, "read"):  # every layer keeps what it made of the source
+            if hasattr(part, "read"):  # keys and values of the source, kept by every layer
                 read = part.read_saved(mixed).bytes(activation_bytes)
                 activations += source_tokens * layers * read
     vocabulary = spec.predicted_vocabulary
@@ -181,6 +183,7 @@ def training_memory(
         activations=activations,
         loss=logits + loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
         logits=logits,
+        # The cast of the output projection is counted in `loss_bytes`.
         casts=max(0, parameters - tables) * activation_bytes if mixed else 0,
         recomputed=recomputed,
     )
@@ -188,12 +191,12 @@ def training_memory(
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """Bytes at the worst moment.
+    """Bytes at the worst moment of a process.
 
     Args:
-        process: whatever is computed.
-        model: weights and, in training, what there is one of for each.
-        batch: what grows with the batch.
+        process: overhead of a process with PyTorch, whatever it computes.
+        model: weights and, in training, gradients, moments and averages.
+        batch: tensors that grow with the batch.
         slack: holes of the heap.
     """
 
@@ -204,12 +207,12 @@ class Peak:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all bytes."""
         return self.process + self.needed
 
     @property
     def needed(self) -> int:
-        """The bytes that a process with PyTorch loaded still takes."""
+        """Bytes on top of a process with PyTorch loaded."""
         return self.model + self.batch + self.slack
 
 
@@ -228,15 +231,15 @@ def training_peak(
     """Return the most memory that training with Adam takes.
 
     Args:
-        spec: the model.
-        tokens: positions of a batch on each side, padding among them.
-        length: of the longest text of a usual batch, in tokens.
-        parameters: learned numbers.
-        number_bytes: of products: `FLOAT32`, or `BFLOAT16` for mixed precision.
-        moving_average: whether an average of the weights is kept.
-        accumulated: whether updates have several batches, so that gradients wait.
-        device: `cpu` or another.
-        checkpointing: what blocks compute again for their gradients.
+        spec: spec of the model.
+        tokens: positions of a batch on each side, padding included.
+        length: length of the longest sequence of a usual batch, in tokens.
+        parameters: number of parameters.
+        number_bytes: bytes per element of matmuls: `FLOAT32`, or `BFLOAT16` for mixed precision.
+        moving_average: flag that an average of the weights is kept.
+        accumulated: flag that an update accumulates the gradients of several batches.
+        device: type of device, such as `cpu`.
+        checkpointing: mode of activation checkpointing.
     """
     kind = "float32" if number_bytes == FLOAT32 else "bfloat16"
     weights_length = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
@@ -254,11 +257,11 @@ def training_peak(
     passing = tokens * passing_numbers(spec) * number_bytes
     half = number_bytes < FLOAT32
     if half and device == "cpu" and has_gemm("bfloat16", spec.width):
-        # Kernels that read the weights as they are: nothing is cast, and no plans are made.
+        # Kernels in C read float32 weights and round them while packing: no casts, no plans.
         half, memory = False, replace(memory, casts=0)
     model, batch = _at_once(memory, passing, accumulated=accumulated)
     casts = parameters * number_bytes if half else 0
-    # Gradients come as activations go, but hardly ever fit into the holes that those leave.
+    # Gradients are made while activations are freed, but hardly ever fit into their holes.
     misfits = casts + (0 if accumulated else memory.gradients)
     of_one_length = spec.generates and spec.reads == "texts"  # windows
     primitives = FEW_PRIMITIVES if of_one_length else PRIMITIVES[half]
@@ -276,25 +279,25 @@ def decoding_peak(
     device: str = "cpu",
     at_once: int = 1,
 ) -> Peak:
-    """Return the most memory that translating, continuing or labelling texts takes.
+    """Return the most memory that translating, continuing or labelling sequences takes.
 
     Args:
-        spec: the model.
-        tokens: positions of a batch: texts × longest × hypotheses.
-        length: of the texts, in tokens.
-        parameters: learned numbers.
-        beam: hypotheses of each text.
-        number_bytes: of products: `FLOAT32` or `BFLOAT16`.
-        device: `cpu` or another.
-        at_once: batches in work side by side.
+        spec: spec of the model.
+        tokens: positions of a batch: sequences × longest length × hypotheses.
+        length: length of the sequences in tokens.
+        parameters: number of parameters.
+        beam: number of hypotheses of each sequence.
+        number_bytes: bytes per element of matmuls: `FLOAT32` or `BFLOAT16`.
+        device: type of device, such as `cpu`.
+        at_once: number of batches computed side by side.
     """
-    read = tokens // beam
+    read = tokens // beam  # positions of the encoder, or of the prompts
     batch = read * passing_numbers(spec) * FLOAT32
     if spec.generates:
         hypotheses = max(1, tokens // length)
         fixed, _ = state_bytes(spec, 0, number_bytes=number_bytes)
         own, cross = state_bytes(spec, tokens, memory_tokens=read, number_bytes=number_bytes)
-        # A reordered or grown cache stands beside the one it is made from for a while.
+        # A reordered or grown cache is a copy: for a while there are two.
         batch += 2 * (own + (hypotheses - 1) * fixed) + cross
         batch += _SCORES * hypotheses * spec.predicted_vocabulary * FLOAT32
     casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
@@ -302,68 +305,69 @@ def decoding_peak(
 
 
 def logit_bytes(vocabulary: int, tokens: int, number_bytes: int) -> int:
-    """Return the bytes of two chunks of logits.
+    """Return the bytes of the two chunks of logits that the fused loss holds.
 
     Args:
-        vocabulary: V.
+        vocabulary: V, the size of the vocabulary.
         tokens: positions of the batch that are predicted.
-        number_bytes: of products.
+        number_bytes: bytes per element of matmuls.
     """
     rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
     return 2 * rows * vocabulary * number_bytes
 
 
 def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
-    """Return the bytes of the loss of a batch beside its logits.
+    """Return the bytes that the loss of a batch takes beside its logits.
 
-    They are states and their gradients, and the projection's gradients and casts.
+    These are the final states and their gradients, and gradients and casts of the projection.
 
     Args:
-        width: D.
-        vocabulary: V.
+        width: D, the width of the model.
+        vocabulary: V, the size of the vocabulary.
         tokens: positions of the batch that are predicted.
-        number_bytes: of products.
+        number_bytes: bytes per element of matmuls.
     """
     states = tokens * width * (FLOAT32 + number_bytes)
     table = width * vocabulary
     cast = table * number_bytes if number_bytes < FLOAT32 else 0
+    # The projection's gradient in float32, one chunk's share of it, and that share in float32.
     return states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
 def embedding_saved(spec: ModelSpec, name: str) -> Saved:
-    """Return the numbers of a token kept before the first block of a stack."""
+    """Return the elements per token that are kept before the first block of a stack."""
     module: Any = built(spec).input_modules()[name]
-    marks = spec.width if module.dropout.p else 0
+    mask = spec.width if module.dropout.p else 0  # int8, one byte per element
     if spec.reads == "images":
-        return Saved(0, marks, spec.width)
+        return Saved(0, mask, spec.width)
     norm = spec.embedding.norm
-    return Saved(0, marks, _norm_saved(norm, spec.width) if norm else 0)
+    return Saved(0, mask, _norm_saved(norm, spec.width) if norm else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BlockSaved:
-    """Numbers of a token that blocks of a kind leave for their gradients.
+    """Elements per token that blocks of one kind keep for their gradients.
 
     Args:
-        layers: how many blocks are of this kind.
-        input: of the block; a sum of the residual stream.
-        products: of matrices with weights, or what whole sub-layers in C keep.
-        whole: all that is kept without checkpointing.
+        layers: number of blocks of this kind.
+        input: input of the block; a sum of the residual stream.
+        products: results of matmuls with weights, or all that whole sub-layers in C keep.
+        everything: elements kept without checkpointing.
     """
 
     layers: int
     input: Saved
     products: Saved
-    whole: Saved
+    everything: Saved
 
     def kept(self, checkpointing: Checkpointing, number_bytes: int) -> int:
-        """Return the bytes that one of these blocks keeps of a token."""
-        whole = self.whole.bytes(number_bytes)
+        """Return the bytes per token that one of these blocks keeps."""
+        everything = self.everything.bytes(number_bytes)
         if checkpointing == "none":
-            return whole
+            return everything
         if checkpointing == "full":
             return self.input.bytes(number_bytes)
-        return min(whole, self.input.plus(self.products).bytes(number_bytes))
+        return min(everything, self.input.plus(self.products).bytes(number_bytes))
 
 
 def _blocks_saved(
@@ -372,20 +376,22 @@ def _blocks_saved(
     stack = spec.stacks()[name]
     shared = stack.shared_position_bias is not None
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
-        whole = products = Saved()
+        everything = products = Saved()
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
             inside = _saved_here(part, length, mixed=mixed, shared=shared)
             inside = inside.plus(_sublayer_saved_here(sublayer, spec.width))
-            whole = whole.plus(inside)
+            everything = everything.plus(inside)
             in_c = _is_whole_in_c(part, length_in_c)
             products = products.plus(inside if in_c else Saved(weight_outputs(part)))
         block_input = Saved(wide=spec.width)
-        yield _BlockSaved(layers=layers, input=block_input, products=products, whole=whole)
+        yield _BlockSaved(
+            layers=layers, input=block_input, products=products, everything=everything
+        )
 
 
 def _is_whole_in_c(part: Any, length: int) -> bool:
-    """Return whether one call in C does all of a sub-layer of sentences so long; 0 for none."""
-    from heedful.engines.training.native_attention import LONGEST  # loads torch
+    """Return whether one call in C computes a sub-layer; a length of 0 stands for no such calls."""
+    from heedful.engines.training.native_attention import LONGEST  # here, as it loads torch
 
     if hasattr(part, "is_plain"):  # attention of several heads
         return not part.dropout and 0 < length <= LONGEST
@@ -393,28 +399,29 @@ def _is_whole_in_c(part: Any, length: int) -> bool:
 
 
 def _saved_here(part: Any, length: int, *, mixed: bool, shared: bool) -> Saved:
-    """Return the numbers of a token that a part keeps by the kernels of this processor.
+    """Return the elements per token that a part keeps if kernels of this processor compute it.
 
     Args:
-        part: of a sub-layer.
-        length: longest text whose attention weights are kept; 0 where they are not.
-        mixed: whether activations are of half precision.
-        shared: whether the blocks share a position bias.
+        part: part of a sub-layer.
+        length: longest sequence whose attention weights are kept; 0 where they are not.
+        mixed: flag that activations have half precision.
+        shared: flag that the blocks share a position bias.
     """
-    remade = hasattr(part, "is_plain") and has_row_kernels(part.head_width)
-    remade = remade and part.is_plain(shared_bias=shared)  # attention weights, for gradients
-    kept: Saved = part.saved(0 if remade else length, mixed=mixed, shared_bias=shared)
-    return kept.plus(rotated_beside(part, shared_bias=shared)) if remade else kept
+    # Kernels in C recompute attention weights for the gradient instead of keeping [H, L] a token.
+    recomputes = hasattr(part, "is_plain") and has_row_kernels(part.head_width)
+    recomputes = recomputes and part.is_plain(shared_bias=shared)
+    kept: Saved = part.saved(0 if recomputes else length, mixed=mixed, shared_bias=shared)
+    return kept.plus(rotated_beside(part, shared_bias=shared)) if recomputes else kept
 
 
 def rotated_beside(part: Any, *, shared_bias: bool) -> Saved:
-    """Return the numbers of rotated queries and keys beside what a token's projection left.
+    """Return the elements per token of rotated queries and keys, kept beside the projection's.
 
-    Kernels that make attention weights anew read values where the projection put them.
+    Values are not copied: kernels that recompute attention weights read them in the projection.
 
     Args:
-        part: of a sub-layer.
-        shared_bias: whether the blocks share a position bias.
+        part: part of a sub-layer.
+        shared_bias: flag that the blocks share a position bias.
     """
     plain = hasattr(part, "is_plain") and part.is_plain(shared_bias=shared_bias)
     if not plain or part.over_memory or part.rotary is None:
@@ -423,27 +430,27 @@ def rotated_beside(part: Any, *, shared_bias: bool) -> Saved:
 
 
 def _around_blocks(spec: ModelSpec, name: str) -> Saved:
-    """Return the numbers of a token that a stack keeps after its blocks."""
+    """Return the elements per token that a stack keeps after its blocks."""
     final = spec.stacks()[name].final_norm
     return Saved(wide=_norm_saved(final, spec.width) if final else 0)
 
 
 def sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
-    """Return the numbers of a token kept around a part by PyTorch's operations.
+    """Return the elements per token that PyTorch's operations keep around a part.
 
-    They are its input, the norms' inputs, and dropout's marks. Sums of the residual stream, and so
-    the inputs of norms, are float32 at every precision.
+    These are the input of the part, the inputs of norms, and the dropout mask. Sums of the residual
+    stream, and so the inputs of norms, are float32 at every precision.
 
     Args:
-        spec: of the sub-layer.
-        width: D.
+        spec: spec of the sub-layer.
+        width: D, the width of the model.
     """
     norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
     return Saved(width, width if spec.dropout else 0, norms * _norm_saved(spec.norm, width))
 
 
 def _sublayer_saved_here(spec: SubLayerSpec, width: int) -> Saved:
-    """Return the same by the kernels of this processor: those in C make marks anew."""
+    """Return `sublayer_saved` for this processor: kernels in C recompute the dropout mask."""
     if has_row_kernels(width):
         norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
         return Saved(width, 0, norms * width)
@@ -451,12 +458,13 @@ def _sublayer_saved_here(spec: SubLayerSpec, width: int) -> Saved:
 
 
 def _norm_saved(spec: NormSpec, width: int) -> int:
-    """Return the input; of the RMS norm, made of several operations, also the result unscaled."""
+    """Return a norm's kept elements: its input; also the unscaled result of an RMS norm."""
+    # An RMS norm is several PyTorch operations, and the factor's gradient needs their result.
     return 2 * width if spec.kind == "rms" else width
 
 
 def passing_numbers(spec: ModelSpec) -> int:
-    """Return the most numbers of a position in results that pass: those of a feed-forward layer."""
+    """Return the most elements per position of temporary results, those of a feed-forward layer."""
     parts = [part for name in spec.stacks() for part, _ in parts_of(spec, name)]
     return max(getattr(part, "peak_numbers", 0) for part in parts) + 4 * spec.width
 
@@ -464,8 +472,8 @@ def passing_numbers(spec: ModelSpec) -> int:
 def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tuple[int, int]:
     """Return the bytes of the model and of the batch at the worst moment.
 
-    Gradients come as activations go, so that only the more of both counts, unless gradients of
-    other batches are there already.
+    Gradients are made while activations are freed, so only the larger of both counts, unless
+    gradients of earlier batches exist already.
     """
     model = memory.weights + memory.moments + memory.moving_average + memory.casts
     batch = memory.of_batch + passing

@@ -15,13 +15,13 @@ from heedful.nn.positions import forget_constants
 
 
 class ExportedSelfAttention(SelfAttention):
-    """Self-attention by the definition: a plan reads sizes, and so would bound them."""
+    """Self-attention by the definition: a plan compares sizes, which a graph would then fix."""
 
     kernels = KernelSet({reference.name: reference})
 
 
 class ExportedCrossAttention(CrossAttention):
-    """Attention over a memory by the definition."""
+    """Cross-attention by the definition."""
 
     kernels = ExportedSelfAttention.kernels
 
@@ -31,9 +31,10 @@ _KINDS: Kinds = {SelfAttention: ExportedSelfAttention, CrossAttention: ExportedC
 
 @contextmanager
 def by_definition(model: nn.Module) -> Iterator[None]:
-    """A context in which attention is computed by its definition, for exporters."""
+    """A context for exporters in which attention is computed by its definition."""
     try:
         with Exchange(model, _KINDS).made():
             yield
     finally:
-        forget_constants()  # an exporter's stand for numbers, and hold none
+        # Constants cached while tracing are symbolic tensors without values.
+        forget_constants()

@@ -1,6 +1,6 @@
-"""Parts that read positions where these are at hand, on a processor, to compute less.
+"""Parts that read the values of positions, on a processor, to compute less.
 
-The definition never reads a value: on a GPU that would wait for it, and a compiler cannot.
+The definition never reads a value: a GPU would have to be waited for, and a compiler cannot do it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from heedful.nn.positions import LearnedPositions, Positions, SinusoidalPosition
 
 _FEWEST_ROWS = 64
 _TABLE_ROWS = 1 << 14
-"""Sinusoids of positions below are kept once computed: 67 MB for a width of 512 at most."""
+"""Positions below this keep their sinusoids in a table: 67 MB for a width of 512 at most."""
 
 
 class TabledSinusoids(SinusoidalPositions):
-    """Sinusoids that are looked up in a table; far positions are computed, each once."""
+    """Sinusoids from a table; positions beyond the table are computed, each distinct one once."""
 
     def forward(self, positions: Tensor) -> Tensor:
         """See `SinusoidalPositions.forward`."""
@@ -32,28 +32,29 @@ class TabledSinusoids(SinusoidalPositions):
         if table_and_first is not None:
             table, first = table_and_first
             return nn.functional.embedding(positions + first, table)
+        # Each distinct position is computed once: the rows of a batch repeat the same positions.
         distinct, row = torch.unique(positions, return_inverse=True)
-        waves = nn.functional.embedding(row, sinusoids(distinct, self.width, self.layout))
-        return waves.masked_fill((positions < 0)[..., None], 0.0)
+        encodings = nn.functional.embedding(row, sinusoids(distinct, self.width, self.layout))
+        return encodings.masked_fill((positions < 0)[..., None], 0.0)
 
 
 def sinusoid_table(module: SinusoidalPositions, positions: Tensor) -> tuple[Tensor, int] | None:
-    """Return encodings of these positions among others, and the row of position 0.
-
-    Before it there is a row of zeros.
+    """Return a table that holds the encodings of these positions, and its row of position 0.
 
     Args:
-        module: whose encodings they are.
-        positions: [...] int64; −1 is padding.
+        module: sinusoidal positions.
+        positions: positions [...] int64; −1 is padding.
 
     Returns:
-        [P, D] float32 and 1; None where no table is kept for such positions.
+        Table [P, D] float32 whose first row, that of padding, is zeros; and 1. None where no table
+        is kept for positions as large.
     """
     if not positions.numel():
         return None
     last = int(positions.max())
     if last >= _TABLE_ROWS:
         return None
+    # Powers of two: while a search grows, the table is made anew a few times and not at each step.
     rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
     return _sinusoid_table(module.width, module.layout, rows), 1
 
@@ -62,8 +63,8 @@ def encoding_table(module: nn.Module, positions: Tensor) -> tuple[Tensor, int] |
     """Return the table of a module that encodes positions, and the row of position 0.
 
     Args:
-        module: of sinusoidal or learned positions.
-        positions: [...] int64, that have to lie in it.
+        module: sinusoidal or learned positions.
+        positions: positions [...] int64 that the table must hold.
     """
     learned = getattr(module, "weight", None)
     if learned is None:
@@ -73,27 +74,31 @@ def encoding_table(module: nn.Module, positions: Tensor) -> tuple[Tensor, int] |
 
 @functools.lru_cache(maxsize=8)
 def _sinusoid_table(width: int, layout: Literal["pairs", "halves"], rows: int) -> Tensor:
-    """[rows + 1, D]: zeros, for position −1, and the encodings of positions 0 to rows − 1."""
+    """Return [rows + 1, D]: zeros for position −1, then encodings of positions 0 to rows − 1."""
+    # A tensor made in inference mode could not be used by a later pass with gradients.
     with torch.inference_mode(False):
-        waves = sinusoids(torch.arange(rows), width, layout)
-        return torch.cat([waves.new_zeros(1, width), waves])
+        encodings = sinusoids(torch.arange(rows), width, layout)
+        return torch.cat([encodings.new_zeros(1, width), encodings])
 
 
 class _ByDiagonals(Bias):
-    """A bias that finds out whether all rows count by one, and then shifts products by diagonals.
+    """A bias that shifts scores by diagonals if the positions of all rows count up by one.
 
-    A product with every distance of a row is L² numbers shorter than a look-up for each pair.
+    Every pair on a diagonal has the same distance, so one score per query and distance is enough
+    and no look-up per pair is needed (Dai 2019, appendix B).
     """
 
     def diagonals(self, positions: Positions) -> Tensor | None:
         """See `Bias.diagonals`."""
 
         def compute() -> Tensor | None:
-            for at in (positions.query, positions.key):
-                count = at[:, :1] + torch.arange(at.shape[1])
-                if not at.numel() or not torch.equal(at, count) or bool((at[:1] != at).any()):
+            # Padding, packing and beams break the count; the definition looks up each pair then.
+            for pos in (positions.query, positions.key):
+                count = pos[:, :1] + torch.arange(pos.shape[1])
+                if not pos.numel() or not torch.equal(pos, count) or bool((pos[:1] != pos).any()):
                     return None
             query, key = positions.query[0], positions.key[0]
+            # All distances key − query, from the most negative to the largest.
             return torch.arange(int(key[0] - query[-1]), int(key[-1] - query[0]) + 1)
 
         return positions.derive("diagonals", compute)
@@ -104,27 +109,28 @@ class HostRelativeKeys(_ByDiagonals, RelativeKeys):
 
 
 class HostTransformerXL(_ByDiagonals, TransformerXL):
-    """The distances of Transformer-XL on a processor."""
+    """Relative positions of Transformer-XL on a processor."""
 
 
 class HostScanMixer(ScanMixer):
-    """A mixer that goes over tokens, and moves them only where padding stands before one."""
+    """A scan over tokens that moves them only if padding stands before a token."""
 
     def tokens_at(self, positions: Tensor, segments: Tensor | None = None) -> Tokens:
         """See `ScanMixer.tokens_at`."""
         real = positions >= 0
+        # With padding at the end alone, scan order is the order in memory and nothing is copied.
         in_order = real.shape[1] > 1 and not bool((real[:, 1:] > real[:, :-1]).any())
         return Tokens.of(positions, segments, in_order=in_order)
 
 
 class HostSelfAttention(SelfAttention):
-    """Self-attention by the kernels of processors."""
+    """Self-attention by the kernels for processors."""
 
     kernels = PROCESSOR_KERNELS
 
 
 class HostCrossAttention(CrossAttention):
-    """Attention over a memory by the kernels of processors."""
+    """Cross-attention by the kernels for processors."""
 
     kernels = PROCESSOR_KERNELS
 
@@ -137,4 +143,4 @@ HOST_KINDS: Kinds = {
     SelfAttention: HostSelfAttention,
     CrossAttention: HostCrossAttention,
 }
-"""The classes for a model on a processor, finished or in training, by those of the definition."""
+"""Classes for inference and training on a processor, by the definition's classes."""

@@ -1,8 +1,10 @@
-"""Work on real tokens only: a padded batch as rows without its padding, and back (Zeng 2022).
+"""Computing real tokens only: a padded batch as rows without padding, and back (Zeng 2022).
 
-Only attention needs to know which tokens stand in the same sequence. All else in a block treats
-every token alike, and what it does with padding is work for nothing. Shapes: B sequences of up to L
-tokens, N of them real, R ≥ N rows.
+Only attention needs to know which tokens belong to the same sequence. Norms, linear layers and
+dropout treat every token alike, so computing padding there is wasted. Batches sorted by length
+still have a few percent of padding, up to a seventh where pools are small or the two sides differ.
+
+Shapes: B sequences of up to L tokens, N of them real, R ≥ N rows.
 """
 
 from __future__ import annotations
@@ -18,28 +20,30 @@ from torch import Tensor
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import NOTHING_HERE
 
-_WORTH_IT = 0.98
-"""Rows are copied on the way in and out, and by attention with rotary positions: with a fortieth of
-padding three blocks 512 wide gain 1 to 2 % all the same."""
+_MOST_REAL = 0.98
+"""Largest share of real tokens for which padding is left out. Rows are copied on the way in and
+out, and by attention with rotary positions; still three blocks 512 wide gain 1 to 2 % with a
+fortieth of padding."""
 
-_WORTH_COPYING = 0.95
-"""The same where PyTorch multiplies and attends: rows are copied in every attention."""
+_MOST_REAL_COPIED = 0.95
+"""The same share where PyTorch computes matmuls and attention: every attention copies rows."""
 
 _STEPS = 32
-"""There numbers of rows are rounded up to one of so many between a power of two and the next:
-oneDNN makes a plan for every new shape, 3 % of a step's time, and keeps those of the latest."""
+"""Where PyTorch multiplies, numbers of rows are rounded up to one of 32 between two powers of two.
+oneDNN makes a plan for every new shape, which took 3 % of a step of `base` and 6 % of `tiny`, and
+keeps only the latest plans."""
 
 
 @dataclass(frozen=True, eq=False)
 class RealRows:
-    """The real tokens of a padded batch: which slot each row is from.
+    """Rows of the real tokens of a padded batch, and the slots they come from.
 
     Args:
-        index: [R] int64, the slot b · L + l of each row's token; more rows than tokens repeat the
-            first, and what is computed for them goes nowhere.
-        row: [B · L] int64, the row of each slot; padding has some token's.
-        count: N.
-        positions: [1, R] int64 of the rows' tokens; −1 for those that repeat.
+        index: slot b · L + l of each row's token, [R] int64; surplus rows repeat the first token,
+            and their results are not used.
+        row: row of each slot, [B · L] int64; a slot of padding has the row of some token.
+        count: N, the number of real tokens.
+        positions: positions of the rows' tokens, [1, R] int64; −1 for surplus rows.
         shape: B and L.
     """
 
@@ -51,34 +55,36 @@ class RealRows:
 
     @functools.cached_property
     def starts(self) -> Tensor:
-        """The first row of each sequence, and N, [B + 1] int64."""
+        """First row of each sequence, and N at the end, [B + 1] int64."""
         batch, length = self.shape
+        # Slots of real tokens are sorted, so a binary search finds each sequence's first row.
         first_slots = torch.arange(batch + 1) * length
         return torch.searchsorted(self.index[: self.count], first_slots)
 
     @functools.cached_property
     def in_front(self) -> bool:
-        """True where the tokens of each sequence come first, and all of its padding after them."""
+        """True if all padding of every sequence comes after its tokens."""
         slots = self.index[: self.count]
         sequence = slots // self.shape[1]
+        # The number of real tokens before it is a token's place, unless padding precedes it.
         rank = torch.arange(self.count) - self.starts[sequence]
         return torch.equal(rank, slots - sequence * self.shape[1])
 
     def pack(self, x: Tensor) -> Tensor:
-        """[B, L, D] to [1, R, D]."""
+        """Pack x [B, L, D] into rows [1, R, D]."""
         packed: Tensor = _Pack.apply(x.flatten(0, 1), self)  # type: ignore[no-untyped-call]
         return packed[None]
 
     def unpack(self, x: Tensor) -> Tensor:
-        """[1, R, D] to [B, L, D]; a padding slot gets the vector of some token, and no gradient."""
+        """Unpack rows [1, R, D] to [B, L, D]; padding gets some token's vector, and no gradient."""
         unpacked: Tensor = _Unpack.apply(x[0], self)  # type: ignore[no-untyped-call]
         padded: Tensor = unpacked.unflatten(0, self.shape)
         return padded
 
 
 rows_in_use: ContextVar[RealRows | None] = ContextVar("rows in use", default=None)
-"""The rows of the part that runs, whose first map unpacks its output and whose last packs its
-input; None where it runs with padding."""
+"""The rows of the running part, if its first linear map unpacks and its last one packs; None for a
+part that gets padding or computes rows throughout."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,8 @@ class PackedContext(Context):
     """The context of a pass over a batch without its padding.
 
     Args:
-        rows: the places of the input's rows [1, R, D] in the batch.
-        padded: the context of the same pass with its padding.
+        rows: places of the input's rows [1, R, D] in the batch.
+        padded: context of the same pass with its padding.
     """
 
     rows: RealRows = field(kw_only=True)
@@ -98,9 +104,9 @@ class PackedContext(Context):
         """Pack a context.
 
         Args:
-            context: of the padded pass.
-            rows: the places of its real tokens.
-            embedding: [1, R, D], the packed input of the stack.
+            context: context of the padded pass.
+            rows: places of its real tokens.
+            embedding: packed input of the stack [1, R, D].
         """
         values = {each.name: getattr(context, each.name) for each in fields(Context)}
         return cls(**values | {"embedding": embedding}, rows=rows, padded=context)
@@ -111,8 +117,8 @@ class PackedMemory(Memory):
     """An encoder's output without its padding.
 
     Args:
-        rows: the places of the rows of `states` [1, R, D].
-        padded: the same output with its padding.
+        rows: places of the rows of `states` [1, R, D].
+        padded: the same output with its padding, for parts that need it.
     """
 
     rows: RealRows = field(kw_only=True)
@@ -120,7 +126,7 @@ class PackedMemory(Memory):
 
     @classmethod
     def of(cls, memory: Memory, rows: RealRows) -> PackedMemory:
-        """Pack a memory, given the places of its real tokens."""
+        """Pack a memory into rows at the places of its real tokens."""
         values = {each.name: getattr(memory, each.name) for each in fields(Memory)}
         return cls(**values | {"states": rows.pack(memory.states)}, rows=rows, padded=memory)
 
@@ -136,37 +142,39 @@ def row_positions(context: Context) -> Tensor:
     return context.positions.query if rows is None else rows.positions
 
 
-def real_rows(positions: Tensor, *, as_they_stand: bool = False) -> RealRows | None:
-    """The rows of a batch that is being trained on; None where padding is not worth leaving out.
+def real_rows(positions: Tensor, *, exact_count: bool = False) -> RealRows | None:
+    """Return the rows of a training batch; None where leaving out padding does not pay.
 
     Args:
-        positions: [B, L] int64; −1 is padding.
-        as_they_stand: whether kernels in C multiply them, which need no plans.
+        positions: positions of the tokens [B, L] int64; −1 is padding.
+        exact_count: flag of exactly N rows, for kernels in C, which need no plan for a new shape.
     """
     if not torch.is_grad_enabled():
         return None
     flat = positions.flatten()
     index = (flat >= 0).nonzero()[:, 0]
     count = len(index)
-    rows = count if as_they_stand else _rounded_up(count)
-    worth = _WORTH_IT if as_they_stand else _WORTH_COPYING
-    if count == 0 or rows > worth * len(flat):
+    rows = count if exact_count else _rounded_up(count)
+    most_real = _MOST_REAL if exact_count else _MOST_REAL_COPIED
+    if count == 0 or rows > most_real * len(flat):
         return None
+    # Surplus rows repeat a real token, so that every row holds ordinary, finite values.
     index = torch.cat([index, index[:1].expand(rows - count)])
     return _rows_at(index, count, positions)
 
 
 def rows_in_front(positions: Tensor) -> RealRows | None:
-    """The rows of a batch where all padding comes last; None elsewhere, or where it is little.
-
-    Exactly as many as there are tokens, for kernels that need no plan.
+    """Return exactly N rows of a batch whose padding comes last, for kernels that need no plan.
 
     Args:
-        positions: [B, L] int64; −1 is padding.
+        positions: positions of the tokens [B, L] int64; −1 is padding.
+
+    Returns:
+        The rows; None if padding precedes a token, or if there is little of it.
     """
     real = positions >= 0
     index = real.flatten().nonzero()[:, 0]
-    if len(index) == 0 or len(index) > _WORTH_COPYING * positions.numel():
+    if len(index) == 0 or len(index) > _MOST_REAL_COPIED * positions.numel():
         return None
     if bool((real[:, 1:] > real[:, :-1]).any()):
         return None
@@ -177,6 +185,7 @@ def _rows_at(index: Tensor, count: int, positions: Tensor) -> RealRows:
     flat = positions.flatten()
     row_positions = flat[index]
     row_positions[count:] = NOTHING_HERE
+    # Padding gets the row of the last token before it; the clamp is for padding at the very start.
     row = ((flat >= 0).cumsum(0) - 1).clamp_(min=0)
     return RealRows(
         index, row, count, row_positions[None], (positions.shape[0], positions.shape[1])
@@ -184,6 +193,7 @@ def _rows_at(index: Tensor, count: int, positions: Tensor) -> RealRows:
 
 
 def _rounded_up(count: int) -> int:
+    # In the interval (2^k, 2^(k+1)] the step is 2^k / 32.
     step = max(1, (1 << max(count - 1, 1).bit_length() - 1) // _STEPS)
     return -(-count // step) * step
 
@@ -213,5 +223,6 @@ class _Unpack(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         rows = ctx.rows
         gradient = gradients[0].index_select(0, rows.index)
+        # Surplus rows repeat the first token, whose gradient must count once.
         gradient[rows.count :] = 0.0
         return gradient, None

@@ -1,7 +1,7 @@
-"""Is system B better than system A, or was it luck with these sentences? Paired bootstrap.
+"""Paired bootstrap: the significance of a difference between two systems.
 
-Koehn 2004, "Statistical significance tests for machine translation evaluation": draw as many
-sentences as the test set has, with replacement, score both systems on the same draw, repeat.
+Koehn 2004, "Statistical significance tests for machine translation evaluation": repeatedly draw as
+many sentences as the test set has, with replacement, and score both systems on the same draw.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_LESS_IS_BETTER = ("ter", "loss")
+_LOWER_IS_BETTER = ("ter", "loss")
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A score on the whole test set and how it varies over resamples.
+    """A score on the whole test set, with its bootstrap interval.
 
     Attributes:
-        score: on the test set itself.
-        mean: over the resamples.
-        low, high: the bounds that leave 2.5 % of the resamples outside on each side.
+        score: score on the test set itself.
+        mean: mean over the resamples.
+        low, high: quantiles of the resamples at 2.5 % and 97.5 %.
     """
 
     score: float
@@ -42,14 +42,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedScore:
-    """Two systems compared by one metric.
+    """The comparison of two systems by one metric.
 
     Attributes:
-        name, signature: of the metric, as in `MetricScore`.
-        a, b, difference: scores of each system, and of B minus A.
+        name, signature: name and signature of the metric, as in `MetricScore`.
+        a, b, difference: scores of both systems, and of B minus A.
         wins: share of resamples in which B is better (for TER and loss: lower); ties count half.
-        p_value: two-sided: how often a difference at least as large as the one seen comes about by
-            the draw of sentences alone (resampled differences shifted to mean 0).
+        p_value: two-sided p-value: the probability of a difference at least as large as the
+            observed one by the draw of sentences alone (resampled differences shifted to mean 0).
     """
 
     name: str
@@ -61,7 +61,7 @@ class PairedScore:
     p_value: float
 
     def plain(self) -> dict[str, Any]:
-        """The comparison as JSON data."""
+        """Return the comparison as JSON data."""
         return asdict(self)
 
 
@@ -76,18 +76,18 @@ def paired_bootstrap(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> dict[str, PairedScore]:
-    """Compare two systems' outputs for the same sentences.
+    """Compare the outputs of two systems for the same sentences.
 
-    Every metric sees the same resamples. With the default seed they are also the ones
-    sacreBLEU's `--paired-bs` draws.
+    All metrics use the same resamples, which for the default seed are those of sacreBLEU's
+    `--paired-bs`.
 
     Args:
-        system_a, system_b: one output a line.
-        references: one reference a line, or several such lists.
-        metrics: any of `bleu`, `chrf`, `ter`.
+        system_a, system_b: outputs of each system.
+        references: references of the outputs, or several such lists.
+        metrics: names of metrics out of `bleu`, `chrf`, `ter`.
         samples: number of resamples.
-        seed: of the resampling.
-        tokenize, lowercase: as in `corpus_scores`.
+        seed: seed of the resampling.
+        tokenize, lowercase: options of `corpus_scores`.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
@@ -97,6 +97,7 @@ def paired_bootstrap(
     reference_lists = check_aligned(system_a, references)
     check_aligned(system_b, references)
     built = {name: build_metric(name, tokenize=tokenize, lowercase=lowercase) for name in metrics}
+    # Metrics are computed from sums of counts over sentences, so a resample is one matmul.
     statistics = {
         name: tuple(
             _sentence_statistics(metric, hypotheses, reference_lists)
@@ -128,14 +129,14 @@ def score_intervals(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> dict[str, Interval]:
-    """Score one system, and how its scores vary with the draw of sentences.
+    """Score one system, with bootstrap intervals.
 
     Args:
-        hypotheses: one output a line.
-        references, metrics, samples, seed, tokenize, lowercase: as in `paired_bootstrap`.
+        hypotheses: outputs of the system.
+        references, metrics, samples, seed, tokenize, lowercase: options of `paired_bootstrap`.
 
     Returns:
-        For each metric the score of `corpus_scores` and the range of 95 % of the resamples.
+        For each metric the score of `corpus_scores` and its 95 % interval.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
@@ -159,18 +160,18 @@ def score_intervals(
 def ratio_interval(
     sums: npt.ArrayLike, counts: npt.ArrayLike, *, samples: int = 1000, seed: int = 12345
 ) -> Interval:
-    """A sum divided by a count, such as the loss per token, and how it varies with the draw.
+    """Return the bootstrap interval of a sum divided by a count, such as the loss per token.
 
     Args:
-        sums: of each unit that is drawn, such as a text [N].
-        counts: of each unit [N]; at least one above 0.
-        samples: number of resamples; one without any count is left out.
-        seed: of the resampling.
+        sums: sum of each unit that is drawn, such as a text [N].
+        counts: count of each unit [N], at least one of them above 0.
+        samples: number of resamples.
+        seed: seed of the resampling.
     """
     totals = np.stack([np.asarray(sums, np.float64), np.asarray(counts, np.float64)])
     assert totals[1].sum() > 0, "nothing is counted"
     drawn = np.array([totals @ times for times in _resamples(totals.shape[1], samples, seed)])
-    drawn = drawn[drawn[:, 1] > 0]
+    drawn = drawn[drawn[:, 1] > 0]  # a resample of empty units only has no ratio
     whole = totals.sum(1)
     return _interval(float(whole[0] / whole[1]), drawn[:, 0] / drawn[:, 1])
 
@@ -184,23 +185,25 @@ def paired_ratios(
     samples: int = 1000,
     seed: int = 12345,
 ) -> PairedScore:
-    """Compare two systems by sums over sentences divided by a count, such as the loss per token.
+    """Compare two systems by a sum divided by a count, such as the loss per token.
 
     Args:
-        name: of the score; of `loss` less is better.
-        a, b: each sentence's sum, of either system.
-        counts: each sentence's count, such as its tokens.
+        name: name of the score; a lower `loss` is better.
+        a, b: sum of each sentence for both systems.
+        counts: count of each sentence, such as its tokens.
         samples: number of resamples.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Raises:
         DataError: when there is nothing to compare.
     """
+    # Aligned by sentence: a paired test has no meaning otherwise.
     assert samples > 0 and len(a) == len(b) == len(counts), (samples, len(a), len(b), len(counts))
     if not sum(counts):
         raise DataError("There is nothing to score")
     totals = np.array([a, b, counts], dtype=np.float64)
     drawn = np.array([totals @ times for times in _resamples(len(counts), samples, seed)])
+    # The ratio of sums, not the mean of ratios: long sentences weigh more, as in the loss itself.
     resampled = drawn[:, :2] / np.maximum(drawn[:, 2:], 1)
     whole = totals.sum(1)
     scores = whole[:2] / whole[2]
@@ -210,10 +213,10 @@ def paired_ratios(
 def _sentence_statistics(
     metric: Metric, hypotheses: Sequence[str], references: list[list[str]]
 ) -> Floats:
-    """The additive counts a metric is computed from, one row a sentence: [sentences, counts].
+    """Return the additive counts from which a metric is computed [sentences, counts].
 
-    These two methods are how sacreBLEU's own significance tests use a metric; the public ones give
-    only finished scores, which cannot be added up.
+    sacreBLEU's own significance tests use a metric by this private method and the one in `_score`;
+    the public methods return finished scores, which cannot be summed.
     """
     return np.array(metric._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
@@ -223,9 +226,10 @@ def _score(metric: Metric, totals: Floats) -> float:
 
 
 def _resamples(sentences: int, samples: int, seed: int) -> Iterator[Floats]:
-    """For each resample, how often each sentence was drawn."""
+    """Yield the number of draws of each sentence [sentences] for each resample."""
     generator = np.random.default_rng(seed)
     for _ in range(samples):
+        # The same generator and call as in sacreBLEU, so that the draws are the same.
         drawn = generator.choice(sentences, size=sentences, replace=True)
         yield np.bincount(drawn, minlength=sentences).astype(np.float64)
 
@@ -234,7 +238,8 @@ def _compare(name: str, signature: str, a: float, b: float, resampled: Floats) -
     scores_a, scores_b = resampled[:, 0], resampled[:, 1]
     differences = scores_b - scores_a
     observed = b - a
-    better = np.sign(-differences if name in _LESS_IS_BETTER else differences)
+    better = np.sign(-differences if name in _LOWER_IS_BETTER else differences)
+    # The distribution under the null hypothesis: the same spread around no difference.
     by_chance = np.abs(differences - differences.mean())
     # The observed difference counts as one of the draws: p can never be 0 (Davison 1997, 4.2).
     # A rounding error must not turn "equally large" into "smaller".
@@ -251,5 +256,6 @@ def _compare(name: str, signature: str, a: float, b: float, resampled: Floats) -
 
 
 def _interval(score: float, resampled: Floats) -> Interval:
+    # The percentile method; 1,000 resamples leave 25 on each side.
     low, high = np.quantile(resampled, (0.025, 0.975))
     return Interval(score, float(resampled.mean()), float(low), float(high))

@@ -1,6 +1,6 @@
-"""Metrics of a corpus: sacreBLEU's with the signature that repeats them, exact match, perplexity.
+"""Metrics of a corpus: sacreBLEU's with their signatures, exact match, perplexity.
 
-Training's validation and `heedful evaluate` both come here, so a score means the same everywhere.
+Validation in training and `heedful evaluate` both use them, so their scores are comparable.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ References = Sequence[str] | Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class MetricScore:
-    """One metric over a corpus.
+    """The score of a corpus by one metric.
 
     Attributes:
         name: `bleu`, `chrf` or `ter`.
-        score: 0 to 100 for BLEU and chrF, higher is better; TER in errors per 100 reference words,
-            lower is better.
+        score: value of the metric: 0 to 100 for BLEU and chrF, higher is better; for TER errors per
+            100 reference words, lower is better.
         signature: sacreBLEU's signature: case, tokenizer, smoothing, version.
-        details: what the score is made of (n-gram precisions, brevity penalty, lengths in tokens).
+        details: components of the score (n-gram precisions, brevity penalty, lengths in tokens).
     """
 
     name: str
@@ -38,7 +38,7 @@ class MetricScore:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """The score as JSON data."""
+        """Return the score as JSON data."""
         return {
             "name": self.name,
             "score": self.score,
@@ -58,14 +58,14 @@ def corpus_scores(
     """Score a corpus of hypotheses.
 
     Args:
-        hypotheses: one output a line.
-        references: one reference a line, or several such lists.
-        metrics: any of `bleu`, `chrf`, `ter`.
-        tokenize: sacreBLEU's tokenizer for BLEU; `none` for text that is tokenised already.
-        lowercase: ignore case in BLEU and chrF; TER ignores it always, as sacreBLEU's does.
+        hypotheses: outputs to score.
+        references: references of the outputs, or several such lists.
+        metrics: names of metrics out of `bleu`, `chrf`, `ter`.
+        tokenize: sacreBLEU's tokenizer for BLEU; `none` for tokenised text.
+        lowercase: disregard of case in BLEU and chrF; TER always disregards it.
 
     Returns:
-        A score for each metric, in the order asked for.
+        A score for each metric, in the order of `metrics`.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
@@ -83,22 +83,23 @@ def corpus_scores(
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the share of hypotheses that equal their reference, unchanged, 0 to 1.
+    """Return the share of hypotheses that equal their reference character by character, 0 to 1.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
     """
+    # One reference: several would make "equal to its reference" ambiguous.
     (lines,) = check_aligned(hypotheses, references)
     pairs = zip(hypotheses, lines, strict=True)
     return sum(hypothesis == line for hypothesis, line in pairs) / len(lines)
 
 
 def perplexity(negative_log_likelihood: float, count: int) -> float:
-    """Return exp of the mean negative log-probability, the size of an equally uncertain choice.
+    """Return the perplexity: exp of the mean negative log-probability.
 
     Args:
-        negative_log_likelihood: summed over all units, in nats.
-        count: units, such as tokens, above 0; an end token counts where the model predicts it.
+        negative_log_likelihood: sum over all units in nats.
+        count: number of units, such as tokens, above 0; predicted end tokens count.
 
     Returns:
         The perplexity, infinite where it exceeds the largest float.
@@ -114,20 +115,20 @@ def bits_per_unit(negative_log_likelihood: float, count: int) -> float:
     """Return the mean negative log-probability in bits.
 
     Args:
-        negative_log_likelihood: summed over the text, in nats.
-        count: units of the text, above 0: characters give bits per character, bytes bits per byte.
-            The sum may be over tokens: bits per character do not depend on how the text was cut.
+        negative_log_likelihood: sum over the text in nats, by tokens or any other units.
+        count: number of units, above 0: characters give bits per character, bytes bits per byte.
     """
     assert count > 0, "bits of nothing"
     return negative_log_likelihood / count / math.log(2)
 
 
 def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -> Metric:
-    """sacreBLEU's metric of this name.
+    """Make sacreBLEU's metric of a name.
 
     Raises:
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
+    # Here, since sacreBLEU takes a while to import, and training without BLEU needs none of it.
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
@@ -140,7 +141,7 @@ def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -
                 remedy=suggest(tokenize, BLEU.TOKENIZERS),
             )
         try:
-            # Told that the text is tokenised, sacreBLEU need not warn that it looks so.
+            # `force` silences sacreBLEU's warning that a text looks tokenised, as it is.
             return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
         except (ImportError, RuntimeError) as error:
             raise ConfigError(
@@ -151,6 +152,7 @@ def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -
     if name == "chrf":
         return CHRF(lowercase=lowercase)
     if name == "ter":
+        # sacreBLEU's default disregards case.
         return TER()
     raise ConfigError(
         f"Unknown metric {name!r}", where="metrics", remedy=suggest(name, METRIC_NAMES)
@@ -158,7 +160,7 @@ def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -
 
 
 def check_aligned(hypotheses: Sequence[str], references: References) -> list[list[str]]:
-    """The references as a list of lists, each as long as the hypotheses.
+    """Return the references as a list of lists, each as long as the hypotheses.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
@@ -177,6 +179,7 @@ def check_aligned(hypotheses: Sequence[str], references: References) -> list[lis
 
 
 def _reference_lists(references: References) -> list[list[str]]:
+    # A string is also a sequence of strings, so the type of the items decides.
     if all(isinstance(item, str) for item in references):
         return [[str(item) for item in references]]
     return [list(lines) for lines in references]

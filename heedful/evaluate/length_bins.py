@@ -1,6 +1,6 @@
-"""Quality by the length of the source: does a system lose track of long sentences?
+"""Quality by the length of the source, which shows systems that fail on long sentences.
 
-Bahdanau 2015 (figure 2) showed by such curves that a translator with a vector of fixed size does.
+Bahdanau 2015 (figure 2) showed by such curves that a translator with a fixed-size vector fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heedful.evaluate.bootstrap import Interval, score_intervals
 from heedful.evaluate.corpus_metrics import METRIC_NAMES, References, check_aligned
 
 LENGTH_BINS = (5, 10, 15, 20, 30, 40, 60)
-"""The most words of a source in each bin but the last, which has no upper bound."""
+"""Maximum number of words of a source in each bin except the last, which has no upper bound."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class LengthBin:
     """The sentences whose sources have similar lengths.
 
     Attributes:
-        low: fewest words of a source.
-        high: most words; None for the last bin.
-        sentences: their number.
-        scores: by metric; none for an empty bin.
+        low: minimum number of words of a source.
+        high: maximum number of words of a source; None for the last bin.
+        sentences: number of sentences.
+        scores: score of each metric; empty for an empty bin.
     """
 
     low: int
@@ -37,7 +37,7 @@ class LengthBin:
 
     @property
     def label(self) -> str:
-        """Such as `up to 5`, `6–10` or `61+`."""
+        """Range of lengths in words, such as `up to 5`, `6–10` or `61+`."""
         if self.low == 0:
             return f"up to {self.high}"
         if self.high is None:
@@ -45,15 +45,15 @@ class LengthBin:
         return f"{self.low}–{self.high}" if self.low < self.high else str(self.high)
 
     def plain(self) -> dict[str, Any]:
-        """The bin as JSON data."""
+        """Return the bin as JSON data."""
         return asdict(self)
 
 
 def check_bounds(bounds: Sequence[int]) -> None:
-    """Refuse bounds of bins that are not positive and ascending.
+    """Refuse bounds that are not positive and ascending.
 
     Raises:
-        ConfigError: when they are not.
+        ConfigError: when the bounds are refused.
     """
     if not bounds or bounds[0] < 1 or any(a >= b for a, b in pairwise(bounds)):
         raise ConfigError(
@@ -67,11 +67,12 @@ def bin_members(sources: Sequence[str], bounds: Sequence[int]) -> list[list[int]
     """Return the numbers of the sentences of each bin; every sentence is in exactly one.
 
     Args:
-        sources: the texts, whose words white space separates.
-        bounds: the most words of each bin but the last.
+        sources: source texts, with words separated by white space.
+        bounds: maximum number of words of each bin except the last.
     """
     members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
     for number, source in enumerate(sources):
+        # `bisect_left`, as a bound belongs to the bin that it closes.
         members[bisect_left(bounds, len(source.split()))].append(number)
     return members
 
@@ -91,16 +92,16 @@ def scores_by_length(
     """Score a system on short and on long sources.
 
     Args:
-        sources: the texts that were translated; their words, by white space, are counted.
-        hypotheses: one translation a line.
-        references: one reference a line, or several such lists.
-        metrics: any of `bleu`, `chrf`, `ter`.
-        bounds: the most words of each bin but the last, which has no upper bound.
-        samples, seed: of the bootstrap within each bin.
-        tokenize, lowercase: as in `corpus_scores`.
+        sources: translated texts, with words separated by white space.
+        hypotheses: translations of the sources.
+        references: references of the translations, or several such lists.
+        metrics: names of metrics out of `bleu`, `chrf`, `ter`.
+        bounds: maximum number of words of each bin except the last.
+        samples, seed: resamples and seed of the bootstrap within each bin.
+        tokenize, lowercase: options of `corpus_scores`.
 
     Returns:
-        The bins in ascending order, empty ones among them. The first begins at 0 words.
+        All bins in ascending order, also empty ones. The first begins at 0 words.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
@@ -117,7 +118,7 @@ def scores_by_length(
     lows, highs = [0, *(bound + 1 for bound in bounds)], [*bounds, None]
     for low, high, members in zip(lows, highs, bin_members(sources, bounds), strict=True):
         scores: dict[str, Interval] = {}
-        if members:
+        if members:  # no metric is defined on no sentences
             scores = score_intervals(
                 [hypotheses[number] for number in members],
                 [[lines[number] for number in members] for lines in lists],
@@ -127,5 +128,6 @@ def scores_by_length(
                 tokenize=tokenize,
                 lowercase=lowercase,
             )
+        # Empty bins stay, so that the curves of two systems have the same points.
         bins.append(LengthBin(low, high, len(members), scores))
     return bins

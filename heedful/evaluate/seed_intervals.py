@@ -1,4 +1,4 @@
-"""The mean over a few seeds, and how far the mean of all seeds may lie from it (Student 1908)."""
+"""Mean over a few seeds with its confidence interval by Student's t-distribution (Student 1908)."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ def student_interval(values: Sequence[float]) -> Interval:
     """Return the mean of independent measurements with its 95 % confidence interval.
 
     Args:
-        values: one for each seed; of a single one the interval is as wide as nothing is known: the
-            value itself.
+        values: measurement of each seed; the interval of a single one is the value itself.
     """
     assert values, "nothing was measured"
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
         return Interval(mean, mean, mean, mean)
+    # Divided by n - 1, since the mean comes from the same values.
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     half = student_quantile(count - 1) * math.sqrt(variance / count)
     return Interval(mean, mean, mean - half, mean + half)
 
 
 def student_quantile(freedom: int, covered: float = _COVERED) -> float:
-    """Return t such that a variable of Student's distribution lies within ±t this often.
+    """Return t such that a variable of Student's t-distribution lies within ±t with a probability.
 
     Args:
         freedom: degrees of freedom, at least 1.
-        covered: probability of lying within.
+        covered: probability of the range.
     """
     low, high = 0.0, 2.0
-    while _within(high, freedom) < covered:
+    # With few degrees of freedom quantiles are large (12.7 for one), so the bracket is searched.
+    while _coverage(high, freedom) < covered:
         high *= 2
-    for _ in range(100):
+    for _ in range(100):  # bisection, past the precision of a float
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < covered else (low, middle)
+        low, high = (middle, high) if _coverage(middle, freedom) < covered else (low, middle)
     return high
 
 
-def _within(t: float, freedom: int) -> float:
-    """The probability of lying within ±t: a finite sum (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+def _coverage(t: float, freedom: int) -> float:
+    """Return the probability of ±t by a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2

@@ -1,4 +1,4 @@
-"""Metrics of classifiers, taggers and readers: accuracy, macro F1, F1 of spans, SQuAD's scores."""
+"""Metrics of classifiers, taggers and question answering: accuracy, F1, span F1, SQuAD's scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-OUTSIDE = "O"
+OUTSIDE = "O"  # the tag of a word outside of all spans
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -18,8 +18,8 @@ def accuracy(predictions: Sequence[int], references: Sequence[int]) -> float:
     """Return the share of texts with the right label, 0 to 1.
 
     Args:
-        predictions: the model's label of each text; at least one.
-        references: the right label of each.
+        predictions: predicted label of each text, at least one.
+        references: correct label of each text.
     """
     pairs = zip(predictions, references, strict=True)
     return sum(predicted == right for predicted, right in pairs) / len(references)
@@ -28,28 +28,29 @@ def accuracy(predictions: Sequence[int], references: Sequence[int]) -> float:
 def macro_f1(predictions: Sequence[int], references: Sequence[int]) -> float:
     """Return the mean over labels of F1, the harmonic mean of precision and recall, 0 to 1.
 
-    Every label counts alike, however rare. A label that neither the model nor the references use
-    has no F1 and does not count.
+    Every label has the same weight, however rare. A label that occurs neither in predictions nor in
+    references has no F1 and is left out.
 
     Args:
-        predictions: the model's label of each text; at least one.
-        references: the right label of each.
+        predictions: predicted label of each text, at least one.
+        references: correct label of each text.
     """
     scores = []
     for label in sorted({*predictions, *references}):
         pairs = zip(predictions, references, strict=True)
         both = sum(predicted == right == label for predicted, right in pairs)
+        # F1 = 2 TP / (predicted + actual), which needs no case for a precision of 0 / 0.
         scores.append(2 * both / (predictions.count(label) + references.count(label)))
     return sum(scores) / len(scores)
 
 
 class Span(NamedTuple):
-    """Consecutive words that belong together.
+    """A span of consecutive words.
 
     Args:
-        start: number of the first word.
-        end: number of the one after the last.
-        kind: the kind of span, such as `PER`.
+        start: index of the first word.
+        end: index after the last word.
+        kind: label of the span, such as `PER`.
     """
 
     start: int
@@ -58,23 +59,23 @@ class Span(NamedTuple):
 
 
 def mark_spans(tags: Iterable[str]) -> bool:
-    """Return whether these tags mark spans: O, B-… and I-… only, and not O alone."""
+    """Return True if tags mark spans: all are O, B-… or I-…, and at least one is not O."""
     names = set(tags) - {OUTSIDE}
     return bool(names) and all(tag[:2] in ("B-", "I-") and len(tag) > 2 for tag in names)
 
 
 def spans_of(tags: Sequence[str | None]) -> list[Span]:
-    """Return the spans that B- and I- tags mark (Tjong Kim Sang 2000).
+    """Return the spans of B- and I- tags (Tjong Kim Sang 2000).
 
-    A span begins at B-, and at I- where the word before is not of the same kind, so that an I-
-    without its B- is not lost; it goes on over each I- of its kind.
+    A span begins at B-, or at I- after a word of another kind, so that an I- without its B- is not
+    lost. It continues over each following I- of its kind.
 
     Args:
-        tags: of a sentence's words; None, like O, is outside.
+        tags: tags of a sentence's words; None is O.
     """
     spans: list[Span] = []
     start, kind = 0, None
-    for index, tag in enumerate([*tags, None]):
+    for index, tag in enumerate([*tags, None]):  # the last one closes an open span
         tag_kind = None if tag is None or tag == OUTSIDE else tag[2:]
         continues = tag is not None and tag.startswith("I-") and tag_kind == kind
         if continues:
@@ -90,13 +91,14 @@ def span_f1(
 ) -> float:
     """Return F1 of the spans over all sentences, 0 to 1.
 
-    A span counts where its first word, its last and its kind are all right. Where there are no
-    spans and none are predicted, all is right: 1.
+    A span is correct if its first word, its last word and its kind are. Without any spans in
+    predictions and references the score is 1.
 
     Args:
-        predictions: the model's tags of each sentence.
-        references: the right tags of each.
+        predictions: predicted tags of each sentence.
+        references: correct tags of each sentence.
     """
+    # Micro-averaged as by CoNLL's script: spans are counted over all sentences.
     both = num_predicted = num_right = 0
     for predicted_tags, right_tags in zip(predictions, references, strict=True):
         predicted, right = set(spans_of(predicted_tags)), set(spans_of(right_tags))
@@ -107,16 +109,16 @@ def span_f1(
 
 
 def normalized_answer(text: str) -> str:
-    """Lower-case an answer, drop ASCII punctuation and English articles, use single spaces."""
+    """Normalise as SQuAD's script: lower case, no punctuation and articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def answer_exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Return the share of questions answered as a person did, 0 to 1 (Rajpurkar 2016, 6.1).
+    """Return the share of predictions that equal an annotated answer, 0 to 1 (Rajpurkar 2016, 6.1).
 
     Args:
-        predictions: the model's answers, empty where it finds none; at least one.
-        references: people's answers to each question; none where the text does not answer.
+        predictions: predicted answers, empty for no answer; at least one.
+        references: annotated answers of each question; none for a question without an answer.
     """
 
     def equal(predicted: str, right: str) -> float:
@@ -126,11 +128,11 @@ def answer_exact_match(predictions: Sequence[str], references: Sequence[Sequence
 
 
 def answer_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Return the mean over questions of F1 of the words, against the nearest answer, 0 to 1.
+    """Return the mean over questions of the word F1 against the most similar answer, 0 to 1.
 
     Args:
-        predictions: the model's answers, empty where it finds none; at least one.
-        references: people's answers to each question; none where the text does not answer.
+        predictions: predicted answers, empty for no answer; at least one.
+        references: annotated answers of each question; none for a question without an answer.
     """
     return _mean_of_best(predictions, references, _word_f1)
 

@@ -1,6 +1,6 @@
-"""Parts of a model by stable addresses; taken away for a while, or replaced by their means.
+"""Ablation: parts of a model under stable addresses are switched off or replaced by their means.
 
-A part is replaced by another object, and the original is put back. So no weight is ever changed,
+A part is replaced by another object, and the original is put back. No weight is ever changed,
 and the model computes bit for bit the same afterwards.
 """
 
@@ -37,18 +37,20 @@ PartKind = Literal["head", "attention", "sub-layer", "residual", "norm", "scale"
 
 @dataclass(frozen=True, eq=False)
 class ModelPart:
-    """A part of a model that can be taken away.
+    """A part of a model that can be ablated.
 
     Args:
-        address: such as `decoder.3.cross.head.2`.
-        kind: of the part.
-        owner: the module that holds it: the attention for its heads, the block for the rest of it.
-        name: of the attribute that holds it, or of the sub-layer whose residual connection it is.
-        adds: whether its output is a vector that is added to something, which another can replace.
-        head: its number, for a head.
-        like: [D], zeros of the type and device of the vectors that it adds to the stream.
-        also: further places, owner and attribute, that hold None when it is off.
-        can_be_cut: True for a head that can be left out of the weights for good.
+        address: address of the part, e.g. `decoder.3.cross.head.2`.
+        kind: kind of the part.
+        owner: module that holds the part: the attention for its heads, the block for a sub-layer,
+            its norms and its residual connection.
+        name: attribute of the owner that holds the part; for a residual connection, the address
+            name of its sub-layer.
+        adds: flag of a part whose output vector is added to others, so that a mean can replace it.
+        head: index of the head; None for all other kinds.
+        like: [D] zeros with the dtype and device of the vectors that the part adds to the stream.
+        also: further attributes, as pairs of owner and name, that are None while the part is off.
+        can_be_cut: flag of a head that pruning can remove from the weights.
     """
 
     address: str
@@ -63,14 +65,14 @@ class ModelPart:
 
 
 def parts(model: AnyModel, what: str | Iterable[str] = "**") -> tuple[str, ...]:
-    """Return addresses of the parts of a model that can be taken away.
+    """Return the addresses of a model's parts that can be ablated.
 
     Args:
-        model: of any kind.
-        what: only those that match: `*` stands for one part of an address, `**` for any number.
+        model: a model of any kind.
+        what: patterns of addresses; `*` matches one component of an address, `**` any number.
 
     Raises:
-        ModelError: when a pattern matches nothing, naming near addresses.
+        ModelError: when a pattern matches nothing; near addresses are named.
     """
     return tuple(part.address for part in parts_matching(model, what))
 
@@ -89,7 +91,7 @@ def parts_matching(model: AnyModel, what: str | Iterable[str]) -> list[ModelPart
     """Return parts by addresses and patterns, each once, in the order of a pass.
 
     Raises:
-        ModelError: when a pattern matches nothing, naming near addresses.
+        ModelError: when a pattern matches nothing; near addresses are named.
     """
     everything = all_parts(model)
     chosen: set[str] = set()
@@ -109,20 +111,26 @@ def parts_matching(model: AnyModel, what: str | Iterable[str]) -> list[ModelPart
 
 def _parts_of_stack(model: AnyModel, name: str) -> Iterator[ModelPart]:
     stack = model.stacks()[name]
+    # Only dtype and device matter: a replacement vector must not raise the precision of the stream.
     like = next(model.parameters()).detach().new_zeros(model.spec.width)
     owner: Any = model.input_modules()[name]
+    # Rotary embeddings and position biases sit in every self-attention, so `encoder.positions`
+    # switches them all off beside the encoding that is added to the embedding.
     also = [
         place
         for block in stack.blocks
         for sublayer in sublayers(block).values()
         for place in _position_places(sublayer)
     ]
+    # T5 keeps one table of relative biases, which all layers of the stack share.
     if stack.position_bias is not None:
         also.append((stack, "position_bias"))
+    # Rotary positions add nothing to the embedding, so they can be off but have no mean output.
     added = owner.positions is not None
     if added or also:
         place = f"{name}.positions"
         yield ModelPart(place, "positions", owner, "positions", added, like=like, also=tuple(also))
+    # BERT's embeddings have a layer norm of their own; most other models have none.
     if getattr(owner, "norm", None) is not None:
         yield ModelPart(f"{name}.embedding.norm", "norm", owner, "norm")
     for number, block in enumerate(stack.blocks):
@@ -134,8 +142,9 @@ def _parts_of_stack(model: AnyModel, name: str) -> Iterator[ModelPart]:
 
 
 def _position_places(sublayer: InspectedSubLayer) -> list[tuple[nn.Module, str]]:
-    """Return the attributes of a self-attention that depend on positions."""
+    """Return the attributes of a self-attention that encode positions."""
     module, names = sublayer.module, ("rotary", "position_bias")
+    # Queries of the decoder and keys of the encoder have no common positions to compare.
     if sublayer.is_cross:
         return []
     return [(module, name) for name in names if getattr(module, name, None) is not None]
@@ -144,22 +153,26 @@ def _position_places(sublayer: InspectedSubLayer) -> list[tuple[nn.Module, str]]
 def _parts_of_sublayer(
     block: Any, name: str, sublayer: InspectedSubLayer, place: str, like: Tensor
 ) -> Iterator[ModelPart]:
+    # Without heads that meet in an output projection, only the whole module can be replaced.
     if not sublayer.has_output_map:
         yield ModelPart(place, "sub-layer", block, sublayer.name, True, like=like)
     else:
         attention = sublayer.module
+        # The output projection is replaced, not the module: the attention still returns its cache
+        # and offers its weights to a capture.
         yield ModelPart(place, "attention", attention, "output", True, like=like)
         for head in sublayer.heads:
             yield ModelPart(
                 f"{place}.head.{head}",
                 "head",
                 attention,
-                "output",
+                "output",  # a head is a group of columns of the output projection
                 True,
                 head,
                 like,
                 can_be_cut=sublayer.has_softmax,
             )
+        # Linear attention divides by the sum of a row instead of scaling its scores.
         if sublayer.has_softmax:
             yield ModelPart(f"{place}.scale", "scale", attention, "scale")
         if also := tuple(_position_places(sublayer)):
@@ -185,35 +198,39 @@ def ablated(
     *,
     means: Mapping[str, Tensor] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Take parts of a model away within a context, and put them back afterwards.
+    """Ablate parts of a model within a context, and restore them afterwards.
 
     When off, a head, a sub-layer or a position encoding adds nothing, a residual connection is cut
     (only the sub-layer's output goes on), a norm returns its input, and the scale of attention is
-    1. The model is changed for everyone who uses it meanwhile. Contexts may be nested.
+    1. Other users of the same model object see the change too. Contexts may be nested.
 
     Args:
-        model: of any kind.
-        what: addresses, in which `*` stands for one part; `heedful.inspect.parts` lists a model's:
+        model: a model of any kind.
+        what: addresses or patterns of parts, listed for a model by `heedful.inspect.parts`:
             `decoder.3.cross.head.2`, `decoder.3.cross`, `encoder.1.feedforward`,
             `encoder.1.self.residual`, `encoder.1.self.norm`, `encoder.1.self.scale`,
             `encoder.positions`.
-        how: `off`; `zero`, the same for parts that are added to something, and refused for the
-            rest; `mean`, the output of a head, a sub-layer or an added position encoding is
-            replaced by its mean over a corpus.
-        means: for `mean`, from `mean_outputs`.
+        how: ablation mode. `off` switches any part off; `zero` does the same but refuses parts
+            that add no vector; `mean` replaces the output of a head, a sub-layer or an added
+            position encoding by its mean over a corpus.
+        means: mean outputs by address, from `mean_outputs`; only used by `mean`.
 
     Yields:
         The addresses that are ablated.
 
     Raises:
-        ModelError: when the model has no such part, naming near ones, or attention of one that was
-            loaded to run is to lose a head or all of them: its weights cannot be read any more.
-        ConfigError: when a part cannot be ablated so, or means are missing.
+        ModelError: when the model has no such part (near addresses are named), or when heads are
+            to be ablated in a model prepared for inference, whose weights are packed.
+        ConfigError: when a part does not support the mode, or its mean is missing.
     """
     if how not in get_args(AblationMode):
         modes = ", ".join(get_args(AblationMode))
         raise ConfigError(f"There is no ablation mode {how!r}", remedy=f"Choose {modes}")
+    # All replacements are computed before the first attribute
+    # is set, so an error leaves the model untouched.
     parts = {part: _replacement(part, how, means) for part in parts_matching(model, what)}
+    # Kernels of the inference engine read packed weights
+    # without calling the modules that are replaced here.
     with computed_by_definition(model), set_attributes(_changes(parts)):
         yield tuple(part.address for part in parts)
 
@@ -227,6 +244,7 @@ def set_attributes(changes: Sequence[Change]) -> Iterator[None]:
             setattr(owner, name, value)
         yield
     finally:
+        # Restored in reverse order: if one attribute was set twice, its original value is set last.
         for owner, name, value in reversed(before):
             setattr(owner, name, value)
 
@@ -239,12 +257,12 @@ def mean_outputs(
     Args:
         subject: the model.
         readings: the corpus, from `read_all` or `see`.
-        batch_tokens: positions that go through the model together; changes no result.
+        batch_tokens: positions per batch; changes no result.
 
     Returns:
-        Means over all tokens, by address: for each head [E], the mixed values before the output
-        projection; for each sub-layer and each added position encoding [D]. In the type of the
-        weights.
+        Means over all tokens by address, in the dtype of the weights: for each head [E], its
+        context vector before the output projection; for each sub-layer and each added position
+        encoding [D].
 
     Raises:
         DataError: when there is no text.
@@ -253,6 +271,8 @@ def mean_outputs(
         raise DataError("There is no text to take means over")
     model = subject.model
     sums = _Sums([part for part in all_parts(model) if part.adds])
+    # No capture offers the vectors of the position encoding
+    # alone, so the module is called once more.
     embedded: dict[str, Any] = {
         stack: module.positions
         for stack, module in model.input_modules().items()
@@ -270,10 +290,10 @@ def mean_outputs(
 
 
 class _Sums(Capture):
-    """Adds up the outputs of parts as they come, and keeps none of them.
+    """A capture that sums the outputs of parts during a pass and stores no tensor.
 
     Args:
-        parts: those that add something.
+        parts: parts whose output is added to the stream.
     """
 
     def __init__(self, parts: Sequence[ModelPart]) -> None:
@@ -293,8 +313,9 @@ class _Sums(Capture):
             self.add(part.address, value if part.head is None else value[:, part.head])
 
     def add(self, address: str, value: Tensor) -> None:
-        """Count vectors [B, L, ·] of a part, without those of padding."""
+        """Add the vectors [B, L, ·] of a part to its sum, without those of padding."""
         stack = address.partition(".")[0]
+        # Summed in float64, so the split into batches changes no mean of float32 outputs.
         real = value[self.positions[stack] >= 0].double()
         self.sums[address] = self.sums.get(address, 0.0) + real.sum(0)
         self.counts[address] = self.counts.get(address, 0) + len(real)
@@ -312,7 +333,7 @@ def _replacement(
     """Return the vector that replaces the output of a part; None for nothing.
 
     Raises:
-        ConfigError: when there is none.
+        ConfigError: when the part has no output to replace, or no mean was given for it.
     """
     if how == "off" or (how == "zero" and part.adds):
         return None
@@ -344,8 +365,11 @@ def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
             heads.setdefault(part.owner, {})[part.head] = value
         elif part.kind == "attention":
             _check_readable(part)
+            # An ablated attention includes its heads, so it wins over single heads of it.
             whole[part.owner] = _vector(part, value)
         elif part.kind == "residual":
+            # The residual connection is no module; the block
+            # reads the names of cut sub-layers from `cut`.
             cuts[part.owner] = cuts.get(part.owner, part.owner.cut) | {part.name}
         elif part.kind == "norm":
             changes.append((part.owner, part.name, nn.Identity()))
@@ -355,11 +379,14 @@ def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
             if part.adds:
                 changes.append((part.owner, part.name, Constant(_vector(part, value))))
             changes += [(owner, name, None) for owner, name in part.also]
+    # One replacement per projection, since a second one
+    # would be made from the original and undo the first.
     for attention in {**heads, **whole}:
         if attention in whole:
+            # Zero weights and a constant bias: every token gets the same vector.
             output = _Map(torch.zeros_like(attention.output.weight), whole[attention])
         else:
-            output = _without(attention, heads[attention])
+            output = _without_heads(attention, heads[attention])
         changes.append((attention, "output", output))
     return [*changes, *((block, "cut", cut) for block, cut in cuts.items())]
 
@@ -380,7 +407,7 @@ def _vector(part: ModelPart, value: Tensor | None) -> Tensor:
 
 
 class Constant(nn.Module):
-    """Return the same vector [D] for every token."""
+    """A module that returns the same vector [D] for every token."""
 
     def __init__(self, vector: Tensor) -> None:
         super().__init__()
@@ -388,13 +415,17 @@ class Constant(nn.Module):
         self.vector: Tensor
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
-        """States [..., D], or positions [...] int64, to [..., D]."""
+        """Return [..., D] for states [..., D] or positions [...] int64."""
+        # A position encoding is called with integer positions, a sub-layer with states.
         tokens = x.shape[:-1] if x.is_floating_point() else x.shape
         return self.vector.expand(*tokens, -1)
 
+    def read(self, memory: object) -> None:
+        """Keep nothing of a memory, so that blocks call this module in place of a cross mixer."""
+
 
 class _Map(nn.Module):
-    """A linear map with given weights; made without drawing random ones."""
+    """A linear map with given weights, without the random initialisation of `nn.Linear`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -407,15 +438,18 @@ class _Map(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def _without(attention: Any, heads: Mapping[int, Tensor | None]) -> _Map:
-    """The output projection that ignores some heads, with their means in its bias."""
+def _without_heads(attention: Any, heads: Mapping[int, Tensor | None]) -> _Map:
+    """Return an output projection that ignores some heads and adds their means in its bias."""
     output = attention.output
     weight = output.weight.detach().clone()
     bias = None if output.bias is None else output.bias.detach().clone()
     for head, mean in heads.items():
         first = heads_of(attention).index(head) * attention.head_width
+        # [D, H * E]: columns of one head, in the order of the heads that were not pruned.
         columns = slice(first, first + attention.head_width)
         if mean is not None:
+            # W (x with the head's mean) = W' x + W_h mean:
+            # the mean of a head is a constant of the bias.
             constant = weight[:, columns] @ mean.to(weight)
             bias = constant if bias is None else bias + constant
         weight[:, columns] = 0.0

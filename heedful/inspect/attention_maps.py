@@ -1,4 +1,4 @@
-"""Attention of any layer, head and rows as arrays with their tokens, and one query step by step."""
+"""Attention weights of any layer, head and query as arrays, and one query followed step by step."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 AttentionPart = Literal["encoder", "decoder", "cross"]
-"""Self-attention of the encoder, of the decoder, or the decoder's attention over the source."""
+"""Self-attention of the encoder, of the decoder, or the decoder's attention to the source."""
 
 MOST_CELLS = 1 << 28
-"""Most weights of a map: a GiB."""
+"""Upper bound of the weights in one map: 1 GiB of float32."""
 
 _TITLES: dict[AttentionPart, str] = {
     "encoder": "Attention of the encoder",
@@ -47,13 +47,13 @@ class AttentionMap(Result):
     """Attention weights with the tokens of their rows and columns.
 
     Args:
-        part: encoder, decoder or cross.
-        layers: numbers of the layers, from 0.
-        heads: numbers of the heads, from 0.
-        rows: tokens of the queries. In cross-attention, those predicted by them.
+        part: kind of attention.
+        layers: indices of the layers, from 0.
+        heads: indices of the heads, from 0.
+        rows: tokens of the queries; in cross-attention, the tokens that are predicted there.
         columns: tokens of the keys.
-        weights: [layers, heads, rows, columns] float32; a row sums to 1. Heads that were pruned, or
-            that a layer does not have, have zeros.
+        weights: [layers, heads, rows, columns] float32; a row sums to 1. Pruned heads, and heads
+            that a layer does not have, are zeros.
     """
 
     part: AttentionPart
@@ -64,7 +64,8 @@ class AttentionMap(Result):
     weights: np.ndarray
 
     def mean(self) -> np.ndarray:
-        """Weights [rows, columns], the mean of all layers and heads without the pruned ones."""
+        """Return weights [rows, columns], the mean over all layers and all heads not pruned."""
+        # A pruned head is all zeros, and would pull the mean down; softmax never gives such a map.
         count = np.float32(max(1, self.weights.any((2, 3)).sum()))
         return np.asarray(self.weights.sum((0, 1)) / count)
 
@@ -82,15 +83,16 @@ def attention(
 
     Args:
         subject: the model.
-        reading: from `read` or `see`.
-        part: `encoder`, `decoder` or `cross`; cross where there is any, else the only one, if None.
-        layers: from 0; all if None.
-        heads: from 0; all if None.
-        rows: from 0; all if None.
+        reading: input from `read` or `see`.
+        part: kind of attention; None for `cross` where the model has it, else its only kind.
+        layers: indices of layers; all if None.
+        heads: indices of heads; all if None.
+        rows: indices of queries; all if None.
 
     Raises:
         ModelError: when the model has no such attention.
-        ConfigError: when it has no such layer, head or row, or there are too many weights to keep.
+        ConfigError: when the model has no such layer, head or query, or the map has more than
+            `MOST_CELLS` weights.
     """
     part = part or usual_part(subject.model)
     modules = attentions(subject.model, part)
@@ -98,6 +100,7 @@ def attention(
     chosen_layers = choose(layers, len(modules), "layer")
     chosen_heads = choose(heads, num_heads(modules), "head")
     chosen_rows = choose(rows, len(queries), "row")
+    # Checked before the pass: weights of 12 layers, 16 heads and 4,096 tokens would be 12 GiB.
     cells = len(chosen_layers) * len(chosen_heads) * len(chosen_rows) * len(keys)
     if cells > MOST_CELLS:
         raise ConfigError(
@@ -105,6 +108,7 @@ def attention(
             remedy="Choose layers, heads or rows, or give a shorter text",
         )
     addresses = [f"{[*modules][layer]}.weights" for layer in chosen_layers]
+    # Sliced during the pass, since whole maps of all layers at once need far more memory.
     capture = _Slices(addresses, num_heads(modules), np.ix_(chosen_heads, chosen_rows))
     run(subject.model, tensors(subject, [reading]), capture)
     return AttentionMap(
@@ -118,15 +122,15 @@ def attention(
 
 
 def parts_of(model: AnyModel) -> tuple[AttentionPart, ...]:
-    """Return the kinds of attention that a model has."""
+    """Return the kinds of attention of a model."""
     return tuple(part for part in get_args(AttentionPart) if _layers(model, part))
 
 
 def usual_part(model: AnyModel) -> AttentionPart:
-    """Return cross where a model has any, else its only kind of attention.
+    """Return `cross` where a model has cross-attention, else its only kind of attention.
 
     Raises:
-        ModelError: when it has none.
+        ModelError: when the model has no attention.
     """
     parts = parts_of(model)
     if not parts:
@@ -134,17 +138,18 @@ def usual_part(model: AnyModel) -> AttentionPart:
             "No layer of this model has attention weights",
             remedy="See who hears whom in it by `influence`; in the studio, on the page Attention",
         )
+    # Kinds have the order of `AttentionPart`, where cross comes last.
     return parts[-1]
 
 
 def attentions(model: AnyModel, part: AttentionPart) -> dict[str, InspectedSubLayer]:
     """Return the attention of each layer by its address, such as `decoder.3.cross`.
 
-    Linear attention is among them: its weights are defined, though it never computes them.
+    Linear attention is included: its weights are defined, though its kernel never forms them.
 
     Raises:
         ModelError: when the model has no such attention.
-        ConfigError: when there is no part of this name at all.
+        ConfigError: when there is no kind of attention of this name.
     """
     if part not in get_args(AttentionPart):
         raise ConfigError(
@@ -161,12 +166,13 @@ def attentions(model: AnyModel, part: AttentionPart) -> dict[str, InspectedSubLa
 
 
 def num_heads(layers: dict[str, InspectedSubLayer]) -> int:
-    """Return the number of heads of a layer, from `attentions`; the most where they differ."""
+    """Return the largest number of heads among layers from `attentions`."""
     return max(int(layer.module.num_heads) for layer in layers.values())
 
 
 def _layers(model: AnyModel, part: AttentionPart) -> dict[str, InspectedSubLayer]:
     cross = part == "cross"
+    # Cross-attention belongs to the blocks of the decoder; the encoder only gives keys and values.
     stack = "decoder" if cross else part
     if stack not in model.stacks():
         return {}
@@ -179,32 +185,36 @@ def _layers(model: AnyModel, part: AttentionPart) -> dict[str, InspectedSubLayer
 
 
 def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ...]:
-    """Return whether the decoder's query at a position sees each of the first `count` positions.
+    """Return for each of the first `count` positions whether the decoder's query sees it.
 
-    A decoder without self-attention knows of all up to its own through its state.
+    A recurrent decoder without self-attention sees all positions up to its own, through its state.
     """
     layers = _layers(model, "decoder")
     if not layers:
         return tuple(place <= query for place in range(count))
-    positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])
+    positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])  # [B, Lq], [B, Lk]
+    # The first layer stands for all; with alternating local and
+    # global layers (Gemma 2), later ones may see more or less.
     layer = next(iter(layers.values()))
     visible: list[bool] = positions.visible(layer.mask)[0, 0, 0].tolist()
     return tuple(visible)
 
 
 def rows_and_columns(reading: ModelInput, part: AttentionPart) -> tuple[StackTokens, StackTokens]:
-    """Return the tokens of a part's rows and columns."""
+    """Return the tokens of the queries (rows) and of the keys (columns)."""
     if part == "cross":
+        # A query of cross-attention is labelled by the token it predicts, which is the one that
+        # attends to its source words; the token it was fed is one row earlier.
         assert reading.predicted is not None
         return reading.predicted, reading.tokens("encoder")
     return reading.tokens(part), reading.tokens(part)
 
 
 def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ...]:
-    """Return chosen numbers below a count, or all of them.
+    """Return chosen indices below a count, or all indices.
 
     Raises:
-        ConfigError: naming the number that does not exist.
+        ConfigError: when an index does not exist; it is named.
     """
     if chosen is None:
         return tuple(range(count))
@@ -217,7 +227,7 @@ def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ..
 
 
 def choose_layer(layer: int, count: int) -> int:
-    """Return the number of a layer below a count; −1 is the last.
+    """Return the index of a layer below a count; −1 is the last.
 
     Raises:
         ConfigError: when there is no such layer.
@@ -226,13 +236,13 @@ def choose_layer(layer: int, count: int) -> int:
 
 
 def with_heads(weights: np.ndarray, count: int) -> np.ndarray:
-    """Return weights [B, H, Lq, Lk] with zeros for further heads, up to `count`."""
+    """Pad weights [B, H, Lq, Lk] with zero heads up to `count` heads."""
     missing = count - weights.shape[1]
     return np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else weights
 
 
 class _Slices(Capture):
-    """Keeps only some heads and rows of each layer's weights [1, H, Lq, Lk]."""
+    """A capture of chosen heads and queries from each layer's weights [1, H, Lq, Lk]."""
 
     def __init__(
         self, addresses: Sequence[str], num_heads: int, index: tuple[np.ndarray, ...]
@@ -242,17 +252,20 @@ class _Slices(Capture):
         self.slices: dict[str, np.ndarray] = {}
 
     def keep(self, address: str, value: Tensor) -> None:
+        # Layers may differ in heads; padding first lets one index serve all. An index of arrays
+        # copies, so the whole map is freed.
         self.slices[address] = with_heads(array(value), self.num_heads)[0][self.index]
 
 
 def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
-    """Draw the mean of a map's layers and heads as a table of shades under a title.
+    """Draw the mean over a map's layers and heads as shades in the terminal, under a title.
 
     Args:
-        attention: the map.
-        width: columns of the terminal.
+        attention: attention weights.
+        width: width of the terminal in columns.
     """
     mean = attention.mean()
+    # Scaled to the darkest cell: a row of 100 even weights would be blank at the scale of 1.
     most = float(mean.max())
     shades = tuple(tuple(row) for row in (mean / (most or 1.0)).tolist())
     columns, rows = (tuple(map(printable, side)) for side in (attention.columns, attention.rows))
@@ -261,7 +274,7 @@ def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
 
 
 def describe_mean(attention: AttentionMap) -> str:
-    """Say in words of which layers and heads the mean of a map is."""
+    """Describe in words the layers and heads that a map's mean is taken over."""
     return f"{_numbered('layer', attention.layers)}, {_numbered('head', attention.heads)}"
 
 
@@ -274,35 +287,36 @@ def _numbered(name: str, numbers: tuple[int, ...]) -> str:
 
 
 def printable(piece: str) -> str:
-    """A piece without characters that would move the cursor or the lines."""
+    """Return a token's text without characters that would move the cursor or break the line."""
     escaped = piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    # Some tokens are bytes of a character, or escape sequences that would recolour the terminal.
     return "".join(c if c.isprintable() else "\ufffd" for c in escaped) or "·"
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionSteps:
-    """The stages from a query to its output.
+    """One query of one head, from its dot products with the keys to its output.
 
-    Query, keys, values, bias, scores, weights and context are those of a pass in float32; the
-    stages between are computed from them in float64.
+    Query, keys, values, bias, scores, weights and context are captured from a pass in float32; the
+    properties are computed from them in float64.
 
     Args:
-        address: of the attention, such as `decoder.3.cross`.
-        head: from 0.
-        row: of the query, from 0.
-        rows: tokens of the queries; in cross-attention, those predicted by them.
+        address: address of the attention, e.g. `decoder.3.cross`.
+        head: index of the head.
+        row: index of the query.
+        rows: tokens of the queries; in cross-attention, the tokens that are predicted there.
         columns: tokens of the Lk keys.
-        query: [E], rotated by its position where the model does so.
-        keys: [Lk, E], likewise.
-        values: [Lk, Ev].
-        factor: the scale of the scores.
-        softcap: bound of the scaled scores; None without.
-        bias: [Lk] added to scores by position; None where there is none.
+        query: [E] query, after rotary embedding where the model has it.
+        keys: [Lk, E] keys, after rotary embedding where the model has it.
+        values: [Lk, Ev] values.
+        factor: scale of the dot products.
+        softcap: bound of the scaled scores (Gemma 2); None without.
+        bias: [Lk] position bias added to the scores; None without.
         scores: [Lk], the input of the softmax; −∞ for hidden keys.
-        weights: [Lk].
-        context: [Ev], the output of the head.
-        rotary: whether queries and keys are rotated by their positions.
-        mask: the keys that a query sees, as the end of a sentence.
+        weights: [Lk] softmax of the scores.
+        context: [Ev] output of the head.
+        rotary: flag of rotary position embedding.
+        mask: description of the keys that a query sees, as the end of a sentence.
     """
 
     address: str
@@ -324,54 +338,57 @@ class AttentionSteps:
 
     @property
     def products(self) -> np.ndarray:
-        """Products [Lk, E] of the query and each key, channel by channel."""
+        """Elementwise products [Lk, E] of the query and each key."""
         return np.asarray(self.keys.astype(np.float64) * self.query)
 
     @property
     def raw(self) -> np.ndarray:
-        """Dot products [Lk]."""
+        """Dot products [Lk] of the query and the keys."""
         return np.asarray(self.products.sum(-1))
 
     @property
     def scaled(self) -> np.ndarray:
-        """Dot products [Lk], scaled and, where the model does so, capped."""
+        """Dot products [Lk] after the scale and, where the model has one, the soft cap."""
         scaled: np.ndarray = self.factor * self.raw
+        # Gemma 2 (2024): c * tanh(scores / c) before the mask, so scores never exceed c.
         return scaled if self.softcap is None else self.softcap * np.tanh(scaled / self.softcap)
 
     @property
     def visible(self) -> np.ndarray:
         """Mask of the keys that the query sees [Lk]."""
+        # Hidden keys have a score of −∞; no other score is infinite.
         return np.asarray(np.isfinite(self.scores))
 
     @property
     def exponentials(self) -> np.ndarray:
-        """The exponential [Lk] of each score less the highest; 0 for hidden keys."""
+        """Exponentials [Lk] of the scores minus their maximum; 0 for hidden keys."""
+        # A query without any visible key has weights of 0; −∞ minus −∞ would be NaN.
         if not self.visible.any():
             return np.zeros(len(self.scores))
         return np.asarray(np.exp(self.scores.astype(np.float64) - self.scores.max()))
 
     @property
     def parts(self) -> np.ndarray:
-        """The share [Lk, Ev] of each value in the output."""
+        """Weighted values [Lk, Ev], whose sum is the output of the head."""
         return np.asarray(self.weights[:, None].astype(np.float64) * self.values)
 
 
 def attention_steps(
     subject: Subject, reading: ModelInput, part: AttentionPart, *, layer: int, head: int, row: int
 ) -> AttentionSteps:
-    """Follow one query of one head.
+    """Follow one query of one head from its scores to its output.
 
     Args:
         subject: the model.
-        reading: from `read` or `see`.
-        part: `encoder`, `decoder` or `cross`.
-        layer: from 0.
-        head: from 0.
-        row: the query, from 0.
+        reading: input from `read` or `see`.
+        part: kind of attention.
+        layer: index of the layer.
+        head: index of the head.
+        row: index of the query.
 
     Raises:
-        ModelError: when the model has no such attention, or it has no softmax.
-        ConfigError: when it has no such layer, head or row.
+        ModelError: when the model has no such attention, or the attention has no softmax.
+        ConfigError: when there is no such layer, head or query.
     """
     modules = attentions(subject.model, part)
     queries, keys = rows_and_columns(reading, part)
@@ -386,6 +403,7 @@ def attention_steps(
             remedy="Look at its weights, by `attention`",
         )
     module = sublayer.module
+    # Grouped-query attention (Ainslie 2023): consecutive query heads share a key/value head.
     kv_head = head // (module.num_heads // module.num_kv_heads)
     capture = _OneQuery(address, head, kv_head, row)
     run(subject.model, tensors(subject, [reading]), capture)
@@ -411,12 +429,13 @@ def attention_steps(
 
 
 class _OneQuery(Capture):
-    """Keeps the tensors of an attention for one head and one query."""
+    """A capture of an attention's tensors for one head and one query."""
 
     def __init__(self, address: str, head: int, kv_head: int, row: int) -> None:
         super().__init__([f"{address}.*"])
-        rowwise = ("query", "bias", "scores", "weights", "context")
-        self.indices: dict[str, tuple[int, ...]] = dict.fromkeys(rowwise, (0, head, row))
+        # Tensors [1, H, Lq, ·] with a row per query; keys and values have a row per key instead.
+        query_rows = ("query", "bias", "scores", "weights", "context")
+        self.indices: dict[str, tuple[int, ...]] = dict.fromkeys(query_rows, (0, head, row))
         self.indices |= dict.fromkeys(("key", "value"), (0, kv_head))
         self.arrays: dict[str, np.ndarray] = {}
 

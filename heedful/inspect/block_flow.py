@@ -1,4 +1,4 @@
-"""The way through a block: each tensor with its inputs, its shape and its size."""
+"""Data flow through one block: each tensor with its inputs, shape and mean vector length."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class FlowPart(Result):
     """A tensor on the way through a block.
 
     Args:
-        key: its name in the block, such as `self.query`.
-        role: its kind.
-        place: its sub-layer, `self`, `cross` or `feedforward`; empty for the stream before and
-            after the block.
-        on_stream: whether it is the stream itself, and not on the way into or out of a sub-layer.
-        address: of the tensor in a capture, such as `encoder.2.self.query`.
-        reads: keys of its inputs.
-        shape: of the tensor, the batch of one in front.
+        key: name of the tensor in the block, e.g. `self.query`.
+        role: kind of the tensor.
+        place: sub-layer of the tensor, `self`, `cross` or `feedforward`; empty for the stream
+            before and after the block.
+        on_stream: flag of a tensor of the residual stream itself, not inside a sub-layer.
+        address: address of the tensor in a capture, e.g. `encoder.2.self.query`.
+        reads: keys of the tensors that this one is computed from.
+        shape: shape of the tensor, with a batch dimension of 1 in front.
         axes: names of the dimensions.
-        tokens: the pieces that its vectors or rows belong to.
-        sizes: [tokens] float32, the length of each token's vector, the mean over heads where there
-            are several; None where there is no vector of each token.
-        figures: summary numbers by name.
-        about: a sentence that explains it.
+        tokens: tokens that the vectors or rows belong to.
+        sizes: [tokens] float32 Euclidean lengths of the tokens' vectors, averaged over heads; None
+            for tensors without a vector per token.
+        figures: summary statistics by name.
+        about: sentence that explains the tensor.
     """
 
     key: str
@@ -72,14 +72,14 @@ class FlowPart(Result):
 
 @dataclass(frozen=True, eq=False)
 class BlockFlow(Result):
-    """A block as the tensors of a pass, in order.
+    """The tensors of a pass through one block, in topological order.
 
     Args:
         stack: `encoder` or `decoder`.
-        layer: from 0.
-        norm_first: whether norms stand before the sub-layers, on the way into them; else they
-            stand after the sums, on the stream itself.
-        parts: each after its inputs.
+        layer: index of the block.
+        norm_first: flag of pre-norm, where norms apply to the inputs of sub-layers; in post-norm
+            they apply to the residual sums, which are the stream itself.
+        parts: tensors of the block, each after its inputs.
     """
 
     stack: str
@@ -95,9 +95,9 @@ def block_flow(
 
     Args:
         subject: the model.
-        reading: from `read` or `see`.
-        stack: `encoder` or `decoder`; the decoder where there is one, if None.
-        layer: from 0; −1 is the last.
+        reading: input from `read` or `see`.
+        stack: `encoder` or `decoder`; None for the decoder where the model has one.
+        layer: index of the block; −1 is the last.
 
     Raises:
         ModelError: when the model has no such stack.
@@ -107,6 +107,7 @@ def block_flow(
     module = stack_of(subject.model, name)
     layer = choose_layer(layer, len(module.blocks))
     plan = _Plan(module, layer, subject.model.spec.stacks()[name].blocks[layer])
+    # One pass for all tensors; the plan alone knows which addresses this kind of block offers.
     values = capture(
         subject.model, tensors(subject, [reading]), [step.address for step in plan.steps]
     )
@@ -121,11 +122,11 @@ def block_flow(
 
 @dataclass(frozen=True)
 class _Step:
-    """A tensor of the plan; the fields of `FlowPart` that are known before the pass.
+    """A tensor of the plan, with the fields of `FlowPart` that are known before the pass.
 
     Args:
-        of_memory: whether its rows are tokens of the encoder.
-        heads: numbers of the heads that are left, where it has heads.
+        of_memory: flag of a tensor whose rows are tokens of the encoder.
+        heads: indices of the heads that were not pruned; None for tensors without heads.
     """
 
     key: str
@@ -139,12 +140,12 @@ class _Step:
 
 
 class _Plan:
-    """The steps through a block, from its modules.
+    """The tensors of a block in topological order, derived from its modules.
 
     Args:
-        stack: the stack of the block.
-        layer: number of the block.
-        spec: of the block.
+        stack: encoder or decoder with the block.
+        layer: index of the block.
+        spec: specification of the block.
     """
 
     def __init__(self, stack: Stack, layer: int, spec: BlockSpec) -> None:
@@ -153,25 +154,32 @@ class _Plan:
         self.place = f"{stack.name}.{layer}"
         self.norm_first = all(s.norm_placement in ("before", "both") for s in spec.sublayers)
         self.steps: list[_Step] = []
+        # The input of a block has no address of its own: it is the output of the block below.
         before, origin = "embedding", "the embedded tokens"
         if layer > 0:
             before, origin = f"{layer - 1}.output", f"the output of block {layer - 1}"
         about = f"The stream before the block: {origin}."
         self.stream = self.on_stream("input", "stream", f"{stack.name}.{before}", (), about)
+        # Modules show which norms and residual connections
+        # exist; the specification names the kinds of parts.
         for (name, sublayer), each in zip(sublayers(block).items(), spec.sublayers, strict=True):
             source = self.enter(name, sublayer)
             if each.part.kind == "attention" or each.part.kind == "linear_attention":
                 source, about = self.attention(name, sublayer, each.part, source)
+            # A mixer with heads but no keys of its own, e.g.
+            # an additive score function (Bahdanau 2015).
             elif sublayer.has_heads:
                 source, about = self.score_attention(name, each.part, source)
             elif each.part.kind == "feedforward":
                 source, about = self.feedforward(name, sublayer.module, each.part, source)
             else:
                 about = f"The output of {sublayer.label}. {each.part.headline()}"
+            # Gemma 2 has sandwich norms: a second norm on the output, before the residual sum.
             if sublayer.output_norm is not None:
                 about += f" {_norm_name(sublayer.output_norm)} of it is added to the stream."
             self.add(f"{name}.output", "output", (source,), about)
             self.leave(name, sublayer)
+        # A pre-norm stack needs a last norm, since its blocks never norm the stream.
         last = layer == len(stack.blocks) - 1
         about = f"The stream after the {'last ' if last else ''}block."
         self.on_stream("output", "stream", f"{self.place}.output", (self.stream,), about)
@@ -189,6 +197,7 @@ class _Plan:
         **more: Any,
     ) -> str:
         """Add a tensor and return its key, which is its address in the block if none is given."""
+        # Keys follow the addresses, except for tensors that are computed outside of the block.
         address = address or f"{self.place}.{key}"
         self.steps.append(_Step(key, role, address, tuple(reads), about, **more))
         return key
@@ -200,7 +209,7 @@ class _Plan:
         return self.add(key, role, reads, about, address, on_stream=True)
 
     def enter(self, name: str, sublayer: InspectedSubLayer) -> str:
-        """Return the key of a sub-layer's input: the stream, or the norm of the stream."""
+        """Return the key of a sub-layer's input: the stream, or the normed stream in pre-norm."""
         if sublayer.norm is None or sublayer.norms_sum:
             return self.stream
         about = (
@@ -211,7 +220,7 @@ class _Plan:
         return self.add(f"{name}.norm", "norm", (self.stream,), about, address)
 
     def leave(self, name: str, sublayer: InspectedSubLayer) -> None:
-        """Add the residual sum, and the norm after it where norms come last."""
+        """Add the residual sum and, in post-norm, the norm that follows it."""
         address = f"{self.place}.{name}"
         reads: tuple[str, ...] = (f"{name}.output",)
         about = f"There is no residual connection: {sublayer.label} replaces the stream."
@@ -239,9 +248,14 @@ class _Plan:
         """
         module: Any = sublayer.module
         cross = sublayer.is_cross
+        # Cross-attention projects keys and values from the
+        # encoder's output, queries from the stream.
         memory = self.memory(name) if cross else source
         heads, softmax = sublayer.heads, sublayer.has_softmax
+        # With grouped queries there are fewer key/value heads, and pruning may leave some of them.
         key_heads = tuple(module.kept.key_heads) if softmax else heads
+        # Features take the place of the exponential: weights are
+        # phi(q) . phi(k) over their row sum (Katharopoulos 2020).
         if spec.kind == "linear_attention":
             rotated = f", {_FEATURES[spec.features.kind]}"
         else:
@@ -271,10 +285,11 @@ class _Plan:
         return self.add(f"{name}.memory", "memory", (), about, "encoder.output", of_memory=True)
 
     def score_attention(self, name: str, spec: PartSpec, source: str) -> tuple[str, str]:
-        """Add the tensors of an attention without queries and keys of its own, to a memory.
+        """Add the tensors of cross-attention by a score function, without projected keys.
 
         Returns:
-            What the output is made of last, and an explanation of the output.
+            The key of the tensor that the output is projected from, and an explanation of the
+            output.
         """
         memory = self.memory(name)
         about = "Softmax of a score of each state with each token of the source."
@@ -288,6 +303,8 @@ class _Plan:
     def scores(self, name: str, sublayer: InspectedSubLayer, reads: list[str]) -> str:
         """Add the scores of an attention with softmax, and their bias."""
         module: Any = sublayer.module
+        # T5 shares the relative bias of its first layer
+        # with all others, but never with cross-attention.
         shared = None if sublayer.is_cross else self.stack.position_bias
         if module.position_bias is not None or shared is not None:
             about = "The number added to each score for the distance of the two tokens."
@@ -306,6 +323,8 @@ class _Plan:
         Returns:
             The input of the last map, and an explanation of the output.
         """
+        # A mixture of experts has no single inner tensor:
+        # each token takes another pair of matrices.
         if spec.experts is None:
             about = f"Each token by itself, on {spec.width:,} channels: {spec.activation}."
             inner = self.add(f"{name}.inner", "inner", (source,), about)
@@ -320,7 +339,7 @@ _FEATURES = {
     "cosine": "without what is below 0, times a cosine and a sine of its position",
     "random": "as positive random features",
 }
-"""The features of linear attention, by their kind."""
+"""Descriptions of the feature maps of linear attention by kind."""
 
 
 def _norm_name(norm: nn.Module) -> str:
@@ -337,16 +356,19 @@ _AXES: dict[Role, tuple[str, ...]] = {
 
 
 def _flow_part(step: _Step, value: np.ndarray, tokens: tuple[str, ...]) -> FlowPart:
-    """Add to a step the shape and size of its tensor."""
+    """Complete a step by the shape and the statistics of its tensor."""
+    # Pruned heads are zeros in captured tensors, and would count as vectors of length 0.
     present = value[0] if step.heads is None else value[0][list(step.heads)]
     sizes: np.ndarray | None = None
     figures: dict[str, float] = {}
     if step.role in ("scores", "bias"):
+        # Scores of hidden keys are −∞.
         finite = present[np.isfinite(present)]
         figures = {"lowest": float(finite.min()), "highest": float(finite.max())}
     elif step.role in ("weights", "routing"):
         figures = {"mean of the largest": float(present.max(-1).mean())}
     else:
+        # [L, D] or [H, L, E]: lengths [L], or the mean over heads of [H, L].
         lengths = np.linalg.norm(present.astype(np.float64), axis=-1)
         sizes = (lengths if present.ndim == 2 else lengths.mean(0)).astype(np.float32)
         figures = {"mean length": float(lengths.mean())}

@@ -28,20 +28,20 @@ from heedful.search.search_trace import SearchTrace, Step, places
 from heedful.search.step_model import Continuation, log_probabilities
 
 END = "(end)"
-"""The name of the end of a text, whichever token stands for it."""
+"""Display name of the token that ends a text, e.g. EOS."""
 
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The size of all that a decoder remembers of the tokens so far.
+    """Size of a decoder's cache of the tokens so far.
 
     Args:
-        slots: number of these tokens.
-        shape: of the keys of the first layer that remembers anything [1, K, slots, E]; of linear
-            attention, of the sums [1, 1, H, E, E] that take their place; of other mixers, of the
-            first tensor of their state.
-        layers: number of layers.
-        bytes: of the keys and values, sums or states of all layers.
+        slots: number of tokens so far.
+        shape: shape of the cached keys [1, K, slots, E] in the first layer with a cache; for linear
+            attention, shape of the sums [1, 1, H, E, E]; for other mixers, shape of the first
+            tensor of their state.
+        layers: number of layers with a cache or state.
+        bytes: bytes of the keys and values, sums or states of all layers.
     """
 
     slots: int
@@ -52,23 +52,22 @@ class CacheSize:
 
 @dataclass(frozen=True, eq=False)
 class NextToken:
-    """A model that has written some tokens of a text, and its predictions of the next.
+    """Predictions of the next token after some chosen tokens, and the state of the decoder.
 
     Args:
-        reading: the input of encoder and decoder, for `attention`; its last row is this step's.
-        text: the text so far.
-        chosen_scores: log-probability of each token that was chosen.
-        logits: [V] scores of the next token before the softmax, as the model gives them.
-        scores: [V] log-probabilities of the next token as a search has them; −∞ for tokens that
-            are never written.
-        names: [V] pieces for display.
-        end: the token that ends the text.
-        ended: whether it was chosen last.
-        visible: whether this step sees each position, from the first to some that are still to
-            come.
-        cache_sizes: of the decoder after each step; a language model reads its prompt but for the
-            last token in one step before.
-        memory_bytes: keys and values of the source, which do not grow.
+        reading: input of encoder and decoder, for `attention`; its last row belongs to this step.
+        text: decoded text so far.
+        chosen_scores: log-probabilities of the chosen tokens.
+        logits: [V] logits of the next token.
+        scores: [V] log-probabilities of the next token in a search; −∞ for tokens that a search
+            never chooses.
+        names: [V] tokens as strings, for display.
+        end: id of the token that ends the text.
+        ended: flag that the last chosen token is the end.
+        visible: flags of the positions that this step sees, with some future positions.
+        cache_sizes: sizes of the decoder's cache after each step. A language model's prompt, its
+            last token excepted, is cached in one step before the first.
+        memory_bytes: bytes of the source's keys and values, which are constant.
     """
 
     reading: ModelInput
@@ -86,17 +85,17 @@ class NextToken:
 
 @dataclass(frozen=True, eq=False)
 class SearchRecord:
-    """The course and the results of a beam search.
+    """Steps and results of a beam search.
 
     Args:
-        steps: the continuations of each step.
-        hypotheses: the results, best first.
-        paths: for each of these its place among the continuations of each step.
-        texts: of the hypotheses.
-        ended: whether the model ended the best one, and not its longest length.
-        end: the token that ends the text.
-        names: [V] pieces for display.
-        text_of: a function from tokens to their text.
+        steps: continuations of each step.
+        hypotheses: resulting hypotheses, best first.
+        paths: indices of each hypothesis among the continuations of every step.
+        texts: decoded texts of the hypotheses.
+        ended: flag that the best hypothesis ended with the end token, not at the length limit.
+        end: id of the token that ends the text.
+        names: [V] tokens as strings, for display.
+        text_of: function from ids to their text.
     """
 
     steps: tuple[Step, ...]
@@ -112,21 +111,22 @@ class SearchRecord:
 def next_token(
     subject: Subject, text: str, chosen: Sequence[int] = (), *, coming: int = 3
 ) -> NextToken:
-    """Predict the token after some chosen ones, step by step as a search does, with the cache.
+    """Predict the next token after chosen tokens, decoding step by step with a cache.
 
     Args:
         subject: a translator or a language model.
-        text: the source, or the beginning of a text.
-        chosen: ids written so far; the end token may be the last.
-        coming: number of positions ahead in `visible`.
+        text: source of a translator or prompt of a language model.
+        chosen: ids chosen so far; the end token may be the last.
+        coming: number of future positions in `visible`.
 
     Raises:
-        ModelError: when the model does not write.
-        DataError: when there is no text, the text with the chosen tokens is too long, or an id is
-            no token.
+        ModelError: when the model does not generate.
+        DataError: when the text is empty, the text with the chosen tokens is too long, or an id is
+            not in the vocabulary.
     """
     writer = _Writer(subject, text, len(chosen) + 1)
     ended = bool(chosen) and chosen[-1] == writer.specials.eos
+    # No step follows the end token, so it is never fed to the decoder.
     written = [*chosen[:-1]] if ended else [*chosen]
     writer.check(written)
     scores: list[Tensor] = []
@@ -136,11 +136,15 @@ def next_token(
         state = writer.model.start(*writer.source)
         rules = writer.rules()
         device = subject.device
+        # Token by token although one pass would do: the cache of each step is what is shown.
         for step, token in enumerate([writer.specials.bos, *written]):
             tokens = torch.full((1, 1), token, dtype=torch.int64, device=device)
             logits, state = writer.model.step(state, tokens)
-            last_logits = array(logits[0, 0].float().clone())  # the next line works in place
+            # `log_probabilities` works in place, so the logits are copied first.
+            last_logits = array(logits[0, 0].float().clone())
             own = log_probabilities(logits)
+            # The rules of a search hide padding and BOS; without them
+            # the best token could be one that no search chooses.
             rules.apply(own, Moment(step, torch.zeros(1, dtype=torch.int64, device=device), None))
             scores.append(own[0, 0])
             slots = len(writer.read(written[:step]))
@@ -150,6 +154,7 @@ def next_token(
     return NextToken(
         reading=writer.reading_of(written),
         text=writer.text(written),
+        # `strict=False`, since the scores have one step more, that of the token still to be chosen.
         chosen_scores=tuple(float(own[token]) for own, token in zip(scores, chosen, strict=False)),
         logits=last_logits,
         scores=scores[-1].cpu().numpy(),
@@ -171,23 +176,25 @@ def follow_search(
 ) -> SearchRecord:
     """Search for the best translation or continuation, and record the steps of the search.
 
-    The result is that of the same search without a record.
+    Recording does not change the result.
 
     Args:
         subject: a translator or a language model.
-        text: the source, or the beginning of a text.
-        settings: of the search; the defaults if unset. Without a `max_length` a language model
-            writes as many tokens as `GenerationSettings` say, or as its positions allow.
+        text: source of a translator or prompt of a language model.
+        settings: search settings; the defaults if None. Without a `max_length`, a language model
+            generates at most the default length of `GenerationSettings`, within its positions.
         chosen: ids that the result begins with.
 
     Raises:
-        ModelError: when the model does not write.
+        ModelError: when the model does not generate.
         ConfigError: when settings contradict each other or the model.
-        DataError: as `next_token`.
+        DataError: when the text is empty or too long, or an id is not in the vocabulary.
     """
     settings = settings or SearchSettings()
     if subject.model.spec.reads == "texts" and settings.max_length is None:
         writer = _Writer(subject, text, 0)
+        # A translator's limit follows from its source; a
+        # prompt gives none, so generation's default holds.
         longest = min(GenerationSettings().max_length, writer.bound - len(writer.read(())))
         settings = settings.model_copy(update={"max_length": max(1, longest)})
     writer = _Writer(subject, text, max(settings.max_length or 0, len(chosen)))
@@ -209,6 +216,8 @@ def follow_search(
         hypotheses=tuple(hypotheses),
         paths=tuple(tuple(places(steps, each)) for each in hypotheses),
         texts=tuple(writer.text(each.tokens) for each in hypotheses),
+        # A hypothesis that was cut at a language model's
+        # limit counts as finished, so its length is compared.
         ended=hypotheses[0].finished and len(hypotheses[0].tokens) < writer.limit,
         end=writer.specials.eos,
         names=writer.names(),
@@ -217,12 +226,12 @@ def follow_search(
 
 
 class _Writer:
-    """A model with a text to translate or to continue, as a search uses it.
+    """A translator with its source or a language model with its prompt, as a search uses it.
 
     Args:
         subject: the model.
-        text: the source, or the beginning.
-        longest: most tokens that a language model will write.
+        text: source or prompt.
+        longest: upper bound of the tokens that a language model generates.
     """
 
     def __init__(self, subject: Subject, text: str, longest: int) -> None:
@@ -234,43 +243,49 @@ class _Writer:
             )
         self.subject = subject
         self.translates = model.spec.reads == "pairs"
-        self.begun = read(subject, text, "")
+        # An empty target: the decoder's tokens are BOS alone, or the prompt.
+        self.initial = read(subject, text, "")
         self.tokenizer = subject.target
-        source, source_positions, *_ = tensors(subject, [self.begun])
+        source, source_positions, *_ = tensors(subject, [self.initial])
         self.source = (source, source_positions)
         self.size = len(model.output_weight)
-        self.limit = float("inf")  # a translator's hypotheses tell whether they were cut
+        # A translator's hypotheses say themselves whether they were cut.
+        self.limit = float("inf")
         self.model = model
+        # The bound is the tightest of three: the table of
+        # positions, the decoder's mixers, and the display.
         lengths = (model.spec.num_positions, model.spec.stacks()["decoder"].longest_text, LONGEST)
         self.bound = min(length for length in lengths if length is not None)
         eos = self.tokenizer.eos
         self.specials = Specials(pad=self.tokenizer.pad, bos=self.tokenizer.bos, eos=eos)
         if not self.translates:
+            # A search knows encoder and decoder only; this adapter gives it the prompt as a source.
             continuation = Continuation(model, vocabulary=self.size, ends=(eos,), limit=longest)
             self.model, self.specials = continuation, continuation.specials
-            self.size += 1  # the end
+            # The adapter ends a text by an id of its own, after the vocabulary.
+            self.size += 1
             self.limit = longest
 
     def longest(self, settings: SearchSettings) -> int | None:
-        """Return the most tokens that a search may write.
+        """Return the largest number of tokens that a search may generate.
 
         Raises:
-            ConfigError: when the settings ask for more.
+            ConfigError: when the settings ask for more than the model's positions allow.
         """
         spec: Any = self.subject.model.spec
         if self.translates:
             return longest_output([spec], settings)
-        room = self.bound - len(self.read(()))
-        if settings.max_length is not None and settings.max_length > room:
+        remaining = self.bound - len(self.read(()))
+        if settings.max_length is not None and settings.max_length > remaining:
             raise ConfigError(
-                f"The model can read {self.bound} tokens, and so write {room} after this text",
+                f"The model can read {self.bound} tokens, and so write {remaining} after this text",
                 where=f"max_length = {settings.max_length}",
                 remedy="Ask for less, or give a shorter text",
             )
-        return room
+        return remaining
 
     def check(self, chosen: Sequence[int]) -> None:
-        """Refuse ids that are no tokens, and more of them than the model can read."""
+        """Raise an error for ids outside the vocabulary, and for a sequence that is too long."""
         for id in chosen:
             if not 0 <= id < self.size or id == self.specials.eos:
                 raise DataError(
@@ -287,16 +302,17 @@ class _Writer:
             )
 
     def read(self, chosen: Sequence[int]) -> tuple[int, ...]:
-        """Return the ids that the decoder has read once these were chosen."""
-        return (*self.begun.tokens("decoder").ids, *chosen)
+        """Return the decoder's input ids after these tokens were chosen."""
+        return (*self.initial.tokens("decoder").ids, *chosen)
 
     def reading_of(self, chosen: Sequence[int]) -> ModelInput:
-        """Return them as a reading, with `?` for the next token."""
+        """Return the input after these tokens, with `?` as the prediction of the next token."""
         decoder = StackTokens.of(self.tokenizer, self.read(chosen))
         after = StackTokens.of(self.tokenizer, chosen)
+        # No id stands for the unknown next token; rows of cross-attention only need its label.
         predicted = StackTokens((*after.ids, -1), (*after.pieces, "?"), (*after.special, True))
         return replace(
-            self.begun,
+            self.initial,
             target=self.text(chosen),
             decoder=decoder,
             predicted=predicted if self.translates else None,
@@ -305,22 +321,27 @@ class _Writer:
     def text(self, chosen: Sequence[int]) -> str:
         if self.translates:
             return self.tokenizer.decode(chosen)
+        # Decoded with the prompt, since a token's leading space depends on the token before it.
         return RunningText(self.tokenizer, self.read(())).text(chosen)
 
     def names(self) -> tuple[str, ...]:
         known = self.tokenizer.pieces(range(min(self.tokenizer.size, self.size)))
+        # Tables of embeddings are often padded to a multiple
+        # of 64 or 128, beyond the tokenizer's size.
         names = [*known, *(f"<{id}>" for id in range(len(known), self.size))]
         names[self.specials.eos] = END
         return tuple(names)
 
     def rules(self) -> Constraints:
+        # The limit is one that no step reaches, because a search forces the end token at its limit.
         limits = torch.tensor([LONGEST], device=self.subject.device)
         return build_constraints(SearchSettings(), self.specials, limits, None)
 
 
 def _sizes(blocks: Iterable[Any], state: Any, slots: int) -> tuple[CacheSize, int]:
-    """Return the size of what a decoder keeps of its own tokens, and the bytes of its memory."""
-    decoder = getattr(state, "inner", state).decoder  # that of a continuation holds the model's
+    """Return the size of a decoder's cache, and the bytes of its projected encoder output."""
+    # The state of a `Continuation` wraps that of the model.
+    decoder = getattr(state, "inner", state).decoder
     own: list[list[Tensor]] = []
     memory = 0
     for block, states in zip(blocks, decoder.blocks, strict=True):
@@ -328,7 +349,8 @@ def _sizes(blocks: Iterable[Any], state: Any, slots: int) -> tuple[CacheSize, in
             if each is None:
                 continue
             kept = (each.keys, each.values) if sublayer.has_softmax else _tensors(each)
-            if sublayer.is_cross:  # a recurrent decoder has states of its own beside its memory
+            # A recurrent decoder holds states of its own tokens beside the encoder's output.
+            if sublayer.is_cross:
                 mine = getattr(each, "own", ())
                 memory += _bytes(kept) - _bytes(mine)
                 kept = mine
@@ -338,7 +360,7 @@ def _sizes(blocks: Iterable[Any], state: Any, slots: int) -> tuple[CacheSize, in
 
 
 def _tensors(state: Any) -> tuple[Tensor, ...]:
-    """Return the tensors of a state that is no cache, those of states within it among them."""
+    """Return the tensors of a mixer's state, nested states included."""
     if state is None or isinstance(state, Tensor):
         return () if state is None else (state,)
     inner = state if isinstance(state, tuple) else vars(state).values()

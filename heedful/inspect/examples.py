@@ -1,4 +1,4 @@
-"""Texts and images with right answers, and the loss and accuracy of a model on them."""
+"""Texts and images with reference answers, and the loss and accuracy of a model on them."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from heedful.inspect.readings import (
     tensors,
 )
 from heedful.inspect.subject import Subject, evaluating
-from heedful.pipelines.encoder_input import check_length, frame, word_pieces
+from heedful.pipelines.encoder_input import check_length, frame, word_tokens
 
 BATCH_TOKENS = 2048
-"""Positions that go through a model together; their scores of a whole vocabulary must fit too."""
+"""Positions per batch; fewer than for attention, since logits [positions, V] must fit too."""
 
 HIDDEN_SHARE = 0.15
-"""Share of the tokens that a masked language model has to guess (Devlin 2019)."""
+"""Share of the tokens that are hidden from a masked language model (Devlin 2019)."""
 
 
 @dataclass(frozen=True, eq=False)
 class AnsweredInput:
-    """An input with its right answers.
+    """An input with its reference answers.
 
     Args:
-        reading: the input.
-        targets: the right piece or label at each row of the model's states, `NO_TARGET` where there
-            is none; one number where the answer is about the whole.
+        reading: input of the model.
+        targets: ids of the right token or label for each state, `NO_TARGET` for states without an
+            answer; a single id where the answer is about the whole input.
     """
 
     reading: ModelInput
@@ -59,9 +59,9 @@ class Answers:
     """Losses and right answers of a model on examples.
 
     Args:
-        losses: [N] float64, the negative natural-log probability of each example's right answers.
-        right: [N] int64, how many answers were the most probable ones.
-        counts: [N] int64, how many answers there are.
+        losses: [N] float64 negative log-likelihoods of the examples' answers, in nats.
+        right: [N] int64 numbers of answers that were the most probable prediction.
+        counts: [N] int64 numbers of answers.
     """
 
     losses: np.ndarray
@@ -75,30 +75,31 @@ class Answers:
 
     @property
     def accuracy(self) -> float:
-        """Share of the answers that are right; of text, given all the right ones before."""
+        """Share of the answers that are right; for text under teacher forcing."""
         return float(self.right.sum() / self.counts.sum())
 
 
 def examples_of_text(
     subject: Subject, texts: Sequence[str], targets: Sequence[str] | None = None
 ) -> list[AnsweredInput]:
-    """Make examples of a model's own task.
+    """Make examples of the task that a model was trained on.
 
     A translator predicts the targets, a language model each next token, a masked language model
-    tokens that are hidden from it: always the same ones.
+    the hidden tokens, which are the same in every call.
 
     Args:
         subject: the model.
-        texts: sources, or texts.
-        targets: a translator's, or the labels of a classifier.
+        texts: sources of a translator, or texts.
+        targets: translations for a translator, labels for a classifier.
 
     Raises:
-        DataError: naming the text that is missing, too long, or has an unknown label; or when a
-            translator or a classifier has no targets.
-        ModelError: when the model predicts nothing of text.
+        DataError: when a text is empty, too long, or has an unknown label (it is named), or when a
+            translator or a classifier gets no targets.
+        ModelError: when the model has no head that predicts tokens or labels.
     """
     spec = subject.model.spec
-    assert subject.source  # a model of images has none, and says so
+    # Evaluated for its error: a model of images has no tokenizer.
+    assert subject.source
     if spec.predicts is None:
         raise ModelError(
             "The model has no head whose answers can be judged",
@@ -116,19 +117,20 @@ def examples_of_text(
         return _masked(subject, readings)
     if spec.reads == "pairs":
         return [AnsweredInput(r, r.predicted.ids) for r in readings if r.predicted is not None]
+    # The last state of a language model predicts a token that the text does not have.
     return [AnsweredInput(r, (*r.tokens("decoder").ids[1:], NO_TARGET)) for r in readings]
 
 
 def examples_of_tags(subject: Subject, sentences: Sequence[TaggedSentence]) -> list[AnsweredInput]:
-    """Make examples of a tagger: the tag of each word, at its first piece.
+    """Make examples of a tagger: the tag of each word is predicted at its first token.
 
     Args:
         subject: a tagger.
-        sentences: words and their right tags.
+        sentences: words with their reference tags.
 
     Raises:
-        DataError: naming a sentence that is too long or has an unknown tag.
-        ModelError: when the model is no tagger.
+        DataError: when a sentence is too long or has an unknown tag; it is named.
+        ModelError: when the model is not a tagger.
     """
     spec: Any = subject.model.spec
     if spec.predicts != "token_label":
@@ -136,11 +138,12 @@ def examples_of_tags(subject: Subject, sentences: Sequence[TaggedSentence]) -> l
     tokenizer = subject.source
     examples = []
     for number, sentence in enumerate(sentences, start=1):
-        ids, places = word_pieces(tokenizer, sentence.words)
+        ids, places = word_tokens(tokenizer, sentence.words)
         item = frame(tokenizer, ids)
         check_length(spec, item, f"sentence {number}")
         targets = [NO_TARGET] * len(item.ids)
         for place, tag in zip(places, sentence.tags, strict=True):
+            # A word of characters that the tokenizer drops has no token to be tagged at.
             if place is not None:
                 targets[item.first + place] = _number(tag, spec.class_names, number)
         reading = ModelInput(" ".join(sentence.words), encoder=StackTokens.of(tokenizer, item.ids))
@@ -155,12 +158,12 @@ def examples_of_images(
 
     Args:
         subject: the model.
-        images: [C, h, w] each, scaled as in training.
-        labels: of each.
+        images: images [C, h, w], normalised as in training.
+        labels: class names of the images.
 
     Raises:
         ModelError: when the model takes no images or has no classes.
-        DataError: naming an image with an unknown label.
+        DataError: when an image has an unknown label; its number is named.
     """
     readings = [see(subject, image) for image in images]
     return _labelled(readings, labels, subject.model.spec.class_names)
@@ -172,12 +175,12 @@ def answer(
     *,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Answers:
-    """Compute the losses and right answers of a model.
+    """Compute the losses and the numbers of right answers of a model.
 
     Args:
         subject: the model.
-        examples: the corpus.
-        batch_tokens: positions that go through the model together; changes no result.
+        examples: examples of the corpus.
+        batch_tokens: positions per batch; changes no result.
 
     Raises:
         DataError: when there is no right answer in the examples.
@@ -185,6 +188,8 @@ def answer(
     losses, right = np.zeros(len(examples)), np.zeros(len(examples), np.int64)
 
     def count(numbers: Sequence[int], loss: Tensor, hits: Tensor) -> None:
+        # Batches come in order of length; the indices restore
+        # the order of the examples, which paired tests rely on.
         losses[numbers] = loss.double().cpu().numpy()
         right[numbers] = hits.cpu().numpy()
 
@@ -204,18 +209,19 @@ def for_each_batch(
     """Run a model over examples, batch by batch.
 
     Args:
-        subject: the model; in evaluation mode meanwhile.
-        examples: the corpus.
-        after: called with the numbers of a batch's examples, their losses [B] and how many answers
-            of each are right [B].
-        before: called with the size of each batch.
-        batch_tokens: positions that go through the model together.
+        subject: the model; it is in evaluation mode during the call.
+        examples: examples of the corpus.
+        after: function called after each batch with the indices of its examples, their losses [B]
+            and their numbers of right answers [B].
+        before: function called before each batch with its size.
+        batch_tokens: positions per batch.
 
     Raises:
         DataError: when there is no right answer in the examples.
     """
     if not any(example.num_answers for example in examples):
         raise DataError("No example has an answer to judge", remedy="Give texts with their targets")
+    # Gradients are left to the caller: head importance needs them, the loss alone does not.
     with evaluating(subject.model):
         for numbers in batches([example.reading for example in examples], batch_tokens):
             batch = [examples[number] for number in numbers]
@@ -224,7 +230,7 @@ def for_each_batch(
 
 
 def _losses(subject: Subject, examples: Sequence[AnsweredInput]) -> tuple[Tensor, Tensor]:
-    """Losses [B] and numbers of right answers [B]."""
+    """Return the losses [B] and the numbers of right answers [B]."""
     readings = [example.reading for example in examples]
     inputs = tensors(subject, readings)
     positions = stack_positions(readings, inputs, readings[0].last_stack)
@@ -233,12 +239,15 @@ def _losses(subject: Subject, examples: Sequence[AnsweredInput]) -> tuple[Tensor
     padded = pad_sequence(rows, batch_first=True, padding_value=NO_TARGET).to(subject.device)
     chosen = padded != NO_TARGET
     targets = padded[chosen]
+    # [N, V] of the N rows with an answer: logits of padding and of unasked rows are never computed.
     scores = subject.model.predict(states, positions, chosen)
     losses = F.cross_entropy(scores.float(), targets, reduction="none")
     hits = scores.argmax(-1) == targets
-    example = chosen.nonzero()[:, 0]
+    example = chosen.nonzero()[:, 0]  # [N], the row of the batch that each answer belongs to
     zeros = losses.new_zeros(len(examples))
     right = torch.zeros(len(examples), dtype=torch.int64, device=subject.device)
+    # Answers of all examples are in one list; they are summed
+    # per example, because the bootstrap resamples examples.
     return zeros.index_add(0, example, losses), right.index_add(0, example, hits.long())
 
 
@@ -273,9 +282,12 @@ def _masked(subject: Subject, readings: Sequence[ModelInput]) -> list[AnsweredIn
     examples = []
     for number, reading in enumerate(readings):
         ids = np.array(reading.tokens("encoder").ids, np.int64)
+        # Only the text's own tokens can be hidden, not [CLS] and [SEP] around them.
         inner = slice(before, len(ids) - after)
+        # Seeded by the example's index: two models, or two ablations of one, get the same masks.
         masked, chosen = masking(ids[inner], seed=0, epoch=0, start=number)
         targets = np.full(len(ids), NO_TARGET)
+        # Chosen tokens are targets even where masking replaced them by a random token or left them.
         targets[inner] = np.where(chosen, ids[inner], NO_TARGET)
         ids[inner] = masked
         tokens = StackTokens.of(tokenizer, ids.tolist())

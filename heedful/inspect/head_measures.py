@@ -28,15 +28,15 @@ from heedful.search.alignment import token_words
 
 @dataclass(frozen=True)
 class AttentionShare(Result):
-    """The share of a head's attention on keys of some kind.
+    """Share of a head's attention on keys of one kind.
 
     Args:
-        share: mean over the rows in which such a key can be visible_keys.
-        baseline: the share of attention spread evenly over the keys that those rows see.
-        error: standard error of the share, from its means in each sentence; infinite for fewer than
-            two sentences.
-        rows: number of these rows.
-        sentences: number of sentences with such rows.
+        share: mean share over the queries that see such a key.
+        baseline: share of uniform attention over all keys that those queries see.
+        error: standard error of the share over the means of sentences; infinite for fewer than two
+            sentences.
+        rows: number of queries that see such a key.
+        sentences: number of sentences with such queries.
     """
 
     share: float
@@ -47,25 +47,29 @@ class AttentionShare(Result):
 
     @property
     def evidence(self) -> float:
-        """Evidence from 0 for even attention to 1 for all of it, less two standard errors."""
+        """Evidence minus two standard errors: 0 for uniform attention, 1 for all attention."""
+        # Queries that see keys of this kind alone cannot
+        # attend elsewhere, so their share proves nothing.
         if self.baseline >= 1.0 or not math.isfinite(self.error):
             return 0.0
+        # Uniform attention in a sentence of two words gives half
+        # to the previous word; the baseline corrects for that.
         return max(0.0, (self.share - 2 * self.error - self.baseline) / (1.0 - self.baseline))
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields as JSON data; an error that is not known is null."""
+        """Return the fields as JSON data; an infinite error is null, since JSON has no infinity."""
         return {**super().plain(), "error": self.error if math.isfinite(self.error) else None}
 
 
 @dataclass(frozen=True, eq=False)
 class BatchRows:
-    """The rows of a batch, before any attention is known.
+    """Queries and keys of a batch, independent of the attention weights.
 
     Args:
-        real: [B, Lq] bool, queries that are no padding.
-        visible: [B, H or 1, Lq, Lk] bool, the keys each query sees.
-        offset: [B, Lq, Lk] float64, key position minus query position; None across sequences.
-        kinds: [B, C, Lq, Lk] bool, for each kind of key.
+        real: [B, Lq] bool mask of queries without padding.
+        visible: [B, H or 1, Lq, Lk] bool mask of the keys that each query sees.
+        offset: [B, Lq, Lk] float64 differences of key and query position; None for cross-attention.
+        kinds: [B, C, Lq, Lk] bool mask of the keys of each kind.
     """
 
     real: Tensor
@@ -78,8 +82,8 @@ class Tally:
     """Running sums of one layer's heads.
 
     Args:
-        num_heads: H.
-        kinds: names of the kinds of key.
+        num_heads: number of heads H.
+        kinds: names of the C kinds of key.
     """
 
     def __init__(self, num_heads: int, kinds: Sequence[str]) -> None:
@@ -87,24 +91,26 @@ class Tally:
         double = torch.float64
         self.rows = 0
         self.sentences = 0
-        # Of each head: entropy, its largest value, distance, offset, largest weight.
+        # [5, H]: entropy, its largest value, distance, offset and largest weight of each head.
         self.sums = torch.zeros(5, num_heads, dtype=double)
-        # Of each kind and head: shares, baselines, rows, and over sentences: number, means, squares
+        # [6, C, H]: shares, baselines and rows; then number, means and squares over sentences.
         self.shares = torch.zeros(6, len(self.kinds), num_heads, dtype=double)
 
     def add(self, weights: Tensor, rows: BatchRows) -> None:
-        """Count a batch.
+        """Add the attention weights of a batch to the sums.
 
         Args:
-            weights: [B, H, Lq, Lk]; rows that see nothing are not counted.
-            rows: of the same batch.
+            weights: [B, H, Lq, Lk] weights; queries without a visible key are not counted.
+            rows: queries and keys of the same batch.
         """
+        # Sums are in float64, so the split into batches does not change the measures.
         weights = weights.detach().double().cpu()
         visible = rows.visible.expand(weights.shape)
         visible_keys = visible.sum(-1)  # [B, H, Lq]
         counted = rows.real[:, None] & (visible_keys > 0)
         self.rows += int(counted[:, 0].sum())
         self.sentences += int(counted[:, 0].any(-1).sum())
+        # `xlogy` is 0 at 0; w * log(w) would be NaN for hidden keys.
         entropy = -torch.special.xlogy(weights, weights).sum(-1)
         offset = torch.zeros_like(entropy)
         distance = offset
@@ -112,6 +118,7 @@ class Tally:
             offset = (weights * rows.offset[:, None]).sum(-1)
             distance = (weights * rows.offset[:, None].abs()).sum(-1)
         confidence = weights.amax(-1)
+        # log n: the entropy of uniform attention to the n visible keys is the largest there is.
         largest = visible_keys.clamp(min=1).double().log()
         values = torch.stack([entropy, largest, distance, offset, confidence])
         self.sums += (values * counted).sum((1, 3))
@@ -123,10 +130,13 @@ class Tally:
     def _add_share(
         self, kind: int, weights: Tensor, keys: Tensor, visible_keys: Tensor, counted: Tensor
     ) -> None:
+        # Queries without such a key (no token before the first one) would pull the mean down.
         present = counted & keys.any(-1)  # [B, H, Lq]
         share = (weights * keys).sum(-1) * present
         baseline = keys.sum(-1) / visible_keys.clamp(min=1) * present
         rows = present.sum(-1)  # [B, H]
+        # Queries of one sentence are dependent, so the standard
+        # error is over sentences (a cluster estimate).
         mean = share.sum(-1) / rows.clamp(min=1)
         sums = self.shares[:, kind]
         sums[0] += share.sum((0, 2))
@@ -137,14 +147,14 @@ class Tally:
         sums[5] += mean.square().sum(0)
 
     def means(self, head: int) -> tuple[float, float, float, float, float]:
-        """Return means over rows: entropy, the largest it can be, distance, offset, confidence."""
+        """Return means over queries: entropy, its maximum, distance, offset and confidence."""
         entropy, largest, distance, offset, confidence = (
             self.sums[:, head] / max(self.rows, 1)
         ).tolist()
         return entropy, largest, distance, offset, confidence
 
     def share(self, kind: str, head: int) -> AttentionShare | None:
-        """Return the share of a kind; None where no row sees a key of it."""
+        """Return the share of a kind of key; None where no query sees such a key."""
         total, base, rows, sentences, means, squares = self.shares[
             :, self.kinds.index(kind), head
         ].tolist()
@@ -152,31 +162,34 @@ class Tally:
             return None
         error = math.inf
         if sentences > 1:
+            # Rounding can leave a difference of squares just below 0.
             variance = max(0.0, squares - means**2 / sentences) / (sentences - 1)
             error = math.sqrt(variance / sentences)
         return AttentionShare(total / rows, base / rows, error, int(rows), int(sentences))
 
 
 Links = Sequence[Collection[tuple[int, int]]]
-"""For each sentence pairs of a source word and a target word, counted from 0."""
+"""Pairs of source and target word indices of each sentence, from 0."""
 
 STRONG = 0.5
-"""Evidence from which a head is labelled."""
+"""Least evidence for a label: Clark (2019) name heads with more than half of their attention."""
 BROAD = 0.95
-"""Share of the largest entropy from which a head is broad."""
+"""Least share of the largest possible entropy for the label `broad`."""
 FEWEST_ROWS, FEWEST_SENTENCES = 100, 10
-"""A head is not labelled on less."""
+"""Least numbers of queries and sentences for a label."""
+# Entropy of uniform attention to 4 keys; over fewer, nearly every head looks broad.
 _SPREAD = math.log(4)
 
-_SELF = ("previous", "next", "first", "same", "repeated", "separator", "rare")
+# Source and target have no positions in common, so no token is the previous, next or same one.
 _CROSS = ("first", "separator", "rare")
+_SELF = ("previous", "next", "first", "same", "repeated", "separator", "rare")
 
 MEANING: Mapping[str, str] = {
     "previous": "on the token before",
     "next": "on the token after",
     "first": "on the first token",
     "same": "on the token itself",
-    "repeated": "on the same piece elsewhere",
+    "repeated": "on the same token elsewhere",
     "separator": "on special tokens after the first",
     "rare": "on the rarest token of the sentence",
     "aligned": "on tokens of the aligned words",
@@ -190,9 +203,10 @@ class HeadLabel(Result):
     """A name for the pattern of a head.
 
     Args:
-        kind: a key of `MEANING`.
-        evidence: 0 for even attention, 1 for all of it; for `broad`, share of the largest entropy.
-        why: a sentence for people.
+        kind: kind of key, one of `MEANING`.
+        evidence: evidence from 0 for uniform attention to 1 for all attention; for `broad`, the
+            share of the largest possible entropy.
+        why: explanation in words.
     """
 
     kind: str
@@ -202,18 +216,18 @@ class HeadLabel(Result):
 
 @dataclass(frozen=True)
 class HeadMeasures(Result):
-    """One head over a corpus.
+    """Measures of one head over a corpus.
 
     Args:
-        layer: from 0.
-        head: from 0.
-        entropy: mean of a row's, in nats.
-        largest_entropy: mean of the natural logarithm of the number of keys a row sees.
-        confidence: mean of a row's largest weight.
-        distance: mean distance from query to key, in tokens; None across sequences.
-        offset: the same with a sign, below 0 for keys before the query.
-        shares: by kind of key; kinds that no row sees are left out.
-        label: None where no evidence is strong.
+        layer: index of the layer.
+        head: index of the head.
+        entropy: mean entropy of a query's attention, in nats.
+        largest_entropy: mean natural logarithm of the number of keys that a query sees.
+        confidence: mean of a query's largest weight.
+        distance: mean distance from query to key, in tokens; None for cross-attention.
+        offset: mean signed distance, below 0 for keys before the query; None for cross-attention.
+        shares: shares of attention by kind of key; kinds that no query sees are absent.
+        label: label of the head; None without strong evidence.
     """
 
     layer: int
@@ -229,13 +243,13 @@ class HeadMeasures(Result):
 
 @dataclass(frozen=True)
 class Measures(Result):
-    """All heads of a part over a corpus.
+    """Measures of all heads of one kind of attention over a corpus.
 
     Args:
-        part: encoder, decoder or cross.
+        part: kind of attention.
         sentences: number of sentences.
-        rows: number of rows of attention.
-        heads: by layer, then by head, without those that were pruned.
+        rows: number of queries.
+        heads: measures of the heads that were not pruned, by layer, then by head.
     """
 
     part: AttentionPart
@@ -256,19 +270,19 @@ def measure(
     links: Links | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Measures:
-    """Measure every head of a part.
+    """Measure every head of one kind of attention.
 
     Args:
         subject: the model.
-        readings: the corpus, from `read_all`.
-        part: as for `attention`.
-        links: for cross-attention, the aligned words of each sentence, from `align_words` or from
-            people; without them there is no `aligned` share.
-        batch_tokens: positions that go through the model together; changes no result.
+        readings: inputs of the corpus, from `read_all`.
+        part: kind of attention; None for the default of `attention`.
+        links: aligned words of each sentence for cross-attention, from `align_words` or from
+            annotators; without them there is no `aligned` share.
+        batch_tokens: positions per batch; changes no result.
 
     Raises:
         ModelError: when the model has no such attention.
-        DataError: when there is nothing to measure on, or links do not fit.
+        DataError: when the corpus is empty, or the links do not fit the sentences.
     """
     part = part or usual_part(subject.model)
     layers = attentions(subject.model, part)
@@ -277,6 +291,7 @@ def measure(
     if links is not None and (len(links) != len(readings) or part != "cross"):
         raise DataError(f"Links of {len(links)} sentences for {len(readings)} of {part} attention")
     kinds = _SELF if part != "cross" else _CROSS if links is None else ("aligned", *_CROSS)
+    # Frequencies in this corpus: the tokenizer does not keep those of its training data.
     counts = Counter(
         id
         for _, tokens in (rows_and_columns(reading, part) for reading in readings)
@@ -292,6 +307,7 @@ def measure(
         linked = None if links is None else [links[number] for number in numbers]
         inputs = tensors(subject, batch)
         rows = _rows(subject, batch, inputs, part, (kinds, counts, linked))
+        # Summed during the pass: weights of a whole corpus would not fit into memory.
         run(subject.model, inputs, _Tallies(tallies, rows))
     by_layer = list(tallies.values())
     heads = tuple(
@@ -305,12 +321,12 @@ def measure(
 def label_of(
     entropy: float, largest: float, shares: Mapping[str, AttentionShare]
 ) -> HeadLabel | None:
-    """Return the label of a head, if the evidence is strong.
+    """Return the label of a head, or None without strong evidence.
 
     Args:
-        entropy: mean entropy of its rows.
-        largest: mean of the largest entropy they could have.
-        shares: of its attention.
+        entropy: mean entropy of the head's queries.
+        largest: mean of their largest possible entropy.
+        shares: shares of attention by kind of key.
     """
     enough = {
         kind: share
@@ -325,6 +341,7 @@ def label_of(
             f"{share.baseline:.2f} ({share.rows:,} rows of {share.sentences:,} sentences)"
         )
         return HeadLabel(best, share.evidence, why)
+    # A head can be broad and still have a pattern; the pattern says more, so it comes first.
     if enough and largest >= _SPREAD and entropy >= BROAD * largest:
         why = f"entropy of {entropy:.2f} nats, where even attention would have {largest:.2f}"
         return HeadLabel("broad", entropy / largest, why)
@@ -332,7 +349,7 @@ def label_of(
 
 
 class _Tallies(Capture):
-    """Adds the weights of each layer to its tally as they come, and keeps none."""
+    """A capture that adds the weights of each layer to its tally and stores none."""
 
     def __init__(self, tallies: Mapping[str, Tally], rows: Mapping[str, BatchRows]) -> None:
         super().__init__(tallies)
@@ -368,28 +385,30 @@ def _rows(
     part: AttentionPart,
     corpus: tuple[Sequence[str], Counter[int], Links | None],
 ) -> dict[str, BatchRows]:
-    """Return visible keys, distances and kinds of keys of a batch by the address of the weights.
+    """Return masks and distances of a batch by the address of the attention weights.
 
     Args:
-        corpus: kinds of key, how often each id occurs, links of the batch.
+        corpus: kinds of key, frequencies of the ids, and links of the batch.
     """
     kinds, counts, links = corpus
     stack, keys_of = ("decoder", "encoder") if part == "cross" else (part, part)
-    at = Positions(
+    positions = Positions(
         query=stack_positions(readings, inputs, stack).cpu(),
         key=stack_positions(readings, inputs, keys_of).cpu(),
     )
-    query, key = at.query[:, :, None], at.key[:, None, :]
+    query, key = positions.query[:, :, None], positions.key[:, None, :]  # [B, Lq, 1], [B, 1, Lk]
+    # Positions of padding are −1.
     real = key >= 0
     columns = [rows_and_columns(reading, part)[1] for reading in readings]
     size = key.shape[-1]
     special = _padded([side.special for side in columns], size).bool()[:, None]
     ids = _padded([side.ids for side in columns], size, -1)
-    number_of = _padded([[counts[id] for id in side.ids] for side in columns], size)[:, None]
-    # No special token is rare, whatever its count.
-    number_of = number_of.masked_fill(special | ~real, torch.iinfo(torch.int64).max)
-    rarest = number_of == number_of.amin(-1, keepdim=True)
-    tests = {
+    frequency = _padded([[counts[id] for id in side.ids] for side in columns], size)[:, None]
+    # Special tokens are not in the counts, and would be the rarest of all.
+    frequency = frequency.masked_fill(special | ~real, torch.iinfo(torch.int64).max)
+    rarest = frequency == frequency.amin(-1, keepdim=True)
+    # Functions, so that only the masks of the kinds asked for are built.
+    masks_by_kind = {
         "previous": lambda: key == query - 1,
         "next": lambda: key == query + 1,
         "first": lambda: key == 0,
@@ -400,10 +419,12 @@ def _rows(
         "aligned": lambda: _linked(subject, readings, links or [], (query.shape[1], size)),
     }
     shape = (len(readings), query.shape[1], size)
-    masks = torch.stack([(tests[kind]() & real).expand(shape) for kind in kinds], dim=1)
+    masks = torch.stack([(masks_by_kind[kind]() & real).expand(shape) for kind in kinds], dim=1)
     offset = None if part == "cross" else (key - query).double()
     return {
-        f"{address}.weights": BatchRows(at.query >= 0, at.visible(layer.mask), offset, masks)
+        f"{address}.weights": BatchRows(
+            positions.query >= 0, positions.visible(layer.mask), offset, masks
+        )
         for address, layer in attentions(subject.model, part).items()
     }
 
@@ -415,12 +436,14 @@ def _padded(rows: Sequence[Sequence[int]], size: int, filler: int = 0) -> Tensor
 def _linked(
     subject: Subject, readings: Sequence[ModelInput], links: Links, shape: tuple[int, int]
 ) -> Tensor:
-    """Mark pairs of tokens that belong to aligned words [B, Lq, Lk]."""
+    """Return a mask [B, Lq, Lk] of token pairs that belong to aligned words."""
     aligned = torch.zeros(len(readings), *shape, dtype=torch.bool)
     before = len(subject.source.first)
     for reading, pairs, matrix in zip(readings, links, aligned, strict=True):
         assert reading.predicted is not None
         source = _inner(reading.tokens("encoder").ids, before, len(subject.source.last))
+        # Rows of cross-attention are predicted tokens; the
+        # last one is EOS, which belongs to no word.
         target = _inner(reading.predicted.ids, 0, 1)
         source_words = token_words(subject.source, source, reading.text)[1]
         target_words = token_words(subject.target, target, reading.target or "")[1]

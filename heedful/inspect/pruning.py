@@ -1,9 +1,9 @@
-"""The cost of taking parts of a model away, and heads that it can do without.
+"""Effects of ablations with confidence intervals, and pruning of attention heads.
 
-The cost is in loss, accuracy and BLEU, with intervals. Heads are pruned greedily (each step prunes
-the head whose removal costs the least loss) or by importance (Michel 2019): the size of the
-derivative of the loss by a factor on each head, from one pass over a corpus. (Voita 2019 learn such
-factors in training, which this does not.)
+Effects are differences in loss, accuracy and BLEU. Heads are pruned greedily (each step prunes the
+head whose removal raises the loss least) or by importance (Michel 2019): the magnitude of the
+derivative of the loss with respect to a factor on each head, from one pass over a corpus. Voita
+(2019) trains such factors instead, which is not implemented here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Bleu:
-    """Settings of translating and of comparing translations with references.
+    """Settings of BLEU: the search for translations and the comparison with references.
 
     Args:
         search: settings of the search.
-        sentences: only this many examples, the first ones; all if None.
-        tokenize: sacreBLEU's tokenizer.
-        lowercase: ignore case.
+        sentences: number of examples to translate, from the first; all if None.
+        tokenize: tokenizer of sacreBLEU.
+        lowercase: comparison without regard to case.
     """
 
     search: SearchSettings = field(default_factory=SearchSettings)
@@ -62,7 +62,7 @@ class Bleu:
         return [reading.target or "" for reading in read_all(subject, texts, search=self.search)]
 
     def references(self, examples: Sequence[AnsweredInput]) -> list[str]:
-        """Return the right translations."""
+        """Return the reference translations."""
         return [example.reading.target or "" for example in examples[: self.sentences]]
 
     def score(self, subject: Subject, examples: Sequence[AnsweredInput]) -> float:
@@ -79,13 +79,13 @@ class Bleu:
 
 @dataclass(frozen=True)
 class Effect(Result):
-    """The effect of an ablation.
+    """Effect of an ablation on the scores of a corpus.
 
     Args:
-        what: addresses of the parts that were taken away together.
-        how: the mode of the ablation.
-        scores: `loss`, `accuracy` and, where it was measured, `bleu`: of the whole model (a), of
-            the ablated one (b) and their difference, with intervals over draws of examples.
+        what: addresses of the parts that were ablated together.
+        how: mode of the ablation.
+        scores: `loss`, `accuracy` and optionally `bleu`, each for the whole model (a), for the
+            ablated model (b) and as their difference, with bootstrap intervals.
     """
 
     what: tuple[str, ...]
@@ -104,22 +104,24 @@ def effects(
     samples: int = 1000,
     progress: Progress = lambda done, total: None,
 ) -> list[Effect]:
-    """Measure the cost of each of several ablations on a corpus.
+    """Measure the effect of each of several ablations on a corpus.
 
     Args:
         subject: the model.
-        examples: the corpus, such as `examples_of_text` makes.
-        ablations: the parts to take away, as for `ablated`; those of one entry together.
-        how: as for `ablated`.
-        means: for `mean`, from `mean_outputs`.
-        bleu: how to translate, for a translator; without it there is no BLEU.
+        examples: examples of the corpus, e.g. from `examples_of_text`.
+        ablations: addresses or patterns as for `ablated`; the parts of one entry are ablated
+            together.
+        how: mode of the ablations.
+        means: mean outputs from `mean_outputs`, for the mode `mean`.
+        bleu: settings of BLEU, for a translator; None for no BLEU.
         samples: resamples of the paired bootstrap.
-        progress: called with the number of ablations that are done, and of all.
+        progress: function called with the numbers of finished and of all ablations.
 
     Raises:
-        ModelError: when the model has no such part, or is to be scored by BLEU and no translator.
-        ConfigError: when a part cannot be ablated so.
-        DataError: when there is no right answer in the examples.
+        ModelError: when the model has no such part, or BLEU is asked of another model than a
+            translator.
+        ConfigError: when a part does not support the mode.
+        DataError: when the examples have no answers.
     """
     whole = answer(subject, examples)
     translated = None if bleu is None else bleu.translate(subject, examples)
@@ -128,7 +130,10 @@ def effects(
         progress(number, len(ablations))
         with ablated(subject.model, what, how, means=means) as addresses:
             without = answer(subject, examples)
+            # Translated within the context, since the search must run without the parts as well.
             texts = None if bleu is None else bleu.translate(subject, examples)
+        # Paired: both models are resampled on the same
+        # sentences, so differences of difficulty cancel.
         scores = _compared(whole, without, samples)
         if bleu is not None and translated is not None and texts is not None:
             scores |= paired_bootstrap(
@@ -159,14 +164,14 @@ Method = Literal["greedy", "gradient"]
 
 @dataclass(frozen=True)
 class Point(Result):
-    """A model without some of its heads, on a corpus.
+    """Scores of a model without some of its heads on a corpus.
 
     Args:
         removed: address of the head that was pruned last; None for the whole model.
-        heads_left: number of heads.
-        loss: per answer, in nats.
-        accuracy: share of the answers that are right.
-        bleu: from 0 to 100; None where it was not measured.
+        heads_left: number of remaining heads.
+        loss: loss per answer, in nats.
+        accuracy: share of right answers.
+        bleu: BLEU from 0 to 100; None if it was not computed.
     """
 
     removed: str | None
@@ -176,19 +181,20 @@ class Point(Result):
     bleu: float | None = None
 
     def within(self, bound: Bound, whole: Point) -> bool:
-        """Return whether it is within a bound of the whole model."""
+        """Return True if this point is within a bound of the whole model."""
         mine, theirs = getattr(self, bound.score), getattr(whole, bound.score)
+        # Loss grows and BLEU falls when a model gets worse.
         worse = mine - theirs if bound.score == "loss" else theirs - mine
         return bool(worse <= bound.by)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The largest loss of quality that is allowed.
+    """Largest acceptable decline in quality.
 
     Args:
-        score: the measure.
-        by: the largest difference, in the unit of the measure.
+        score: measure of quality.
+        by: largest difference in the unit of the measure.
     """
 
     score: Literal["loss", "bleu"]
@@ -197,25 +203,27 @@ class Bound:
 
 @dataclass(frozen=True)
 class Pruning(Result):
-    """Quality against heads left.
+    """Quality of a model as a function of its remaining heads.
 
     Args:
-        method: of choosing heads.
-        points: the whole model, then one for each pruned head.
+        method: method of choosing heads.
+        points: scores of the whole model, then after each pruned head.
     """
 
     method: Method
     points: tuple[Point, ...]
 
     def removed(self, heads_left: int) -> tuple[str, ...]:
-        """Return the heads to prune so that this many are left."""
+        """Return the addresses of the heads to prune so that `heads_left` remain."""
         points = [point for point in self.points[1:] if point.heads_left >= heads_left]
         return tuple(point.removed for point in points if point.removed is not None)
 
     def fewest(self, bound: Bound) -> Point:
-        """Return the last point before the first that is worse than a bound allows."""
+        """Return the point with the fewest heads before the bound is first exceeded."""
         last = self.points[0]
         for point in self.points[1:]:
+            # The first point beyond the bound is the end: a later
+            # point can be within the bound again by chance.
             if not point.within(bound, self.points[0]):
                 break
             last = point
@@ -223,21 +231,21 @@ class Pruning(Result):
 
 
 def importance(subject: Subject, examples: Sequence[AnsweredInput]) -> dict[str, float]:
-    """Compute the importance of each head: E |dL/dξ|, for a factor ξ = 1 on its output.
+    """Compute the importance of each head: E |dL/dξ| for a factor ξ = 1 on its output.
 
     One forward and backward pass over the corpus (Michel 2019, section 4.1); the expectation is
     over examples, the loss is per answer.
 
     Args:
         subject: the model.
-        examples: the corpus.
+        examples: examples of the corpus.
 
     Returns:
-        By the address of each head, in nats.
+        The importance of each head in nats, by address.
 
     Raises:
         ModelError: when the model has no heads.
-        DataError: when there is no right answer in the examples.
+        DataError: when the examples have no answers.
     """
     attentions: dict[str, Any] = {
         part.address.partition(".head.")[0]: part.owner
@@ -254,10 +262,13 @@ def importance(subject: Subject, examples: Sequence[AnsweredInput]) -> dict[str,
             each.reset(size)
 
     def add(numbers: Sequence[int], losses: Tensor, right: Tensor) -> None:
+        # Gradients of the factors alone; those of the weights are neither needed nor kept.
         gates = [each.gates for each in gated.values()]
         for place, gradient in zip(gated, torch.autograd.grad(losses.sum(), gates), strict=True):
+            # Magnitudes per example [B, 1, H, 1]: signs of single examples would cancel in a sum.
             sums[place] += gradient.abs().sum((0, 1, 3)).cpu()
 
+    # Factors go before the output projection, which mixes the heads.
     changes = [(module, "output", gated[place]) for place, module in attentions.items()]
     with set_attributes(changes), torch.enable_grad():
         for_each_batch(subject, examples, add, before=prepare)
@@ -270,13 +281,16 @@ def importance(subject: Subject, examples: Sequence[AnsweredInput]) -> dict[str,
 
 
 def by_importance(values: Mapping[str, float]) -> list[str]:
-    """Sort heads from the least to the most important, each compared with those of its layer.
+    """Sort heads from the least to the most important, after normalisation per attention.
 
-    An attention's numbers are divided by their Euclidean length (Molchanov 2017; Michel 2019).
+    The importances of an attention are divided by their Euclidean norm (Molchanov 2017; Michel
+    2019).
 
     Args:
-        values: from `importance`.
+        values: importances from `importance`.
     """
+    # Gradients differ in size from layer to layer; without
+    # normalisation whole layers would go first.
     squares: dict[str, float] = {}
     for address, value in values.items():
         place = address.partition(".head.")[0]
@@ -296,23 +310,25 @@ def prune(
     bleu: Bleu | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Pruning:
-    """Prune heads one after the other. The model itself is left as it is.
+    """Choose heads to prune one after the other, and score the model at each step.
+
+    The model itself is not changed; `pruned` makes the smaller copy.
 
     Args:
         subject: the model.
-        examples: the corpus that heads are chosen on.
-        method: `greedy`, which asks the model once for every head that is left at every step; or
-            `gradient`, in the order of `by_importance`.
-        heads_left: number of heads to leave.
-        bound: stop at the first point that is worse than this.
-        bleu: settings of translating for a BLEU at every point; without it there is none.
-        progress: called with the number of pruned heads, and of those at most.
+        examples: examples of the corpus that heads are chosen on.
+        method: `greedy` for one pass over the corpus per remaining head and step; `gradient` for
+            the order of `by_importance`.
+        heads_left: number of heads to keep.
+        bound: largest decline in quality, at which pruning stops; None for no bound.
+        bleu: settings of a BLEU at every point; None for no BLEU.
+        progress: function called with the number of pruned heads and its maximum.
 
     Raises:
-        ModelError: when the model has no heads that can be cut out.
-        ConfigError: when there is no such method, or not as many heads, or BLEU is bounded and not
-            measured.
-        DataError: when there is no right answer in the examples.
+        ModelError: when no head of the model can be pruned.
+        ConfigError: when there is no such method, the model has fewer heads, or a bound on BLEU is
+            set without settings of BLEU.
+        DataError: when the examples have no answers.
     """
     everything = _prunable(subject)
     if method not in ("greedy", "gradient"):
@@ -324,6 +340,7 @@ def prune(
     points = [_point(subject, examples, (), bleu)]
     removed: list[str] = []
     most = len(everything) - heads_left
+    # The generator reads `removed`, which grows below, so each greedy step knows the earlier ones.
     order = _order(subject, examples, method, removed)
     while len(removed) < most:
         progress(len(removed), most)
@@ -336,16 +353,17 @@ def prune(
 
 
 def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
-    """Make a really smaller and faster model: a copy without some of its heads.
+    """Make a smaller and faster copy of a model without some of its heads.
 
-    It answers as the model does with these heads `ablated`.
+    Its outputs are those of the model with these heads `ablated`.
 
     Args:
         subject: the model.
         removed: addresses of heads, or patterns such as `decoder.3.cross.head.*`.
 
     Raises:
-        ModelError: when the model has no such head, naming near ones.
+        ModelError: when the model has no such head (near addresses are named), or an address is
+            that of another part.
     """
     heads: dict[tuple[str, int, str], list[int]] = {}
     for part in parts_matching(subject.model, removed):
@@ -357,6 +375,7 @@ def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
             )
         if not part.can_be_cut:
             raise _cannot_be_cut()
+        # `decoder.3.cross.head.2` -> stack, block, and the block's attribute `cross_attention`.
         stack, layer, sublayer = part.address.split(".")[:3]
         heads.setdefault((stack, int(layer), f"{sublayer}_attention"), []).append(part.head)
     return replace(subject, model=without_heads(subject.model, heads))
@@ -370,7 +389,7 @@ def _cannot_be_cut() -> ModelError:
 
 
 def _prunable(subject: Subject) -> list[str]:
-    """Return addresses of the heads that can be cut out of a model."""
+    """Return addresses of the heads that can be pruned."""
     heads = [part for part in all_parts(subject.model) if part.kind == "head"]
     prunable = [part.address for part in heads if part.can_be_cut]
     if heads and not prunable:
@@ -384,9 +403,13 @@ def _order(
     everything = _prunable(subject)
     if method == "gradient":
         ranked = by_importance(importance(subject, examples))
+        # Linear attention has importances too, but its heads cannot be pruned.
         yield from (head for head in ranked if head in everything)
         return
+    # H (H + 1) / 2 passes over the corpus in all: minutes at the sizes that people prune.
     while left := [head for head in everything if head not in removed]:
+        # Measured without all heads removed so far: heads that
+        # stand in for each other are not both dispensable.
         losses = {head: _point(subject, examples, [*removed, head], None).loss for head in left}
         yield min(left, key=losses.__getitem__)
 
@@ -406,7 +429,7 @@ class _Gated(nn.Module):
     """An output projection with a factor of 1 on each head of each example.
 
     Args:
-        attention: whose.
+        attention: attention that the projection belongs to.
     """
 
     def __init__(self, attention: Any) -> None:
@@ -416,13 +439,15 @@ class _Gated(nn.Module):
         self.gates: Tensor
 
     def reset(self, size: int) -> None:
-        """Make factors [B, 1, H, 1] for a batch."""
+        """Make factors [B, 1, H, 1] for a batch of B examples."""
         like = self.inner.weight
+        # Each example has factors of its own: gradients of shared
+        # factors would be sums over the batch, in which signs cancel.
         shape = (size, 1, self.heads, 1)
         self.gates = torch.ones(shape, dtype=like.dtype, device=like.device, requires_grad=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, L, H·E] to [B, L, D]."""
+        """Project heads side by side [B, L, H·E] to [B, L, D]."""
         mixed = x.unflatten(-1, (self.heads, -1)) * self.gates
         projected: Tensor = self.inner(mixed.flatten(-2))
         return projected

@@ -1,4 +1,4 @@
-"""Texts and images as a model reads them: ids with their pieces, and the tensors they become."""
+"""Texts and images as inputs of a model: ids with their tokens, and the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.errors import DataError, ModelError
 from heedful.inspect.subject import Subject, inference
 from heedful.pipelines.batching import plan_batches
@@ -30,20 +30,20 @@ from heedful.search.search_settings import (
 from heedful.text.tokenizer import TextTokenizer
 
 LONGEST = 4096
-"""Most tokens of a text, where the model itself has no bound."""
+"""Maximum number of tokens of a text; a weight matrix of 4,096 tokens has 64 MiB for each head."""
 
 BATCH_TOKENS = 4096
-"""Positions that go through a model together when a corpus is read."""
+"""Positions per batch when a corpus goes through a model."""
 
 
 @dataclass(frozen=True)
 class StackTokens:
-    """The tokens that a stack reads.
+    """The tokens that are the input of a stack.
 
     Args:
-        ids: with the special tokens; numbers of patches for an image.
-        pieces: for display.
-        special: whether each is a special token.
+        ids: token ids, special tokens included; indices of patches for an image.
+        pieces: tokens as strings, for display.
+        special: flags of special tokens.
     """
 
     ids: tuple[int, ...]
@@ -52,10 +52,13 @@ class StackTokens:
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer, ids: Sequence[int]) -> StackTokens:
-        """Ids with their pieces."""
-        silent = {tokenizer.pad, tokenizer.bos, tokenizer.eos}
-        silent |= {*tokenizer.first, *tokenizer.last, *(tokenizer.between or ())}
-        return cls(tuple(ids), tuple(tokenizer.pieces(ids)), tuple(int(id) in silent for id in ids))
+        """Build the tokens of a sequence of ids."""
+        # The mask token is not among them: measures of heads treat it like the word it stands for.
+        special = {tokenizer.pad, tokenizer.bos, tokenizer.eos}
+        special |= {*tokenizer.first, *tokenizer.last, *(tokenizer.between or ())}
+        return cls(
+            tuple(ids), tuple(tokenizer.pieces(ids)), tuple(int(id) in special for id in ids)
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -66,14 +69,14 @@ class ModelInput:
     """One input of a model.
 
     Args:
-        text: the source, the text, or both texts of a pair with a tab between.
-        target: the translation or continuation; None where there is none.
-        encoder: tokens of the encoder; None for a model without one.
-        decoder: tokens of the decoder; a translator's begin with the begin token.
-        predicted: the right prediction at each token of a translator's decoder: the target's
-            tokens, then the end.
-        second: index of the second text's first token in an encoder's pair of texts.
-        image: [C, h, w] float32, for a model of images.
+        text: source of a translator, text of another model, or two texts with a tab between.
+        target: translation or continuation; None without.
+        encoder: tokens of the encoder; None for a model without encoder.
+        decoder: tokens of the decoder; a translator's begin with the BOS token.
+        predicted: right prediction at each position of a translator's decoder: the target's
+            tokens, then EOS.
+        second: index of the first token of the second text in an encoder's pair of texts.
+        image: [C, h, w] float32 image, for a model of images.
     """
 
     text: str = ""
@@ -86,12 +89,12 @@ class ModelInput:
 
     @property
     def length(self) -> int:
-        """Tokens of the longer side."""
+        """Number of tokens of the longer sequence."""
         return max(len(side) for side in (self.encoder, self.decoder) if side is not None)
 
     @property
     def last_stack(self) -> str:
-        """`decoder` where there is one, else `encoder`."""
+        """`decoder` for a model with a decoder, else `encoder`."""
         return "encoder" if self.decoder is None else "decoder"
 
     def tokens(self, stack: str) -> StackTokens:
@@ -108,18 +111,18 @@ def read(
     *,
     search: SearchSettings | None = None,
 ) -> ModelInput:
-    """Encode a text as the model reads it.
+    """Encode a text as an input of the model.
 
     Args:
         subject: the model.
-        text: a source, a text, or the first of a pair of texts.
-        target: a translator's translation, its own if None; a language model's continuation, none
-            if None; an encoder's second text, none if None.
-        search: settings of the search for the model's own output. A translator searches as
-            `translate` does with them; a language model continues the text only if they are set.
+        text: source of a translator, text of another model, or the first of a pair of texts.
+        target: translation for a translator (its own if None), continuation for a language model,
+            second text for an encoder.
+        search: settings of the search for the model's own output. A translator searches like
+            `translate`; a language model continues the text only if the settings are given.
 
     Raises:
-        DataError: when there is no text, or it is too long to be read in one piece.
+        DataError: when the text is empty, or too long for one pass.
         ModelError: when the model takes no text, or no pairs of texts.
     """
     return read_all(subject, [text], None if target is None else [target], search=search)[0]
@@ -135,28 +138,30 @@ def read_all(
     """Encode several texts; see `read`.
 
     Raises:
-        DataError: naming the text that is missing or too long, or when there are not as many
-            targets as texts.
+        DataError: when a text is empty or too long (its number is named), or the numbers of
+            targets and texts differ.
     """
     if targets is not None and len(targets) != len(texts):
         raise DataError(f"{len(targets)} targets for {len(texts)} texts")
     for number, text in enumerate(texts, start=1):
         if not text.strip():
             raise DataError("There is no text to look at", where=f"text {number}")
-    assert subject.source  # a model of images has none, and says so
+    # Evaluated for its error: a model of images has no tokenizer.
+    assert subject.source
     if subject.model.spec.reads == "pairs":
         return _pairs(subject, texts, targets, search)
+    # The rest are encoders, with one text or two texts in one sequence.
     if subject.model.spec.generates:
         return _continued_texts(subject, texts, targets, search)
     return _encoder_texts(subject, texts, targets)
 
 
 def see(subject: Subject, image: np.ndarray) -> ModelInput:
-    """Take an image as the model reads it.
+    """Build the input of a model of images.
 
     Args:
         subject: a model of images.
-        image: [C, h, w], scaled as in training.
+        image: [C, h, w] image, normalised as in training.
 
     Raises:
         ModelError: when the model takes no images.
@@ -166,10 +171,12 @@ def see(subject: Subject, image: np.ndarray) -> ModelInput:
         raise ModelError("This model takes no images", remedy="Give it text, by `read`")
     side = spec.image_size // spec.patch_size
     names = [f"{row},{column}" for row in range(side) for column in range(side)]
-    whole = spec.num_states - len(names)
-    pieces = ("[CLS]",) * whole + tuple(names)
-    special = (True,) * whole + (False,) * len(names)
+    # 1 with a class token in front of the patches (ViT), 0 without.
+    num_special = spec.num_states - len(names)
+    pieces = ("[CLS]",) * num_special + tuple(names)
+    special = (True,) * num_special + (False,) * len(names)
     tokens = StackTokens(tuple(range(len(pieces))), pieces, special)
+    # Images are no tokens; ids number the patches, so that rows and columns of a map can be named.
     return ModelInput(encoder=tokens, image=np.asarray(image, dtype=np.float32))
 
 
@@ -180,33 +187,36 @@ def tensors(subject: Subject, readings: Sequence[ModelInput]) -> tuple[Tensor, .
         images = np.stack([r.image for r in readings if r.image is not None])
         return (torch.from_numpy(images).to(subject.device),)
     inputs: list[Tensor] = []
+    # `pad` gives ids and positions [B, L], so a translator gets four tensors, others two.
     for name, tokenizer in (("encoder", subject.source), ("decoder", subject.target)):
         if getattr(first, name) is not None:
             inputs += pad([reading.tokens(name).ids for reading in readings], tokenizer.pad)
     spec: Any = subject.model.spec
     if (spec.embedding.num_segments or 1) > 1:
+        # Segment ids of BERT: 0 for the first text, 1 from
+        # the second text on. Padding is −1 and stays 0.
         second = [r.length if r.second is None else r.second for r in readings]
         inputs.append((inputs[1] >= torch.tensor(second)[:, None]).long())
     return tuple(tensor.to(subject.device) for tensor in inputs)
 
 
 def stack_positions(readings: Sequence[ModelInput], inputs: Sequence[Tensor], stack: str) -> Tensor:
-    """Positions [B, L] int64 of a stack's tokens, −1 for padding.
+    """Return positions [B, L] int64 of a stack's tokens, −1 for padding.
 
     Args:
-        readings: the batch.
-        inputs: from `tensors`.
+        readings: inputs of the batch.
+        inputs: arguments of `forward`, from `tensors`.
         stack: `encoder` or `decoder`.
     """
     if readings[0].image is not None:
         count = torch.arange(readings[0].length, device=inputs[0].device)
         return count.expand(len(readings), -1)
-    # A translator's decoder comes after its encoder.
+    # Ids and positions alternate, and a translator's decoder comes after its encoder.
     return inputs[3 if len(inputs) > 3 and stack == "decoder" else 1]
 
 
 def batches(readings: Sequence[ModelInput], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """Numbers of readings that go through a model together, of like length."""
+    """Return batches of indices of readings, grouped by similar length."""
     lengths = [reading.length for reading in readings]
     return plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=None)
 
@@ -226,6 +236,8 @@ def _pairs(
         _check_not_empty(row, where)
         _check_length(len(row), spec.max_length, where)
     if targets is None:
+        # Ids of the search are kept, not encoded again from the
+        # text: a search may choose another split into tokens.
         target_ids = _translate(subject, source_ids, search or SearchSettings())
         translations = [target.decode(row) for row in target_ids]
     else:
@@ -239,6 +251,7 @@ def _pairs(
             text=line,
             target=translation,
             encoder=StackTokens.of(source, [*source.first, *before, *source.last]),
+            # Teacher forcing: the decoder's input is its target shifted right by the BOS token.
             decoder=StackTokens.of(target, [target.bos, *after]),
             predicted=StackTokens.of(target, [*after, target.eos]),
         )
@@ -251,11 +264,12 @@ def _pairs(
 def _translate(
     subject: Subject, ids: Sequence[Sequence[int]], settings: SearchSettings
 ) -> list[list[int]]:
-    """Ids of the best hypothesis for each source, as `translate` finds it."""
+    """Return the ids of the best hypothesis for each source, the same that `translate` finds."""
     target, source = subject.target, subject.source
     model: Any = subject.model
     specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
     best: dict[int, list[int]] = {}
+    # Batches weigh a row by its beam, since every hypothesis is a row of the decoder.
     lengths = [len(row) + 1 for row in ids]
     plan = plan_batches(lengths, width=settings.beam, batch_tokens=BATCH_TOKENS, batch_size=None)
     for numbers in plan:
@@ -271,6 +285,8 @@ def _translate(
                 names=numbers,
                 longest=longest_output([model.spec], settings),
             )
+        # Batches come in order of length; indices bring the
+        # results back into the order of the texts.
         best |= {n: list(ranked[0].tokens) for n, ranked in zip(numbers, hypotheses, strict=True)}
     return [best[n] for n in range(len(ids))]
 
@@ -283,6 +299,7 @@ def _continued_texts(
 ) -> list[ModelInput]:
     tokenizer = subject.source
     model: Any = subject.model
+    # A learned table of positions bounds the sequence, even where the specification names no bound.
     bounds = (model.spec.max_length, model.spec.embedding.positions.max_length)
     longest = min((bound for bound in bounds if bound is not None), default=None)
     prompts = [prompt_ids(tokenizer, text) for text in texts]
@@ -302,6 +319,7 @@ def _continued_texts(
     for number, (text, row, more) in enumerate(zip(texts, prompts, continuations, strict=True), 1):
         ids = [*row, *more]
         _check_length(len(ids), longest, f"text {number}")
+        # An empty continuation is a result of its own, other than none asked for.
         after = None if targets is None and search is None else tokenizer.decode(more)
         readings.append(ModelInput(text=text, target=after, decoder=StackTokens.of(tokenizer, ids)))
     return readings
@@ -328,7 +346,7 @@ def _encoder_texts(
 
 
 def _encode(tokenizer: TextTokenizer, text: str) -> list[int]:
-    """Return ids of a text, [MASK] as the token that hides another where there is one."""
+    """Return the ids of a text; `[MASK]` becomes the mask token where the tokenizer has one."""
     if tokenizer.mask is None or MASK not in text:
         return tokenizer.encode(text)
     return tokenizer.encode_masked(text, MASK)
@@ -339,7 +357,7 @@ def _autocast(subject: Subject) -> AbstractContextManager[object]:
 
 
 def _line(text: str, where: str) -> str:
-    """A line as a translator reads it."""
+    """Return a text cleaned like a line of a translator's input."""
     line = clean(text).strip()
     if "\n" in line:
         raise DataError("The text has several lines", where=where, remedy="Give one line at a time")

@@ -1,11 +1,11 @@
-"""The residual stream: contributions of sub-layers to it and to scores, and the logit lens.
+"""The residual stream: contributions of sub-layers to the stream and to logits, and the logit lens.
 
-The parts of a pass always add up to its stream. A norm on the way is taken as the linear map that
-it was in this pass: its mean and deviation are kept, its bias is a part by itself. With norms first
-there is one such norm, the last; with norms last there is one after every sub-layer. So this
-accounts for the pass that was; it does not predict the pass without a part.
+The contributions of a pass add up to its stream. A norm is treated as the linear map that it was in
+this pass: its mean and deviation are constants, its bias is a part of its own. A pre-norm stack has
+one such norm, the final one; a post-norm stack has one after every sub-layer. The decomposition
+explains this pass; it does not predict the pass without a part, whose statistics would differ.
 
-The lens shows the predictions of a model if each layer were its last (nostalgebraist 2020).
+The logit lens shows the predictions of a model if each layer were its last (nostalgebraist 2020).
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ EMBEDDING, NORMS = "embedding", "norms"
 
 @dataclass(frozen=True, eq=False)
 class Contributions(Result):
-    """The parts that a stack's states are the sum of.
+    """Decomposition of a stack's output into a sum of contributions.
 
     Args:
-        rows: the tokens of the stack.
-        sublayers: such as `0.self`, `0.cross`, `0.feedforward`, in the order of the pass.
-        sizes: length of the vector that each adds to the stream, [sublayers, rows] float32.
-        stream_sizes: length of the stream it is added to, [sublayers, rows] float32.
-        cosines: of the angle between the two, [sublayers, rows] float32.
-        parts: `embedding`, the sub-layers, and `norms`: the biases of the norms.
-        vectors: [parts, rows, D] float32; they add up to the stack's output.
-        tokens: the piece at each row whose score is split up; None where none can be.
-        scores: [parts, rows] float32, the share of each part in the score of that token.
-        bias: [rows] float32, the output's own bias; the score, before a soft cap of logits, is the
-            sum of all.
+        rows: tokens of the stack.
+        sublayers: names of the sub-layers, e.g. `0.self`, `0.cross`, `0.feedforward`, in the order
+            of the pass.
+        sizes: [sublayers, rows] float32 lengths of the vectors that are added to the stream.
+        stream_sizes: [sublayers, rows] float32 lengths of the stream before the addition.
+        cosines: [sublayers, rows] float32 cosines of the angles between the two.
+        parts: names of the contributions: `embedding`, the sub-layers, and `norms` for the biases
+            of the norms.
+        vectors: [parts, rows, D] float32 contributions, whose sum is the stack's output.
+        tokens: token at each row whose logit is decomposed; None for stacks without logits.
+        scores: [parts, rows] float32 contributions to the logit of that token.
+        bias: [rows] float32 bias of the output projection; the logit, before any soft cap, is the
+            sum of the scores and the bias.
     """
 
     rows: tuple[str, ...]
@@ -71,11 +73,12 @@ class Contributions(Result):
 
     @property
     def shares(self) -> np.ndarray:
-        """Shares [parts, rows] of the output's squared length.
+        """Shares [parts, rows] of the output's squared length, with a sum of 1 in each row.
 
-        They add up to 1 in each row; below 0 are parts that point away from the output.
+        A share below 0 is that of a part that points away from the output.
         """
         parts = self.vectors.astype(np.float64)
+        # |x|² is the sum over parts of part · x, so these shares add up exactly.
         whole = parts.sum(0)
         return np.asarray((parts * whole).sum(-1) / np.square(whole).sum(-1))
 
@@ -87,18 +90,18 @@ def contributions(
     *,
     tokens: Sequence[int] | None = None,
 ) -> Contributions:
-    """Split a stack's output, and scores of tokens, into the parts they were added up from.
+    """Decompose a stack's output, and logits of tokens, into contributions of its parts.
 
     Args:
         subject: the model.
-        reading: from `read` or `see`.
-        stack: `encoder` or `decoder`; the decoder where there is one, if None.
-        tokens: for each row the id whose score is split up; the model's best if None.
+        reading: input from `read` or `see`.
+        stack: `encoder` or `decoder`; None for the decoder where the model has one.
+        tokens: id at each row whose logit is decomposed; the most probable token if None.
 
     Raises:
-        ModelError: when there is no such stack, or tokens are named where scores are no sums: only
-            a translator's decoder and a language model compute them from the stream directly.
-        ConfigError: when there are not as many tokens as rows.
+        ModelError: when there is no such stack, or tokens are given for a stack without logits:
+            only a translator's decoder and a language model project the stream to logits directly.
+        ConfigError: when the numbers of tokens and rows differ.
     """
     name = stack or reading.last_stack
     module = stack_of(subject.model, name)
@@ -107,6 +110,7 @@ def contributions(
         for number, block in enumerate(module.blocks)
         for address, sublayer in sublayers(block).items()
     ]
+    # The residual sum is the input of a post-norm, whose mean and deviation are needed again.
     kinds = ("output", "residual", "stream")
     addresses = [f"{name}.{place}.{kind}" for place, _ in places for kind in kinds]
     capture = Capture([f"{name}.embedding", f"{name}.output", *addresses])
@@ -115,6 +119,8 @@ def contributions(
     pieces, scores, bias = None, None, None
     with inference(subject.model):
         vectors = _split(module, places, values)
+        # Heads of encoders have layers and activations of their
+        # own, so their logits are no sums over the stream.
         if name == "decoder":
             ids, by_part, own = _scores(subject.model, vectors, values["output"], tokens)
             pieces = tuple(subject.target.pieces(ids))
@@ -124,6 +130,7 @@ def contributions(
                 "Scores of this stack are no sums over its parts",
                 remedy="Look at a translator's decoder or at a language model",
             )
+    # The stream before a sub-layer is the stream after the sub-layer below.
     before = [values["embedding"], *(values[f"{place}.stream"] for place, _ in places[:-1])]
     added = torch.stack([values[f"{place}.output"] for place, _ in places])
     streams = torch.stack(before)
@@ -145,13 +152,15 @@ def contributions(
 def _split(
     stack: Stack, places: Sequence[tuple[str, InspectedSubLayer]], values: dict[str, Tensor]
 ) -> Tensor:
-    """Parts [parts, L, D] float64 of the stack's output."""
+    """Return the contributions [parts, L, D] float64 to the stack's output."""
     stream = values["embedding"]
-    # In float64, so that splitting adds no rounding of its own.
+    # Parts are in float64, so that the decomposition adds
+    # no rounding; 2 more for embedding and norms.
     parts = stream.new_zeros(len(places) + 2, *stream.shape, dtype=torch.float64)
     parts[0] = stream
     for number, (place, sublayer) in enumerate(places, start=1):
         if not sublayer.residual:
+            # Without a residual connection the output replaces the stream and all that was in it.
             parts[:] = 0.0
         parts[number] = values[f"{place}.output"]
         stream = values[f"{place}.stream"]
@@ -163,20 +172,21 @@ def _split(
 
 
 def _linear_norm(norm: nn.Module, at: Tensor, parts: Tensor) -> Tensor:
-    """Apply a norm to the parts of a stream as the linear map that it is there.
+    """Apply a norm to the parts of a stream, with the stream's own mean and deviation.
 
     Args:
-        norm: with mean and deviation of `at`.
-        at: the stream [L, D].
-        parts: [P, L, D] float64 with the sum `at`; the last takes the norm's bias.
+        norm: layer norm or RMS norm.
+        at: [L, D] stream, the input of the norm.
+        parts: [P, L, D] float64 parts with the sum `at`; the last one takes the norm's bias.
 
     Returns:
-        [P, L, D] with the sum norm(at).
+        [P, L, D] parts with the sum norm(at).
     """
     weight, bias, epsilon = norm_parts(norm)
     assert weight is not None
     wide = at.double()
     if isinstance(norm, nn.LayerNorm):
+        # The mean is linear, so the means of the parts add up to the mean of the stream.
         parts = parts - parts.mean(-1, keepdim=True)
         variance = wide.var(-1, unbiased=False, keepdim=True)
     else:
@@ -190,13 +200,15 @@ def _linear_norm(norm: nn.Module, at: Tensor, parts: Tensor) -> Tensor:
 def _scores(
     model: Any, vectors: Tensor, states: Tensor, tokens: Sequence[int] | None
 ) -> tuple[list[int], Tensor, Tensor]:
-    """Ids, their scores by part [parts, L], and the output's own bias [L]."""
+    """Return ids, their logits by part [parts, L], and the bias of the output projection [L]."""
+    # T5 with tied embeddings multiplies states by D^-0.5 before the output projection.
     scale = getattr(model.spec, "output_scale", None) or 1.0
     if tokens is None:
         tokens = model.logits(states * scale).argmax(-1).tolist()
     elif len(tokens) != len(states):
         raise ConfigError(f"{len(tokens)} tokens for {len(states)} rows")
     ids = torch.tensor(tokens, device=states.device)
+    # A logit is the dot product of a state and a row of the output projection: [L, D].
     directions = model.output_weight[ids] * scale
     scores = (vectors * directions).sum(-1)
     bias = model.output_bias
@@ -204,7 +216,7 @@ def _scores(
 
 
 _ROWS_AT_ONCE = 64
-"""Rows whose logits over a whole vocabulary are in float64 at a time."""
+"""Rows whose logits [rows, V] are in float64 at a time: 25 MB for a vocabulary of 50,000."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,14 +224,14 @@ class Lens(Result):
     """Predictions after the embedding and after each layer.
 
     Args:
-        rows: the tokens with a prediction each; `image` for an image as a whole.
-        layers: `embedding`, then numbers of the layers.
-        pieces: for each layer and row, the likeliest predictions, best first.
-        probabilities: of these pieces, [layers, rows, top] float32.
-        entropy: of all predictions, in nats, [layers, rows] float32.
-        rank: of the last layer's best prediction in each layer, from 0, [layers, rows] int64.
-        divergence: Kullback-Leibler divergence of each layer's predictions from the last layer's,
-            in nats, [layers, rows] float32.
+        rows: tokens with a prediction each; `image` for an image as a whole.
+        layers: `embedding`, then the indices of the layers.
+        pieces: most probable tokens for each layer and row, best first.
+        probabilities: [layers, rows, top] float32 probabilities of these tokens.
+        entropy: [layers, rows] float32 entropies of the predictions, in nats.
+        rank: [layers, rows] int64 ranks, from 0, of the last layer's best token in each layer.
+        divergence: [layers, rows] float32 Kullback-Leibler divergences, in nats, from the last
+            layer's predictions to each layer's.
     """
 
     rows: tuple[str, ...]
@@ -232,15 +244,15 @@ class Lens(Result):
 
 
 def lens(subject: Subject, reading: ModelInput, *, top: int = 5) -> Lens:
-    """Read predictions off every layer.
+    """Compute the logit lens: predictions from the stream after every layer.
 
     Args:
-        subject: a model that predicts pieces, or classes of images.
-        reading: from `read` or `see`.
-        top: predictions of each row.
+        subject: a model that predicts tokens, or classes of images.
+        reading: input from `read` or `see`.
+        top: number of most probable tokens per row.
 
     Raises:
-        ModelError: when the model has no head that predicts them.
+        ModelError: when the model has no head for predictions.
         ConfigError: when `top` is below 1.
     """
     if top < 1:
@@ -261,9 +273,9 @@ def lens(subject: Subject, reading: ModelInput, *, top: int = 5) -> Lens:
 
 
 def layer_logits(subject: Subject, reading: ModelInput) -> list[Callable[[], Tensor]]:
-    """Scores [rows, V] of the embedding and of each layer, each computed when it is called.
+    """Return functions that compute the logits [rows, V] of the embedding and of each layer.
 
-    The last are the model's own.
+    The logits of the last layer are the model's own, bit for bit.
     """
     model = subject.model
     stack = stack_of(model, reading.last_stack)
@@ -272,9 +284,12 @@ def layer_logits(subject: Subject, reading: ModelInput) -> list[Callable[[], Ten
     capture = Capture(places)
     run(model, tensors(subject, [reading]), capture)
 
+    # Lazy: logits of all layers at once would be layers * rows * V floats.
     def logits_at(place: str) -> Tensor:
         stream = capture.found[place]
         with inference(model):
+            # A post-norm stack has no final norm: its stream
+            # is normed after every sub-layer already.
             states = stream if stack.final_norm is None else stack.final_norm(stream)
             logits = model.stream_logits(states)
         return logits.reshape(-1, logits.shape[-1]).cpu()
@@ -285,20 +300,21 @@ def layer_logits(subject: Subject, reading: ModelInput) -> list[Callable[[], Ten
 def _names(
     subject: Subject, reading: ModelInput, size: int
 ) -> tuple[tuple[str, ...], int, Callable[[Sequence[int]], Sequence[str]]]:
-    """Names of the rows, how many of `size` scores are predictions, and a function to name them."""
+    """Return names of the rows, the number of logits that are predictions, and their namer."""
     if reading.image is not None:
         classes = subject.model.spec.class_names
         return ("image",), size, lambda ids: [classes[id] for id in ids]
-    # Rows of the table past the tokenizer's pieces are no predictions.
+    # Embedding tables may be padded; logits beyond the vocabulary mean nothing.
     pieces = reading.tokens(reading.last_stack).pieces
     return pieces, min(subject.target.size, size), subject.target.pieces
 
 
 def _figures(logits: Tensor, final: Tensor, top: int) -> tuple[Tensor, ...]:
-    """Ids, probabilities, entropy, rank and divergence of a layer's logits [rows, V]."""
+    """Return ids, probabilities, entropy, rank and divergence of a layer's logits [rows, V]."""
     parts: list[tuple[Tensor, ...]] = []
     for first in range(0, len(logits), _ROWS_AT_ONCE):
         chunk = slice(first, first + _ROWS_AT_ONCE)
+        # float64, since a divergence near 0 is a small difference of large sums.
         log_probs = logits[chunk].double().log_softmax(-1)
         finals = final[chunk].double().log_softmax(-1)
         best = log_probs.topk(min(top, log_probs.shape[-1]), dim=-1)
@@ -308,7 +324,7 @@ def _figures(logits: Tensor, final: Tensor, top: int) -> tuple[Tensor, ...]:
                 best.indices,
                 best.values.exp().float(),
                 -(log_probs.exp() * log_probs).sum(-1).float(),
-                (log_probs > answer).sum(-1),
+                (log_probs > answer).sum(-1),  # ties share the better rank
                 (finals.exp() * (finals - log_probs)).sum(-1).float(),
             )
         )

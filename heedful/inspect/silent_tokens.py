@@ -1,9 +1,9 @@
-"""The influence of tokens on each other in a layer of any mixer, with weights or without.
+"""Influence of tokens on each other in any mixer, measured by silencing one token at a time.
 
-A token falls silent: in its place the mixer reads zeros. The change of every token's output is what
-it had heard of that token, by all ways at once: through weights, gates and states. This is exact,
-for the mixer is computed anew for each silent token. Attention weights answer a narrower question,
-the share of each value in a sum, and a mixer without weights answers none.
+The input vector of a token is replaced by zeros, and the change of every token's output is
+measured. It includes every path of the mixer: weights, gates and states. It is exact, since the
+mixer is computed again for each silent token. Attention weights answer a narrower question, the
+share of each value in a sum, and a mixer without attention has no weights at all.
 
 Shapes: B rows of a batch, L tokens, D model width.
 """
@@ -28,25 +28,25 @@ from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
 
 ROUNDING = 1e-6
-"""Changes below it come from the order of sums in float32, and not from a token."""
+"""Relative changes below this come from the order of float32 sums, not from a token."""
 
 _TOKENS_AT_ONCE = 1 << 13
-"""Tokens of the texts, with one of them silent, that go through the model together."""
+"""Upper bound of L · B, the tokens of B copies of a text with one silent token each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Influence(Result):
-    """The influence of every token on what a mixer gives every token.
+    """Influence of every token on a mixer's output at every token.
 
     Args:
         stack: `encoder` or `decoder`.
-        layer: number of the block, from 0.
-        address: of the mixer, such as `decoder.1.mixer`.
-        kind: of the mixer.
-        tokens: of the stack.
-        changes: [L, L] float32: row i, column j is the length of the change of token i's output
-            when token j falls silent, divided by the length of that output. What is below
-            `ROUNDING` is 0.
+        layer: index of the block.
+        address: address of the mixer, e.g. `decoder.1.mixer`.
+        kind: kind of the mixer.
+        tokens: tokens of the stack.
+        changes: [L, L] float32 relative changes: row i, column j is the length of the change of
+            token i's output when token j is silent, divided by the length of that output. Values
+            below `ROUNDING` are 0.
     """
 
     stack: str
@@ -58,7 +58,8 @@ class Influence(Result):
 
     @property
     def by_distance(self) -> np.ndarray:
-        """Means [2, L] over the tokens of the change by one so many places before, and after."""
+        """Mean changes [2, L] by distance: caused by earlier tokens, then by later tokens."""
+        # Diagonal −d pairs token i with token i − d; of the transpose, with token i + d.
         sides = (self.changes, self.changes.T)
         return np.array(
             [[side.diagonal(-far).mean() for far in range(len(side))] for side in sides]
@@ -68,13 +69,13 @@ class Influence(Result):
 def influence(
     subject: Subject, reading: ModelInput, stack: str | None = None, layer: int = -1
 ) -> Influence:
-    """Measure who hears whom in the mixer of a block.
+    """Measure the influence of tokens on each other in the mixer of a block.
 
     Args:
         subject: the model.
-        reading: from `read` or `see`.
-        stack: `encoder` or `decoder`; the decoder where there is one, if None.
-        layer: number of the block, from 0; −1 is the last.
+        reading: input from `read` or `see`.
+        stack: `encoder` or `decoder`; None for the decoder where the model has one.
+        layer: index of the block; −1 is the last.
 
     Raises:
         ModelError: when the model has no such stack, or the block has no mixer.
@@ -94,11 +95,14 @@ def influence(
     outputs = _outputs(subject, reading, name, address, getattr(blocks[number], mixer.name))
     places = torch.arange(len(tokens), device=subject.device)
     with inference(subject.model):
+        # The reference is the same function without a silent token,
+        # so both sides of the difference run the same kernel.
         whole = outputs(places.new_full((1,), -1))
+        # One batch row for each silent token, L² tokens in all.
         parts = places.split(max(1, _TOKENS_AT_ONCE // len(tokens)))
-        heard = torch.cat([(outputs(silent) - whole).norm(dim=-1) for silent in parts])
-    # An output of zeros has nothing to lose.
-    changes = heard.mT / whole[0].norm(dim=-1).clamp(min=1e-30)[:, None]
+        changed = torch.cat([(outputs(silent) - whole).norm(dim=-1) for silent in parts])
+    # An output of zeros cannot change relative to its length; the clamp avoids 0 / 0.
+    changes = changed.mT / whole[0].norm(dim=-1).clamp(min=1e-30)[:, None]
     changes = changes.masked_fill(changes < ROUNDING, 0.0).float()
     return Influence(name, number, address, mixer.part.kind, tokens, array(changes))
 
@@ -108,23 +112,28 @@ def _outputs(
 ) -> Callable[[Tensor], Tensor]:
     """Return a function from the silent token of each row [B] to a mixer's outputs [B, L, D].
 
-    −1 silences none. The mixer is called by itself, so that nothing in the model is replaced while
-    others use it.
+    The index −1 silences no token. The mixer is called by itself on its captured input, so the
+    model is not changed while others use it.
     """
     inputs = tensors(subject, [reading])
     crosses = hasattr(part, "read")
     capture = Capture([f"{address}.input", *(["encoder.output"] if crosses else [])])
     run(subject.model, inputs, capture)
     x = capture.found[f"{address}.input"]
-    at = stack_positions([reading], inputs, stack)
+    own_positions = stack_positions([reading], inputs, stack)
     bias = stack_of(subject.model, stack).position_bias
 
     def outputs(silent: Tensor) -> Tensor:
         is_silent = torch.arange(x.shape[1], device=x.device) == silent[:, None]
+        # The input after the norm is silenced: zeros before a norm would not stay zeros.
         rows = x.expand(len(silent), -1, -1).masked_fill(is_silent[..., None], 0.0)
-        positions = at.expand(len(silent), -1)
+        positions = own_positions.expand(len(silent), -1)
         context = Context(
-            Positions.of_self(positions), biases=() if bias is None else (bias,), embedding=rows
+            # Positions stay real for a silent token: as padding it
+            # would be masked, which changes the softmax of others.
+            Positions.of_self(positions),
+            biases=() if bias is None else (bias,),
+            embedding=rows,
         )
         if not crosses:
             output: Tensor = part(rows, context)
@@ -139,9 +148,9 @@ def _outputs(
 
 
 def mixer_of(block: BlockSpec) -> SubLayerSpec | None:
-    """Return the sub-layer through which tokens of a block's input exchange information.
+    """Return the sub-layer through which the tokens of a block exchange information, or None.
 
-    Of recurrent layers that write from an encoder's output it is the one that reads both.
+    In a block of a recurrent decoder it is the sub-layer that attends to the encoder's output too.
     """
     mixers = block.mixers()
     for sublayer in block.sublayers:

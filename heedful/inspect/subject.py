@@ -1,4 +1,4 @@
-"""A model to look into: its tokenizers, its sub-layers, the tensors of a pass, results as JSON."""
+"""A model under inspection: its tokenizers, its sub-layers, tensors of a pass, results as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """A dataclass of results.
+    """Base class of the dataclasses that analyses return.
 
     Attributes:
         left_out: names of fields that are too large for JSON.
@@ -45,13 +45,14 @@ class Result:
 
 
 def as_json(value: Any) -> Any:
-    """Arrays, collections, results and what they hold as JSON data."""
+    """Convert arrays, collections and results, nested to any depth, to JSON data."""
     if hasattr(value, "plain"):
         return value.plain()
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
         return {name: as_json(each) for name, each in value.items()}
+    # Sets have no order of their own, and the JSON of equal results must be equal.
     if isinstance(value, frozenset):
         return as_json(sorted(value))
     if isinstance(value, list | tuple):
@@ -64,10 +65,10 @@ class Subject:
     """A model and its tokenizers.
 
     Args:
-        model: of any kind.
-        tokenizers: None for a model of images.
-        precision: of searches for the model's own output, as in the commands that generate.
-            Everything else is computed in the type of the weights.
+        model: a model of any kind.
+        tokenizers: tokenizers of source and target; None for a model of images.
+        precision: precision of searches for the model's own output, as in the commands that
+            generate. Everything else is computed in the dtype of the weights.
     """
 
     model: AnyModel
@@ -76,7 +77,7 @@ class Subject:
 
     @property
     def source(self) -> TextTokenizer:
-        """The tokenizer of the encoder's text, or of the only text.
+        """The tokenizer of the encoder's text, or of the text of a model with one stack.
 
         Raises:
             ModelError: when the model takes no text.
@@ -104,18 +105,20 @@ class Subject:
 
 
 def load(path: str | Path, *, device: str = "auto", read: ReadModel = load_any) -> Subject:
-    """Load any model to look into.
+    """Load a model of any kind for inspection.
 
     Args:
-        path: a model directory, a run directory (its best model) or a Hugging Face directory.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        read: the function that reads a directory.
+        path: model directory, run directory (its best model is loaded) or Hugging Face directory.
+        device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+        read: function that reads a directory.
 
     Raises:
-        ModelError: when the directory holds no model, or one of a newer schema.
+        ModelError: when the directory holds no model, or a model of a newer schema.
         ConfigError: when there is no such device.
     """
     chosen = resolve_device(device)
+    # Loaded without `prepare`: the inference engine packs weights, and a packed projection can
+    # neither be split by head nor ablated.
     model, tokenizers = read(Path(path))
     precision = resolve_precision("auto", chosen, width=model.spec.width, exact=True)
     return Subject(model.to(chosen).eval(), tokenizers, precision)
@@ -125,7 +128,7 @@ def stack_of(model: AnyModel, name: str) -> Stack:
     """Return the encoder or decoder of a model.
 
     Raises:
-        ModelError: when the model has none.
+        ModelError: when the model has no such stack.
     """
     stacks = model.stacks()
     if name not in stacks:
@@ -137,12 +140,12 @@ class InspectedSubLayer(NamedTuple):
     """A sub-layer of a block.
 
     Args:
-        name: of the block's attribute that holds the module; with `_norm` of its norm.
+        name: attribute of the block that holds the module; `<name>_norm` holds its norm.
         module: attention, another mixer or a feed-forward network.
-        norm: of its input, or of the residual sum; None without.
-        output_norm: of its output, before the residual sum; None without.
-        norms_sum: True where `norm` is of the residual sum, and not of the input.
-        residual: True where the output is added to the stream, and does not replace it.
+        norm: norm of the input (pre-norm) or of the residual sum (post-norm); None without.
+        output_norm: norm of the output before the residual sum; None without.
+        norms_sum: flag of post-norm.
+        residual: flag of a residual connection; without it, the output replaces the stream.
     """
 
     name: str
@@ -154,45 +157,52 @@ class InspectedSubLayer(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name in a sentence."""
+        """Name of the sub-layer in a sentence."""
         name = self.name.replace("_", "-")
         return "the feed-forward network" if name == "feedforward" else name
 
     @property
     def has_heads(self) -> bool:
-        """True for mixers with heads, whose weights of the keys can be shown."""
+        """True for mixers with heads, whose attention weights can be shown."""
+        # Sub-layers are asked for what they have, not for
+        # their class, so that new mixers work here.
         return hasattr(self.module, "num_heads")
 
     @property
     def has_output_map(self) -> bool:
-        """True for mixers whose heads meet in one map at the end, where each can be taken away."""
+        """True for mixers with an output projection, in which single heads can be ablated."""
         return self.has_heads and hasattr(self.module, "output")
 
     @property
     def mask(self) -> Mask:
-        """The mask of a mixer with heads: everything, where it has none of its own."""
+        """The mask of a mixer with heads; the full mask for mixers without one."""
         mask: Mask | None = getattr(self.module, "mask", None)
         return mask or build_mask(EverythingSpec())
 
     @property
     def is_cross(self) -> bool:
-        """True for mixers that read an encoder's output."""
+        """True for mixers that attend to an encoder's output."""
+        # `read` projects the encoder's output once per
+        # sentence; self-attention has nothing to project ahead.
         return hasattr(self.module, "read")
 
     @property
     def has_softmax(self) -> bool:
         """True for attention with scores and a softmax, whose heads can be cut out."""
+        # `kept` lists the heads left by pruning; only softmax attention can be pruned.
         return hasattr(self.module, "kept")
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Numbers of the heads that were not pruned."""
+        """Indices of the heads that were not pruned."""
         return heads_of(self.module)
 
 
 def heads_of(mixer: Any) -> tuple[int, ...]:
-    """Return the numbers of a mixer's heads that were not pruned."""
+    """Return the indices of a mixer's heads that were not pruned."""
     kept = getattr(mixer, "kept", None)
+    # Heads keep their index when others are pruned, since
+    # ALiBi's slopes and T5's biases depend on it.
     return tuple(range(mixer.num_heads) if kept is None else kept.heads)
 
 
@@ -205,6 +215,7 @@ def sublayers(block: Any) -> dict[str, InspectedSubLayer]:
             getattr(block, f"{each.name}_norm", None),
             getattr(block, f"{each.name}_output_norm", None),
             each.placement == "after",
+            # `cut` is set by an ablation of the residual connection.
             each.address not in block.cut,
         )
         for each in block.sublayers
@@ -213,9 +224,10 @@ def sublayers(block: Any) -> dict[str, InspectedSubLayer]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and back into its mode afterwards."""
+    """Put a model into evaluation mode within a context, and restore its mode afterwards."""
     if not any(module.training for module in model.modules()):
-        yield  # switching the mode of each module takes longer than a pass of a small model
+        # Switching the mode of every module takes longer than a pass of a small model.
+        yield
         return
     training = model.training
     model.eval()
@@ -227,7 +239,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode and record no gradients meanwhile."""
+    """Put a model into evaluation mode and record no gradients within a context."""
     with evaluating(model), torch.inference_mode():
         yield
 
@@ -237,23 +249,23 @@ def capture(
 ) -> dict[str, np.ndarray]:
     """Run a pass and return its tensors at addresses such as `decoder.3.cross.weights`.
 
-    Nothing is left in the model, and the pass computes what it would without a capture. All
-    addresses are in the design page on inspection; `shapes` lists those of a model.
+    Nothing is left in the model, and its output is bit for bit that of a pass without a capture.
+    The design page on inspection explains the addresses; `shapes` lists the addresses of a model.
 
     Args:
-        model: of any kind.
-        inputs: the arguments of its `forward`, in that order; `tensors` makes them from readings.
-        addresses: in which `*` stands for one part and `**` for any number of parts.
+        model: a model of any kind.
+        inputs: positional arguments of `forward`, as `tensors` makes them from readings.
+        addresses: addresses or patterns; `*` matches one component, `**` any number.
 
     Returns:
         The array of each address, in the order of the pass.
 
     Raises:
-        ModelError: when the model has no such address, naming near ones.
+        ModelError: when the model has no such address; near ones are named.
     """
-    kept = Capture(addresses)
-    run(model, inputs, kept)
-    return {address: array(value) for address, value in kept.found.items()}
+    wanted = Capture(addresses)
+    run(model, inputs, wanted)
+    return {address: array(value) for address, value in wanted.found.items()}
 
 
 def run(model: nn.Module, inputs: Sequence[Tensor], capture: Capture) -> Tensor:
@@ -264,6 +276,7 @@ def run(model: nn.Module, inputs: Sequence[Tensor], capture: Capture) -> Tensor:
     """
     with inference(model):
         states: Tensor = model(*inputs, capture=capture)
+    # The addresses of a model are only known from a pass, so an unknown one is noticed after it.
     unmet = capture.unmet()
     if unmet:
         near = difflib.get_close_matches(unmet[0], capture.offered, n=4, cutoff=0.5)
@@ -276,8 +289,8 @@ def shapes(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, tuple[int, .
     """Return the shape of the tensor at every address of a model, in the order of the pass.
 
     Args:
-        model: of any kind.
-        inputs: the arguments of its `forward`.
+        model: a model of any kind.
+        inputs: positional arguments of `forward`.
     """
     capture = _Shapes()
     run(model, inputs, capture)
@@ -285,13 +298,14 @@ def shapes(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, tuple[int, .
 
 
 def array(value: Tensor) -> np.ndarray:
-    """A tensor as an array; floats narrower than float32 become float32."""
+    """Return a tensor as an array; floats narrower than float32 become float32."""
     value = value.detach().cpu()
+    # NumPy has no bfloat16.
     return (value.float() if value.is_floating_point() and value.itemsize < 4 else value).numpy()
 
 
 class _Shapes(Capture):
-    """Wants every tensor and keeps only its shape."""
+    """A capture of every tensor that stores only shapes."""
 
     def __init__(self) -> None:
         super().__init__(["**"])

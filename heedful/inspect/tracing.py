@@ -1,7 +1,8 @@
-"""Shares of each input token in each state: attention rollout and flow (Abnar and Zuidema 2020).
+"""Attention rollout and flow: shares of input tokens in later states (Abnar and Zuidema 2020).
 
-Both take the output of a layer as half its input, by the residual, and half the attention's,
-heads averaged. Maximum flows are exact up to rounding (Dinic 1970).
+Both model the output of a layer as half its input, through the residual connection, and half the
+attention-weighted mean of all inputs, averaged over heads. Maximum flows are computed by Dinic's
+algorithm (1970), exactly up to rounding.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from heedful.inspect.subject import Result
 
 @dataclass(frozen=True, eq=False)
 class Tracing(Result):
-    """Shares of the input tokens in the states.
+    """Shares of the input tokens in the states of layers.
 
     Args:
         rows: tokens of the states.
         columns: tokens of the input.
-        layers: numbers of the layers after which the states are.
-        weights: [layers, rows, columns] float64.
+        layers: indices of the layers whose output the states are.
+        weights: [layers, rows, columns] float64 shares.
     """
 
     rows: tuple[str, ...]
@@ -35,37 +36,38 @@ class Tracing(Result):
 
 
 def rollout(attention: AttentionMap) -> Tracing:
-    """Multiply the layers up to each (Abnar and Zuidema 2020).
+    """Compute attention rollout, the matrix product of the mixing matrices up to each layer.
 
     Args:
         attention: self-attention of all layers and rows.
 
     Returns:
-        For each layer shares of the input tokens; a row sums to 1.
+        Shares of the input tokens after each layer; a row sums to 1.
 
     Raises:
-        ConfigError: when layers or rows are left out, or it is no self-attention.
+        ConfigError: when layers or rows are missing, or the map is one of cross-attention.
     """
     traced: list[np.ndarray] = []
     for mixing in _mixing(attention):
+        # The newest layer is on the left: rows are its states, columns the tokens of the input.
         traced.append(mixing @ traced[-1] if traced else mixing)
     return Tracing(attention.rows, attention.columns, attention.layers, np.stack(traced))
 
 
 def flow(attention: AttentionMap, rows: Sequence[int] | None = None) -> Tracing:
-    """Compute the maximum flow from last states to input tokens (Abnar and Zuidema 2020).
+    """Compute attention flow, the maximum flow from states of the last layer to input tokens.
 
     A row costs a maximum flow for each token: a moment for a sentence, minutes for a page.
 
     Args:
         attention: self-attention of all layers and rows.
-        rows: numbers of the states; all if None.
+        rows: indices of the states; all if None.
 
     Returns:
-        For the last layer, between 0 and 1; rows need not sum to 1.
+        Flows from 0 to 1 for the last layer; rows need not sum to 1.
 
     Raises:
-        ConfigError: when layers or rows are left out, or it is no self-attention.
+        ConfigError: when layers or rows are missing, or the map is one of cross-attention.
     """
     mixing = _mixing(attention)
     chosen = choose(rows, len(attention.rows), "row")
@@ -75,39 +77,41 @@ def flow(attention: AttentionMap, rows: Sequence[int] | None = None) -> Tracing:
 
 
 def _mixing(attention: AttentionMap) -> list[np.ndarray]:
-    """Return the mixing of each layer [L, L], whose rows sum to 1."""
+    """Return the mixing matrix [L, L] of each layer, (attention + identity) / 2; rows sum to 1."""
     whole = attention.layers == tuple(range(len(attention.layers)))
     if attention.part == "cross" or not whole or len(attention.rows) != len(attention.columns):
         raise ConfigError(
             "States can only be traced back through self-attention of all layers and rows",
             remedy="Give what `attention` returns for part encoder or decoder, all layers and rows",
         )
-    counts = attention.weights.any((2, 3)).sum(1)  # heads that were not pruned
+    # Pruned heads are zeros and would make rows sum to less than 1.
+    counts = attention.weights.any((2, 3)).sum(1)
     heads = attention.weights.astype(np.float64).sum(1) / np.maximum(counts, 1)[:, None, None]
     identity = np.eye(len(attention.rows))
     return [
+        # A layer whose heads were all pruned passes the stream on unchanged.
         (layer + identity) / 2 if count else identity
         for layer, count in zip(heads, counts, strict=True)
     ]
 
 
-_DUST = 1e-12
-"""A capacity below this is left by rounding alone."""
+_EPSILON = 1e-12
+"""Capacities up to this are taken for rounding errors of subtractions, and as used up."""
 
 
 def flow_from(capacities: Sequence[np.ndarray], row: int) -> np.ndarray:
     """Compute maximum flows from one state of the last layer to each input token.
 
     Args:
-        capacities: from the first layer to the last, [L, L]: from each token after the layer to
-            each before it.
-        row: the token after the last layer.
+        capacities: [L, L] mixing matrix of each layer, from the first: rows are tokens after the
+            layer, columns tokens before it.
+        row: index of the state after the last layer.
 
     Returns:
-        [L] float64.
+        [L] float64 maximum flows.
     """
     tokens, layers = len(capacities[0]), len(capacities)
-    # Node n · L + t is token t after n layers.
+    # Node n * L + t is token t after n layers; edges lead from a layer to the one below.
     graph = np.zeros((tokens * (layers + 1),) * 2)
     for number, capacity in enumerate(capacities):
         below, above = number * tokens, (number + 1) * tokens
@@ -120,56 +124,63 @@ def max_flow(capacities: np.ndarray, source: int, sink: int) -> float:
     """Compute the maximum flow between two nodes of a graph.
 
     Args:
-        capacities: [V, V], at least 0.
-        source: the node where it starts.
-        sink: the node where it ends, another one.
+        capacities: [V, V] capacities of the edges, at least 0.
+        source: index of the node where the flow starts.
+        sink: index of the node where the flow ends, different from the source.
     """
-    left = capacities.astype(np.float64)
+    # A copy becomes the residual graph: the remaining capacities, and flows that can be taken back.
+    residual = capacities.astype(np.float64)
     total = 0.0
-    while (levels := _levels(left, source, sink))[sink] >= 0:
-        total += _block(left, levels, source, sink)
+    # Each phase lengthens the shortest path by at least one
+    # edge, so there are fewer phases than nodes.
+    while (levels := _levels(residual, source, sink))[sink] >= 0:
+        total += _block(residual, levels, source, sink)
     return total
 
 
-def _levels(left: np.ndarray, source: int, sink: int) -> np.ndarray:
-    """Count the steps from the source to each node over edges with capacity; −1 for no path."""
-    levels = np.full(len(left), -1)
+def _levels(residual: np.ndarray, source: int, sink: int) -> np.ndarray:
+    """Return the distance of each node from the source over edges with capacity, or −1."""
+    levels = np.full(len(residual), -1)
     levels[source] = step = 0
     frontier = np.array([source])
     while len(frontier) and levels[sink] < 0:
         step += 1
-        frontier = np.flatnonzero((left[frontier] > _DUST).any(0) & (levels < 0))
+        frontier = np.flatnonzero((residual[frontier] > _EPSILON).any(0) & (levels < 0))
         levels[frontier] = step
     return levels
 
 
-def _block(left: np.ndarray, levels: np.ndarray, source: int, sink: int) -> float:
-    """Fill shortest paths until none has capacity left; return the flow that was added."""
-    onward: dict[int, list[int]] = {}
+def _block(residual: np.ndarray, levels: np.ndarray, source: int, sink: int) -> float:
+    """Saturate all shortest paths (a blocking flow) and return the flow that was added."""
+    next_nodes: dict[int, list[int]] = {}
     total = 0.0
     path = [source]
     while path:
         node = path[-1]
         if node == sink:
             edges = list(itertools.pairwise(path))
-            amount = min(left[edge] for edge in edges)
+            amount = min(residual[edge] for edge in edges)
             for start, end in edges:
-                left[start, end] -= amount
-                left[end, start] += amount
+                residual[start, end] -= amount
+                # The reverse edge lets a later phase take this flow back.
+                residual[end, start] += amount
             total += float(amount)
-            full = next(i for i, edge in enumerate(edges) if left[edge] <= _DUST)
+            full = next(i for i, edge in enumerate(edges) if residual[edge] <= _EPSILON)
+            # Continue from the node before the first
+            # saturated edge: what leads there is still open.
             del path[full + 1 :]
             continue
-        if node not in onward:
-            open_edges = (left[node] > _DUST) & (levels == levels[node] + 1)
-            onward[node] = np.flatnonzero(open_edges).tolist()
-        choices = onward[node]
-        while choices and left[node, choices[-1]] <= _DUST:
+        if node not in next_nodes:
+            open_edges = (residual[node] > _EPSILON) & (levels == levels[node] + 1)
+            next_nodes[node] = np.flatnonzero(open_edges).tolist()
+        choices = next_nodes[node]
+        while choices and residual[node, choices[-1]] <= _EPSILON:
             choices.pop()
         if choices:
             path.append(choices[-1])
         else:
             path.pop()
             if path:
-                onward[path[-1]].pop()
+                # A dead end stays one for the rest of this phase, so its edge is not tried again.
+                next_nodes[path[-1]].pop()
     return total

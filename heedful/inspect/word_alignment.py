@@ -1,8 +1,9 @@
 """Word alignments from cross-attention, and the choice of the heads that align best.
 
-Each head, and the mean of each layer, is tried with both rows of a target token; then the best
-heads together. The criterion is gold links, agreement with a model of the opposite direction
-(Garg 2019; Chen 2020), or how well links predict words; see the design page on inspection.
+Each head, and the mean of each layer, is a candidate with both rows of a target token; then means
+of the best heads. The criterion is the agreement with gold links, with a model of the opposite
+direction (Garg 2019; Chen 2020), or the prediction of target words from linked source words; see
+the design page on inspection.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from heedful.nn.capture import Capture
 from heedful.search.alignment import token_words
 
 MOST_HEADS = 8
-"""Most heads that are averaged."""
+"""Upper bound of the heads whose mean is a candidate."""
 
 _NEARLY = 0.8
-"""Share of the best prediction that heads must reach: heads that only follow the diagonal agree in
-both directions too, but their links predict words badly."""
+"""Share of the best prediction score that heads must reach to be compared by agreement: heads that
+only follow the diagonal agree in both directions too, but their links predict words badly."""
 
 Gold = Sequence[tuple[Collection[Link], Collection[Link]]]
-"""For each sentence sure links, and all possible ones, as `parse_pharaoh` gives them."""
+"""Sure links and possible links of each sentence, as returned by `parse_pharaoh`."""
 
 Row = Literal["predicting", "reading"]
-"""The row of a target token: where it is predicted, or one later, where it is read."""
+"""Query of a target token: the position where it is predicted, or the next, where it is input."""
 
 ROWS = get_args(Row)
 
@@ -45,10 +46,10 @@ class WordAttention:
     """Attention from each target word to each source word.
 
     Args:
-        source_words: of the source.
-        target_words: of the target.
-        weights: [layers, heads, 2, target words, source words] float32, for both `Row`s. A target
-            word's is the mean over its pieces, a source word's the sum.
+        source_words: words of the source.
+        target_words: words of the target.
+        weights: [layers, heads, 2, target words, source words] float32 weights for both `Row`s:
+            the mean over the tokens of a target word of the sum over the tokens of a source word.
     """
 
     source_words: tuple[str, ...]
@@ -64,7 +65,7 @@ def word_attention(
     Args:
         subject: a translator.
         readings: sentence pairs, from `read_all`.
-        batch_tokens: positions that go through the model together.
+        batch_tokens: positions per batch.
 
     Raises:
         ModelError: when the model has no cross-attention.
@@ -77,32 +78,39 @@ def word_attention(
         capture = Capture(addresses)
         run(subject.model, tensors(subject, batch), capture)
         result = [with_heads(array(capture.found[address]), count) for address in addresses]
+        # [B, layers, H, Lq, Lk]; layers with fewer heads are padded by heads of zeros.
         weights = np.stack(result, axis=1)
         for number, reading, each in zip(numbers, batch, weights, strict=True):
             results[number] = _between_words(subject, reading, each)
+    # Batches come in order of length; the results in the order of the sentences.
     return [results[number] for number in range(len(readings))]
 
 
 def _between_words(subject: Subject, reading: ModelInput, weights: np.ndarray) -> WordAttention:
-    """Sum weights between tokens [N, H, Lq, Lk] up to weights between words."""
+    """Reduce weights between tokens [layers, H, Lq, Lk] to weights between words."""
     assert reading.predicted is not None
     before, after = len(subject.source.first), len(subject.source.last)
     source_ids = reading.tokens("encoder").ids
     source_ids = source_ids[before : len(source_ids) - after]
+    # EOS belongs to no word.
     target_ids = reading.predicted.ids[:-1]
     source_words, source_of = token_words(subject.source, source_ids, reading.text)
     target_words, target_of = token_words(subject.target, target_ids, reading.target or "")
     columns = _indicator(source_of, len(source_words))
     rows = _indicator(target_of, len(target_words))
+    # Means over target tokens and sums over source tokens,
+    # so a row of words still sums to at most 1.
     rows /= np.maximum(rows.sum(0), 1)
     tokens = weights[..., before : before + len(source_of)] @ columns
     count = len(target_of)
+    # Shifted by one for the position where the token is
+    # input, which often aligns better (Chen 2020).
     both = np.stack([tokens[:, :, :count], tokens[:, :, 1 : count + 1]], axis=2)
     return WordAttention(tuple(source_words), tuple(target_words), rows.T @ both)
 
 
 def _indicator(word_of: Sequence[int], words: int) -> np.ndarray:
-    """Return [tokens, words] with 1 where a token belongs to a word."""
+    """Return a matrix [tokens, words] with 1 where a token belongs to a word."""
     indicator = np.zeros((len(word_of), words), np.float32)
     indicator[np.arange(len(word_of)), np.asarray(word_of, dtype=np.int64)] = 1
     return indicator
@@ -113,11 +121,11 @@ class HeadChoice(Result):
     """Heads whose mean aligns words.
 
     Args:
-        heads: layer and head of each, from 0.
-        row: of a target token.
+        heads: indices of layer and head of each chosen head.
+        row: query of a target token.
         criterion: `gold` (1 − alignment error rate), `agreement` with the other direction (F1), or
-            `prediction` (bits that a link tells about its target word).
-        score: by that criterion, on the data they were chosen on.
+            `prediction` (mutual information of linked words in bits).
+        score: score by that criterion on the corpus of the choice.
     """
 
     heads: tuple[tuple[int, int], ...]
@@ -132,18 +140,18 @@ class HeadChoice(Result):
 
 
 Score = Callable[[np.ndarray], np.ndarray]
-"""A function of links [candidates, cells of all sentences] bool; the higher the better."""
+"""A function from links [candidates, cells of all sentences] bool to scores; higher is better."""
 
 
 def choose_heads(attention: Sequence[WordAttention], gold: Gold | None = None) -> HeadChoice:
     """Choose the heads of one model that align best.
 
     Args:
-        attention: of a corpus; a few hundred sentences are enough.
-        gold: links made by people; without them the criterion is prediction.
+        attention: attention between the words of a corpus; a few hundred sentences are enough.
+        gold: links by annotators; None for the criterion `prediction`.
 
     Raises:
-        DataError: when there is nothing to choose on, or gold does not fit.
+        DataError: when the corpus has no words, or the gold links do not fit its sentences.
     """
     corpus = _Corpus(attention)
     if gold is None:
@@ -157,20 +165,22 @@ def choose_both(
     """Choose the heads of two models of opposite directions that agree best.
 
     Args:
-        forward: of a corpus.
-        backward: of the same sentences by the other model, sources and targets exchanged.
+        forward: attention of one model on a corpus.
+        backward: attention of the other model on the same sentences, source and target exchanged.
 
     Returns:
         The choices for both models.
 
     Raises:
-        DataError: when there is nothing to choose on, or the sentences have other words.
+        DataError: when the corpus has no words, or the words of the two models differ.
     """
     here, there = _Corpus(forward), _Corpus(backward)
     check_same_words(forward, backward)
     _, here_links = here.singles()
     _, there_links = there.singles()
     exchanged = there.swap_sides(there_links)
+    # F1 of all pairs of candidates by one matmul: |A ∩ B|
+    # of every A and B. [candidates, candidates].
     both = here_links.astype(np.float32) @ exchanged.astype(np.float32).T
     sizes = here_links.sum(-1)[:, None] + exchanged.sum(-1)
     agreement = 2 * both / np.maximum(sizes, 1)
@@ -179,6 +189,8 @@ def choose_both(
         poor = predicted < _NEARLY * predicted.max()
         agreement[poor if axis == 0 else (slice(None), poor)] = -1
     best = np.unravel_index(agreement.argmax(), agreement.shape)
+    # One side is fixed while heads are added to the other,
+    # so the search stays linear in candidates.
     other = exchanged[best[1]]
     chosen = _grow(here, lambda links: _f1(links, other), "agreement", best[0])
     links = here.links(chosen.heads, chosen.row)
@@ -187,14 +199,16 @@ def choose_both(
 
 
 def check_same_words(forward: Sequence[WordAttention], backward: Sequence[WordAttention]) -> None:
-    """Refuse models with different words.
+    """Raise an error when two models split the sentences into different words.
 
     Raises:
-        DataError: naming the sentence.
+        DataError: when a sentence has different words; its number is named.
     """
     if len(forward) != len(backward):
         raise DataError(f"{len(forward)} sentences in one direction, {len(backward)} in the other")
     for number, (one, other) in enumerate(zip(forward, backward, strict=True), start=1):
+        # Tokenizers of the two directions may differ in
+        # case or normalisation; links only need the counts.
         here = len(one.source_words), len(one.target_words)
         if here != (len(other.target_words), len(other.source_words)):
             raise DataError(
@@ -209,21 +223,22 @@ def links_of(matrix: np.ndarray) -> np.ndarray:
     links = np.zeros(matrix.shape, bool)
     if matrix.size:
         best = matrix.argmax(-1)[..., None]
+        # Weights of exactly 0 link nothing: a pruned head, or attention that all went to EOS.
         np.put_along_axis(links, best, np.take_along_axis(matrix, best, -1) > 0, -1)
     return links
 
 
 def _f1(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Agreement of links over the last axis."""
+    """Return the F1 score of two sets of links over the last axis."""
     both = (one & other).sum(-1)
     return np.asarray(2 * both / np.maximum(one.sum(-1) + other.sum(-1), 1))
 
 
 class _Corpus:
-    """All cells of the word matrices of a corpus side by side.
+    """All cells of the word matrices of a corpus in one row.
 
     Args:
-        attention: of its sentences.
+        attention: attention between the words of each sentence.
     """
 
     def __init__(self, attention: Sequence[WordAttention]) -> None:
@@ -232,12 +247,14 @@ class _Corpus:
             raise DataError("There are no words to choose heads on")
         self.all = attention
         self.layers, self.heads = self.attention[0].weights.shape[:2]
+        # Lower case joins the counts of a word at the beginning and inside of sentences.
         self.words = [
             (a.source_words[s].lower(), a.target_words[t].lower())
             for a in self.attention
             for t in range(len(a.target_words))
             for s in range(len(a.source_words))
         ]
+        # Alternate sentences, so both halves come from all parts of the corpus.
         self.half = np.concatenate(
             [
                 np.full(len(a.source_words) * len(a.target_words), number % 2, bool)
@@ -246,7 +263,7 @@ class _Corpus:
         )
 
     def singles(self) -> tuple[list[tuple[list[tuple[int, int]], Row]], np.ndarray]:
-        """Return every head and every layer as a candidate, with the links of each."""
+        """Return every head and the mean of every layer as candidates, with the links of each."""
         layers, heads = range(self.layers), range(self.heads)
         groups = [[(n, h)] for n in layers for h in heads] + [
             [(n, h) for h in heads] for n in layers
@@ -255,7 +272,7 @@ class _Corpus:
         return candidates, np.stack([self.links(*candidate) for candidate in candidates])
 
     def links(self, heads: Sequence[tuple[int, int]], row: Row) -> np.ndarray:
-        """Return the links [cells] bool by the mean of some heads."""
+        """Return the links [cells] bool of the mean of some heads."""
         layer, head = np.transpose(heads)
         at = ROWS.index(row)
         return np.concatenate(
@@ -263,8 +280,9 @@ class _Corpus:
         )
 
     def swap_sides(self, links: np.ndarray) -> np.ndarray:
-        """Links [..., cells] with source and target exchanged."""
+        """Return links [..., cells] with source and target exchanged."""
         sizes = [(len(a.target_words), len(a.source_words)) for a in self.attention]
+        # Each sentence has a matrix of its own, so each is cut out of the row and transposed alone.
         ends = np.cumsum([rows * columns for rows, columns in sizes])[:-1]
         parts = np.split(links, ends, axis=-1)
         return np.concatenate(
@@ -276,9 +294,10 @@ class _Corpus:
         )
 
     def likeness_to_gold(self, gold: Gold) -> Score:
-        """Return the score 1 − alignment error rate."""
+        """Return a score function, 1 − alignment error rate (Och and Ney 2003)."""
         if len(gold) != len(self.all):
             raise DataError(f"Gold links of {len(gold)} sentences for {len(self.all)}")
+        # Sentences without words were dropped above, and their gold links with them.
         kept = [g for g, a in zip(gold, self.all, strict=True) if a.source_words and a.target_words]
         pairs = list(zip(kept, self.attention, strict=True))
         sure, possible = (np.concatenate([_cells(g[i], a) for g, a in pairs]) for i in (0, 1))
@@ -290,9 +309,10 @@ class _Corpus:
         return score
 
     def prediction(self, links: np.ndarray) -> np.ndarray:
-        """Compute the bits that a link tells about its target word, by counts of the other half.
+        """Compute the mutual information of linked words in bits, counted on the other half.
 
-        Mean of log2 p(target | source) − log2 p(target); p is smoothed with the plain frequency.
+        It is the mean of log2 p(target | source) − log2 p(target) over links; the conditional
+        probability is smoothed by the unigram probability.
         """
         return np.array([self._bits(each) for each in links])
 
@@ -302,11 +322,15 @@ class _Corpus:
             for half in (False, True)
         ]
         total = 0.0
+        # Cross-validated: a head whose links are random
+        # pairs would predict its own pairs perfectly.
         for train, test in (halves, halves[::-1]):
             pairs, sources = Counter(train), Counter(source for source, _ in train)
             targets = Counter(target for _, target in train)
             kinds = len(targets) + 1
             for source, target in test:
+                # Add-one smoothing with one more kind for unseen
+                # words; a source word never linked gives 0 bits.
                 prior = (targets[target] + 1) / (len(train) + kinds)
                 conditional = (pairs[source, target] + prior) / (sources[source] + 1)
                 total += math.log2(conditional / prior)
@@ -314,7 +338,7 @@ class _Corpus:
 
 
 def _cells(links: Collection[Link], attention: WordAttention) -> np.ndarray:
-    """Links as cells of a sentence's matrix."""
+    """Return links as the cells [target words · source words] of a sentence's matrix."""
     cells = np.zeros((len(attention.target_words), len(attention.source_words)), bool)
     for source, target in links:
         if target >= cells.shape[0] or source >= cells.shape[1]:
@@ -336,10 +360,10 @@ def _grow(
     """Choose the best candidate, or several heads together where their mean is better.
 
     Args:
-        corpus: the data.
-        score: the criterion.
-        criterion: its name.
-        first: the candidate to begin with; the best if None.
+        corpus: words and attention of the corpus.
+        score: score function.
+        criterion: name of the criterion.
+        first: index of the candidate to begin with; the best if None.
     """
     candidates, links = corpus.singles()
     scores = score(links)
@@ -347,6 +371,7 @@ def _grow(
     best = HeadChoice(tuple(heads), row, criterion, float(scores[candidates.index((heads, row))]))
     for each in ROWS:
         single = [i for i, (group, at) in enumerate(candidates) if len(group) == 1 and at == each]
+        # Greedy by single scores: the best k heads for each k, not all subsets of H heads.
         ranked = sorted(single, key=lambda i: -scores[i])[:MOST_HEADS]
         for count in range(2, len(ranked) + 1):
             group = tuple(candidates[i][0][0] for i in ranked[:count])
@@ -357,7 +382,7 @@ def _grow(
 
 
 AT_ONCE = 500
-"""Pairs whose attention is in memory at a time; heads are chosen on the first as many."""
+"""Sentence pairs whose attention is in memory at a time; heads are chosen on the first chunk."""
 
 
 @dataclass(frozen=True)
@@ -365,9 +390,9 @@ class AlignedPair(Result):
     """A sentence pair and its links.
 
     Args:
-        source_words: of the source.
-        target_words: of the target.
-        links: pairs of a source word and a target word, from 0.
+        source_words: words of the source.
+        target_words: words of the target.
+        links: pairs of source and target word indices, from 0.
     """
 
     source_words: tuple[str, ...]
@@ -376,18 +401,18 @@ class AlignedPair(Result):
 
     @property
     def pharaoh(self) -> str:
-        """The links as `0-0 1-2 …`."""
+        """The links in the Pharaoh format `0-0 1-2 …`."""
         return pharaoh(self.links)
 
 
 @dataclass(frozen=True)
 class Alignments(Result):
-    """Aligned sentence pairs, and the heads they come from.
+    """Aligned sentence pairs and the heads whose attention aligned them.
 
     Args:
-        pairs: in the order of the corpus.
-        forward: heads of the model.
-        backward: heads of the model of the opposite direction, if there was one.
+        pairs: sentence pairs in the order of the corpus.
+        forward: chosen heads of the model.
+        backward: chosen heads of the model of the opposite direction; None without one.
     """
 
     pairs: tuple[AlignedPair, ...]
@@ -411,14 +436,14 @@ def align_words(
     Args:
         subject: a translator.
         readings: sentence pairs, from `read_all`.
-        heads: a choice made before; chosen on the first 500 pairs if None.
-        gold: links made by people, to choose heads by.
-        reverse: a translator of the opposite direction, and the same pairs read by it.
-        method: of symmetrization.
+        heads: an earlier choice of heads; chosen on the first 500 pairs if None.
+        gold: links by annotators that heads are chosen by.
+        reverse: a translator of the opposite direction, with the same pairs as its inputs.
+        method: symmetrization method.
 
     Raises:
         ModelError: when a model has no cross-attention.
-        DataError: when gold or the other direction does not fit the pairs.
+        DataError: when gold links or the inputs of the other direction do not fit the pairs.
         ConfigError: when there is no such method.
     """
     if gold is not None and len(gold) != len(readings):
@@ -433,8 +458,10 @@ def align_words(
         backward = None if reverse is None else word_attention(reverse[0], reverse[1][chunk])
         if backward is not None:
             check_same_words(forward, backward)
+        # Heads are chosen on the first chunk; later chunks use them.
         if choice is None or (reverse_choice is None and backward is not None):
             best, reverse_choice = _choose(forward, backward, None if gold is None else gold[chunk])
+            # Heads given by the caller stay; only those of the other direction are chosen then.
             choice = choice or best
         for number, attention in enumerate(forward):
             links = _links(choice, attention)
@@ -447,7 +474,7 @@ def align_words(
 
 
 def swap_sides(links: Collection[Link]) -> Links:
-    """Exchange source and target of links."""
+    """Return links with source and target exchanged."""
     return frozenset((target, source) for source, target in links)
 
 

@@ -1,1 +1,1 @@
-"""Other projects' model directories, read and written."""
+"""Import and export of other projects' model directories."""

@@ -1,7 +1,7 @@
-"""Hugging Face's architectures: config.json and tensors of each, both ways, and the list of all.
+"""Architectures of Hugging Face: conversion of config.json and tensors in both directions.
 
-Each module of `heedful.interop.architectures` describes one by an `Architecture` of the name
-ARCHITECTURE. Modules are found by their files, and loaded when one is needed.
+Each module of `heedful.interop.architectures` describes one architecture by its constant
+ARCHITECTURE. The list of architectures is the list of these modules, which are imported on demand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from heedful.errors import ModelError, UserError, suggest
 from heedful.interop import architectures
@@ -20,6 +20,7 @@ from heedful.interop.config_fields import Fields, sizes_checked
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CommonSpec, ModelSpec
+from heedful.registry import find, registered
 
 MODEL_TYPES = tuple(sorted(module.name for module in pkgutil.iter_modules(architectures.__path__)))
 """The `model_type` of every architecture, which is also the name of its module."""
@@ -32,22 +33,24 @@ _MAX_REASONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Generic[S]):
-    """One architecture of Hugging Face, read and written.
+    """Import and export of one architecture of Hugging Face.
 
     Args:
-        model_type: its name in config.json.
-        kind: the kind of model that it is here, as in `ModelSpec`.
-        read: config.json and the tensors' names to a spec. The names tell what a configuration
-            leaves open, such as a pooler; without names the model is as its class usually is.
-        write: a spec to the content of config.json, without `model_type`.
-        tensors: a spec and the tensors' names to the table of its tensors; without names it is that
-            of an export.
-        rewrites: what puts a model of ours into a form that the architecture can express.
-        compared: the spec as `differences` compares it: without what config.json leaves to other
-            files.
-        missing: the parts of a spec that the architecture has no place for, which then is all
-            that `differences` says.
+        model_type: name of the architecture in config.json.
+        kind: kind of the model here, as in `ModelSpec`.
+        read: function from config.json and the names of tensors to a spec. The names decide what
+            a config leaves open, e.g. a pooler; without names the usual model of the class is
+            assumed.
+        write: function from a spec to the content of config.json without `model_type`.
+        tensors: function from a spec and the names of tensors to their table; without names, the
+            table of an export.
+        rewrites: rewrites that bring more models of ours into a form of this architecture.
+        compared: function that drops from a spec what config.json leaves to other files, before
+            `differences` compares it.
+        missing: function from a spec to descriptions of parts that the architecture lacks.
     """
+
+    family: ClassVar[str] = "architecture"
 
     model_type: str
     kind: str
@@ -58,18 +61,22 @@ class Architecture(Generic[S]):
     compared: Callable[[S], S] = lambda spec: spec
     missing: Callable[[S], list[str]] = lambda spec: []
 
+    def known_as(self) -> str:
+        """Return the `model_type`; see `Registrable`."""
+        return self.model_type
+
     def read_config(self, config: Mapping[str, Any], *, where: str, names: Names = ()) -> S:
         """Return the spec that a config.json describes.
 
         Args:
-            config: its content.
-            where: the file, for error messages.
-            names: of the tensors beside it; see `read`.
+            config: content of the file.
+            where: name of the file, for error messages.
+            names: names of the tensors in the directory; see `read`.
 
         Raises:
-            ModelError: when a setting is missing, wrong or has no counterpart here, or there are
+            ModelError: when a field is missing, wrong or without counterpart here, or there are
                 more layers than tensors.
-            ConfigError: when a size or a probability is out of its range.
+            ConfigError: when a size or a probability is out of range.
         """
         with sizes_checked(where):
             spec = self.read(Fields(config, where), names)
@@ -77,46 +84,52 @@ class Architecture(Generic[S]):
         return spec
 
     def write_config(self, spec: S) -> dict[str, Any]:
-        """Return a config.json for a spec that `fits`; for another spec it says less."""
+        """Return a config.json for a spec; it describes the spec completely if it `fits`."""
         return {"model_type": self.model_type, **self.write(spec)}
 
     def table(self, spec: S, names: Names = ()) -> Table:
-        """Return the table of a model's tensors, of files with these names or of an export."""
+        """Return the table of a model's tensors, for files with these names or for an export."""
         return self.tensors(spec, names)
 
     def differences(self, spec: S) -> list[str]:
-        """Return what a written config.json leaves out of a spec or says otherwise, a line each."""
+        """Return the differences between a spec and its own config.json read back, a line each."""
         if missing := self.missing(spec):
             return missing
         try:
+            # Round trip: whether an architecture can express a spec
+            # follows from write and read, with no third list of rules.
             names = self.table(spec).their_names()
             again = self.read_config(self.write_config(spec), where="config.json", names=names)
-        except UserError as error:  # a value has no name there
+        # A value of ours, e.g. an activation, has no name there.
+        except UserError as error:
             return [error.what]
         ours, theirs = (dict(_leaves(_canonical(each))) for each in (self.compared(spec), again))
-        lines = (  # one where layers differ alike
+        lines = (
             f"{_shown_path(path)} is {_show(ours, path)} here and {_show(theirs, path)} there"
             for path in sorted(ours.keys() | theirs.keys())
             if ours.get(path) != theirs.get(path)
         )
+        # Twelve layers that differ in the same way give one line.
         return list(dict.fromkeys(lines))
 
     def fits(self, spec: ModelSpec) -> bool:
-        """Return whether a written config.json says all of a spec."""
+        """Return True if a config.json of this architecture describes a spec completely."""
         return spec.kind == self.kind and not self.differences(spec)  # type: ignore[arg-type]
 
 
 def check_layers(num_layers: int, names: Names, where: str) -> None:
-    """Refuse more layers than tensors, before anything goes through the layers one by one.
+    """Raise an error when a config.json has more layers than there are tensors.
 
     Args:
-        num_layers: as a config.json has it, which may be any number.
-        names: of the tensors; () where they are not known.
-        where: the file, for the error message.
+        num_layers: number of layers in a config.json, which is not trusted.
+        names: names of the tensors; empty if unknown.
+        where: name of the file, for the error message.
 
     Raises:
-        ModelError: naming both numbers.
+        ModelError: when there are more layers than tensors.
     """
+    # A config with 10^12 layers would otherwise fill the
+    # memory with rules before any tensor is missed.
     if names and num_layers > len(names):
         raise ModelError(
             f"The configuration has {num_layers} layers, and the weights only {len(names)} tensors",
@@ -129,38 +142,43 @@ def find_architecture(model_type: str, *, where: str) -> Architecture[Any]:
     """Return the architecture of a `model_type`.
 
     Args:
-        model_type: as config.json has it.
-        where: that file, for the error message.
+        model_type: name of the architecture in config.json.
+        where: name of that file, for the error message.
 
     Raises:
-        ModelError: when none has this name.
+        ModelError: when there is no architecture of this name.
     """
-    if model_type not in MODEL_TYPES:
+    if model_type in MODEL_TYPES:
+        return _load(model_type)
+    try:
+        found: Architecture[Any] = find("architecture", model_type, MODEL_TYPES)
+    except ValueError as error:
         raise ModelError(
-            f"Models of type {model_type!r} cannot be imported",
+            f"Models of type {model_type!r} cannot be imported: {error}",
             where=where,
             remedy=suggest(model_type, MODEL_TYPES),
-        )
-    return _load(model_type)
+        ) from None
+    return found
 
 
 def fitting_architecture(
     spec: ModelSpec, model_type: str | None, *, where: str
 ) -> tuple[Architecture[Any], Rewritten[Any]]:
-    """Return an architecture that computes what a model of ours does, and the model in its form.
+    """Return an architecture that can express a model of ours, and the model rewritten for it.
 
     Args:
-        spec: of the model.
-        model_type: the one it was imported from, tried first.
-        where: the model, for the error message.
+        spec: spec of the model.
+        model_type: architecture that the model was imported from, which is tried first.
+        where: name of the model, for the error message.
 
     Raises:
-        ModelError: when there is none, with the differences from each.
+        ModelError: when no architecture can express it; the differences from each are listed.
     """
     reasons: list[str] = []
     for architecture in _architectures(model_type):
         if architecture.kind != spec.kind:
             continue
+        # First as it is: a rewrite unties tables or rounds, so it is the second choice.
         forms = [apply_rewrites(spec, ())]
         if architecture.rewrites:
             forms.append(apply_rewrites(spec, architecture.rewrites))
@@ -180,8 +198,12 @@ def fitting_architecture(
 
 
 def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
+    if first is not None and first not in MODEL_TYPES:
+        yield find_architecture(first, where="origin.model_type")
+    # False sorts before True, so the named architecture is first and the rest stay alphabetical.
     for name in sorted(MODEL_TYPES, key=lambda name: name != first):
         yield _load(name)
+    yield from (each for name, each in registered("architecture") if name != first)
 
 
 def _load(model_type: str) -> Architecture[Any]:
@@ -193,11 +215,12 @@ def _load(model_type: str) -> Architecture[Any]:
 def _canonical(spec: CommonSpec) -> dict[str, Any]:
     """Return a spec as plain data with every default of attention written out.
 
-    Settings are left out that do not change what a finished model of text computes: dropout,
-    masks of packed texts, and the longest text of a language model, which is advice.
+    Settings that do not change the output of a trained model are left out: dropout, segment masks
+    of packed sequences, and the longest sequence of a language model, which is advice.
     """
     plain = spec.plain()
     for name, stack in spec.stacks().items():
+        # Every layer by itself, since equal layers may be written as one pattern or as several.
         plain[name]["pattern"] = [block.plain() for block in stack.blocks]
     if not spec.generates:
         return plain
@@ -220,6 +243,8 @@ def _canonical_part(part: Any, width: int) -> Any:
     if "num_heads" in part:
         heads = part["num_heads"]
         head_width = part.setdefault("head_width", width // heads)
+        # Unset means one key/value head per query head, D /
+        # H channels, and the scale of Vaswani (2017).
         part.setdefault("num_kv_heads", heads)
         part.setdefault("scale", head_width**-0.5)
         part.setdefault("output_bias", part["bias"])
@@ -235,11 +260,11 @@ def _without_segments(mask: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the values of nested plain data that hold no others, each with its path."""
+    """Yield the leaves of nested plain data, each with its path."""
     if isinstance(value, dict):
         items = list(value.items())
     elif value and isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        # Sub-layers and heads are told by their names, blocks of a pattern by their numbers.
+        # Sub-layers and heads are identified by their names, blocks of a pattern by their index.
         items = [(str(item.get("name", number)), item) for number, item in enumerate(value)]
     else:
         yield path, value

@@ -1,4 +1,4 @@
-"""Typed access to another project's config.json, with an error that names every mistake."""
+"""Typed access to the fields of a config.json, with errors that name the file and the field."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from heedful.config import Activation
 from heedful.errors import ModelError, suggest
-from heedful.nn.spec import Activation
 
 T = TypeVar("T")
 
-_MAX_LABELS = 1_000_000  # each gets a name of its own
+# A damaged `num_labels` must not make billions of names.
+_MAX_LABELS = 1_000_000
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
+    # Three spellings of one tanh approximation (Hendrycks 2016), equal up to rounding.
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
 }
-"""Their names of the activations without a gate to ours; several of theirs are one of ours."""
+"""Our names of activations without a gate by their names."""
 
 ACTIVATION_NAMES: Mapping[Activation, str] = {
     "relu": "relu",
@@ -34,15 +36,15 @@ ACTIVATION_NAMES: Mapping[Activation, str] = {
     "gelu_tanh": "gelu_new",
     "silu": "silu",
 }
-"""Our names to the one of theirs that an export writes."""
+"""Their names that exports write, by our names."""
 
 
 class Fields:
-    """A config.json, or a table in it; a missing key and one that is null are the same.
+    """Fields of a config.json or of a table in it; null counts as a missing field.
 
     Args:
-        config: its content.
-        where: the file, and the key of the table in it, for error messages.
+        config: content of the file or table.
+        where: name of the file and key of the table, for error messages.
     """
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
@@ -50,57 +52,54 @@ class Fields:
         self.where = where
 
     def get(self, key: str) -> Any:
-        """Return the value as it stands in the file; None where there is none."""
+        """Return the raw value of a field; None if it is missing."""
         return self._config.get(key)
 
     def has(self, key: str) -> bool:
-        """Return whether there is a value."""
+        """Return True if a field has a value other than null."""
         return self.get(key) is not None
 
     def is_null(self, key: str) -> bool:
-        """Return whether the file says null, where its absence means something else."""
+        """Return True if a field is null, for fields whose absence means something else."""
         return key in self._config and self._config[key] is None
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Return a whole number.
+        """Return an integer field.
 
         Args:
-            key: its name.
-            default: what a file without it means; without a default it is required.
+            key: name of the field.
+            default: value of a missing field; None for a required field.
 
         Raises:
-            ModelError: when it is required and missing, or no whole number.
+            ModelError: when a required field is missing, or the value is not an integer.
         """
         return int(self._typed(key, default, int, "a whole number is needed"))
 
     def optional_integer(self, key: str) -> int | None:
-        """Return a whole number, or None where there is none; see `integer`."""
+        """Return an integer field, or None if it is missing; see `integer`."""
         return self.integer(key) if self.has(key) else None
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number; see `integer`."""
+        """Return a field with a finite number; see `integer`."""
         value = float(self._typed(key, default, int | float, "a number is needed"))
+        # Python's JSON reader accepts NaN and Infinity, which no setting means.
         if not math.isfinite(value):
             raise self.wrong(key, "a finite number is needed")
         return value
 
-    def optional_number(self, key: str) -> float | None:
-        """Return a finite number, or None where there is none; see `integer`."""
-        return self.number(key) if self.has(key) else None
-
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """Return true or false; see `integer`."""
+        """Return a boolean field; see `integer`."""
         return bool(self._typed(key, default, bool, "true or false is needed"))
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a string; see `integer`."""
+        """Return a string field; see `integer`."""
         return str(self._typed(key, default, str, "a text is needed"))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of strings; empty where there is none.
+        """Return a field with a list of strings; empty if it is missing.
 
         Raises:
-            ModelError: when it is something else.
+            ModelError: when the value is no list of strings.
         """
         value = self._config.get(key)
         if value is None:
@@ -110,10 +109,10 @@ class Fields:
         return tuple(value)
 
     def table(self, key: str) -> Fields | None:
-        """Return the table under a key, or None where there is none.
+        """Return the nested table under a key, or None if it is missing.
 
         Raises:
-            ModelError: when it is no table.
+            ModelError: when the value is no table.
         """
         value = self._config.get(key)
         if value is None:
@@ -126,12 +125,12 @@ class Fields:
         """Return our value for one of their names.
 
         Args:
-            key: the setting.
-            mapping: their names to ours.
-            default: their name that a file without the setting means.
+            key: name of the field.
+            mapping: our values by their names.
+            default: their name that a missing field means; None for a required field.
 
         Raises:
-            ModelError: when it is required and missing, or not one of these names.
+            ModelError: when a required field is missing, or the value is not one of the names.
         """
         value = self.text(key, default)
         if value not in mapping:
@@ -139,28 +138,28 @@ class Fields:
         return mapping[value]
 
     def refuse_unless(self, key: str, allowed: Collection[object], default: object) -> None:
-        """Refuse a setting unless it has a value that means what is done here anyway.
+        """Raise an error unless a field has a value that agrees with the computation here.
 
         Args:
-            key: the setting.
-            allowed: these values.
-            default: the value that a file without the setting means; None is what null means.
+            key: name of the field.
+            allowed: accepted values.
+            default: value that a missing field means.
 
         Raises:
-            ModelError: when it has another value.
+            ModelError: when the field has another value.
         """
         value = self._config.get(key)
         value = default if value is None else value
-        # 1 equals True in Python and does not in a configuration.
+        # In Python 1 == True, but a file that says 1 for a flag was not written by transformers.
         if not any(value == item and type(value) is type(item) for item in allowed):
             known = " or ".join(_show(item) for item in allowed)
             raise self.wrong(key, f"Heedful reads such models only with {known}")
 
     def labels(self) -> tuple[str, ...]:
-        """Return the names of the classes, in the order of their ids, from `id2label`.
+        """Return the names of the classes in the order of their ids, from `id2label`.
 
-        `num_labels` alone gives LABEL_0, LABEL_1 …, which are the usual names for classes without;
-        a file with neither has two.
+        With `num_labels` alone they are LABEL_0, LABEL_1 …, the names that transformers gives; a
+        file with neither field has two classes.
 
         Raises:
             ModelError: when the ids are not 0, 1, 2 ….
@@ -173,13 +172,14 @@ class Fields:
             return tuple(f"LABEL_{i}" for i in range(count))
         if not isinstance(names, Mapping):
             raise self.wrong("id2label", "a table is needed")
+        # JSON has string keys only, so ids come as "0", "1", in any order.
         by_id = {str(id): str(name) for id, name in names.items()}
         if by_id.keys() != {str(id) for id in range(len(by_id))}:
             raise self.wrong("id2label", "its keys must be 0, 1, 2 …")
         return tuple(by_id[str(id)] for id in range(len(by_id)))
 
     def wrong(self, key: str, why: str, remedy: str | None = None) -> ModelError:
-        """Return the error about a value, to be raised."""
+        """Return an error about the value of a field; the caller raises it."""
         return ModelError(
             f"{key} = {_show(self._config.get(key))}: {why}",
             where=self.where,
@@ -195,33 +195,35 @@ class Fields:
                 where=self.where,
                 remedy="Check that this is the config.json of such a model, whole",
             )
-        # In Python true and false are whole numbers too.
+        # bool is a subclass of int, so `true` would pass for the number 1.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.wrong(key, needed)
         return value
 
 
 def write_labels(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that name the classes; `Fields.labels` reads them."""
+    """Return the fields with the names of classes, from which `Fields.labels` reads them."""
     return {
         "id2label": {str(id): label for id, label in enumerate(labels)},
+        # This field is not read here, but pipelines of transformers look names up in it.
         "label2id": {label: id for id, label in enumerate(labels)},
     }
 
 
 @contextmanager
 def sizes_checked(where: str) -> Iterator[None]:
-    """Turn pydantic's error about a spec built inside into ours, which names the file.
+    """Convert pydantic's errors about a spec that is built within the context to a `ModelError`.
 
     Args:
-        where: the file they are from.
+        where: name of the file with the values.
 
     Raises:
-        ModelError: naming the first that is wrong.
+        ModelError: when a value is invalid; the first such one is named.
     """
     try:
         yield
     except pydantic.ValidationError as error:
+        # Only the first error is reported: the others are mostly its consequences.
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or error.title
         raise ModelError(
@@ -233,4 +235,5 @@ def sizes_checked(where: str) -> Iterator[None]:
 
 def _show(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
+    # A value can be a whole vocabulary.
     return text if len(text) <= 80 else text[:77] + "..."

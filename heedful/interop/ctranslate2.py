@@ -1,4 +1,4 @@
-"""Models as directories of CTranslate2, an engine that runs Transformers fast on processors.
+"""Export to CTranslate2, an inference engine for Transformers on CPUs and GPUs.
 
 Its own package writes the files; this module fills its specifications with a model's weights.
 """
@@ -46,12 +46,14 @@ _ACTIVATIONS = {
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
     "silu": "SWISH",
+    # A gate is a flag of its own there (`ffn_glu`); the name is that of the gate's activation.
     "swiglu": "SWISH",
     "geglu": "GELU",
     "geglu_tanh": "GELUTanh",
     "reglu": "RELU",
 }
-_POSITIONS = 2048  # of sinusoids, which a model of ours computes for any position
+# Rows of the table of sinusoids; a model of ours computes them for any position.
+_POSITIONS = 2048
 
 Weights = Mapping[str, Tensor]
 Array = npt.NDArray[np.float32]
@@ -61,15 +63,15 @@ def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> st
     """Write a model of ours as a directory that `ctranslate2` loads.
 
     Args:
-        model: a model directory, or a run directory (its best model).
-        out: where to; its parent must exist.
-        quantization: how the weights are stored.
+        model: model directory, or run directory (its best model is exported).
+        out: directory to write, whose parent exists.
+        quantization: storage type of the weights.
 
     Returns:
-        CTranslate2's name of what the model is.
+        CTranslate2's name of the kind of model.
 
     Raises:
-        ModelError: when the package is not installed, or cannot compute what the model does.
+        ModelError: when the package is not installed, or does not support the model.
         RunError: when the directory cannot be written.
     """
     directory = find_model_directory(model)
@@ -77,6 +79,7 @@ def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> st
     spec = facts.spec
     if spec.kind != "translator" and spec.kind != "causal_lm":
         raise unsupported_kind(spec, str(directory))
+    # Checked before the package is imported, since the answer does not depend on it.
     if problems := unsupported(spec):
         raise ModelError(
             f"CTranslate2 cannot compute what this model does: {'; '.join(problems)}",
@@ -86,11 +89,13 @@ def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> st
     specs = _package()
     pair = load_tokenizers(directory, spec)
     assert pair is not None
+    # Weights are passed in float32, from which their `optimize` quantises; NumPy has no bfloat16.
     build = _Builder(specs, {name: t.float() for name, t in read_weights(directory).items()})
     if spec.kind == "translator":
         theirs = build.translator(spec, pair)
     else:
         theirs = build.causal_lm(spec, pair.target)
+    # Missing tensors are an error here instead of a wrong model later.
     theirs.validate()
     theirs.optimize(quantization=quantization)
     settings = facts.origin.get("files", {}).get(SETTINGS_FILE, {})
@@ -116,11 +121,11 @@ def _package() -> Any:
 
 
 class _Builder:
-    """Fills specifications of theirs with our tensors.
+    """Builder of CTranslate2's specifications from our tensors.
 
     Args:
-        specs: the package `ctranslate2.specs`.
-        weights: of the model, float32, under their canonical names.
+        specs: module `ctranslate2.specs`.
+        weights: float32 weights of the model by our names.
     """
 
     def __init__(self, specs: Any, weights: Weights) -> None:
@@ -128,12 +133,13 @@ class _Builder:
         self._weights = weights
 
     def translator(self, spec: TranslatorSpec, pair: TokenizerPair) -> Any:
-        """A `TransformerSpec`."""
+        """Build the `TransformerSpec` of a translator."""
         encoder = self._specs.TransformerEncoderSpec(**self._options(spec, spec.encoder))
         decoder = self._specs.TransformerDecoderSpec(
             **self._options(spec, spec.decoder), with_encoder_attention=True
         )
         target = "target_embedding.weight"
+        # A shared table is stored once, under the target's name.
         source = "source_embedding.weight" if self._has("source_embedding.weight") else target
         self._embed(encoder, encoder.embeddings[0], source, spec, "source_input")
         self._embed(decoder, decoder.embeddings, target, spec, "target_input")
@@ -148,12 +154,12 @@ class _Builder:
         theirs.register_target_vocabulary(names)
         _configure(theirs.config, names, pair.target, spec.decoder.block)
         theirs.config.decoder_start_token = names[pair.target.bos]
-        # What stands around a source is put there by the tokenizer's files, as theirs do it.
+        # The exported tokenizer adds the tokens around a source, as in their own conversions.
         theirs.config.add_source_bos = theirs.config.add_source_eos = False
         return theirs
 
     def causal_lm(self, spec: CausalLMSpec, tokenizer: TextTokenizer) -> Any:
-        """A `TransformerDecoderModelSpec`."""
+        """Build the `TransformerDecoderModelSpec` of a language model."""
         decoder = self._specs.TransformerDecoderSpec(
             **self._options(spec, spec.decoder),
             with_encoder_attention=False,
@@ -169,7 +175,7 @@ class _Builder:
         return theirs
 
     def _options(self, spec: TranslatorSpec | CausalLMSpec, stack: StackSpec) -> dict[str, Any]:
-        """Arguments of a stack's specification."""
+        """Return the arguments of a stack's specification."""
         block = stack.block
         attention = block.self_attention
         activation = block.feedforward.activation
@@ -177,6 +183,7 @@ class _Builder:
         return {
             "num_layers": stack.num_layers,
             "num_heads": attention.num_heads,
+            # None means ordinary attention there; a number selects the code for grouped queries.
             "num_heads_kv": None if kv_heads == attention.num_heads else kv_heads,
             "head_dim": attention.head_width,
             "pre_norm": block.norm_placement == "pre",
@@ -195,7 +202,9 @@ class _Builder:
         if rotary is None:
             return {}
         options: dict[str, Any] = {
+            # 0 means the whole head.
             "rotary_dim": rotary.width or 0,
+            # Rotation pairs channel 2i with 2i + 1, or i with i + E/2 as in Hugging Face's LLaMA.
             "rotary_interleave": rotary.layout == "pairs",
             "rotary_base": rotary.base,
         }
@@ -213,9 +222,10 @@ class _Builder:
         spec: TranslatorSpec | CausalLMSpec,
         place: str,
     ) -> None:
-        """The table of pieces, its scale, what is added for positions, its norm."""
+        """Fill in the embedding table, its scale, position encodings and norm."""
         table.weight = self._array(name)
         stack.scale_embeddings = bool(spec.embedding.scale)
+        # Their specification has no encodings where positions are rotary or a bias.
         if hasattr(stack, "position_encodings"):
             stack.position_encodings.encodings = self._positions(spec, place)
         if spec.embedding.norm is not None:
@@ -224,9 +234,11 @@ class _Builder:
     def _positions(self, spec: TranslatorSpec | CausalLMSpec, place: str) -> Array:
         positions = spec.embedding.positions
         if positions.kind == "learned":
+            # Their positions begin at row 0.
             return self._array(f"{place}.positions.weight")[positions.unused_rows :]
         length = max(_POSITIONS, spec.max_length or 0)
         if positions.kind == "none":
+            # The specification insists on a table, and adding zeros changes nothing.
             return np.zeros((length, spec.width), np.float32)
         sinusoids = SinusoidalPositions(spec.width, positions.layout)
         encoded: Tensor = sinusoids(torch.arange(length)[None])[0]
@@ -236,6 +248,7 @@ class _Builder:
         for number, layer in enumerate(theirs.layer):
             self._block(layer, stack.block, f"{side}.blocks.{number}")
             shared = stack.shared_position_bias
+            # Each layer of theirs holds the table that T5's layers share.
             if shared is not None and shared.kind == "t5":
                 layer.self_attention.relative_attention_bias = self._array(
                     f"{side}.position_bias.weight"
@@ -246,19 +259,23 @@ class _Builder:
 
     def _block(self, theirs: Any, block: BlockSpec, ours: str) -> None:
         own = f"{ours}.self_attention"
+        # Query, key and value are one matrix there, as their runtime does one matmul for them.
         self._attention(theirs.self_attention, block.self_attention, own, fused=[3])
         if block.cross_attention is not None:
             memory = f"{ours}.cross_attention"
+            # Key and value of the encoder's output are projected
+            # once per sentence, the query at each step.
             self._attention(theirs.attention, block.cross_attention, memory, fused=[1, 2])
         self._norm(theirs.ffn.layer_norm, f"{ours}.feedforward_norm")
         parts = {"linear_0": "up", "linear_1": "down"}
         if block.feedforward.activation in GATED:
+            # linear_0 goes through the activation, linear_0_noact is multiplied with it.
             parts = {"linear_0": "gate", "linear_0_noact": "up", "linear_1": "down"}
         for name, part in parts.items():
             self._linear(getattr(theirs.ffn, name), f"{ours}.feedforward.{part}")
 
     def _attention(self, theirs: Any, spec: AttentionSpec, ours: str, *, fused: list[int]) -> None:
-        """The maps, of which the first 3, or the first and then 2, are one of theirs."""
+        """Fill in an attention; `fused` says how many of q, k and v each matrix of theirs holds."""
         self._norm(theirs.layer_norm, f"{ours}_norm")
         maps = [f"{ours}.{name}" for name in ("query", "key", "value")]
         for linear, count in zip(theirs.linear, fused, strict=False):
@@ -270,6 +287,7 @@ class _Builder:
         if _has_kind(spec.position_bias, "relative_keys"):
             keys = self._array(f"{ours}.position_bias.weight")
             theirs.relative_position_keys = keys
+            # Shaw (2018) has relative values too; ours have none, and theirs needs a tensor.
             theirs.relative_position_values = np.zeros_like(keys)
         rotary = spec.rotary
         if rotary is not None and rotary.scaling == "linear":
@@ -282,7 +300,7 @@ class _Builder:
             decoder.projection.bias = self._array("output_bias")
 
     def _linear(self, theirs: Any, *ours: str) -> None:
-        """One map of theirs that holds several of ours below each other."""
+        """Fill in a linear map of theirs with several of ours, concatenated by rows [out, in]."""
         theirs.weight = np.concatenate([self._array(f"{name}.weight") for name in ours])
         if self._has(f"{ours[0]}.bias"):
             theirs.bias = np.concatenate([self._array(f"{name}.bias") for name in ours])
@@ -307,8 +325,8 @@ def _configure(config: Any, names: list[str], tokenizer: TextTokenizer, block: B
 
 
 def _pieces(tokenizer: TextTokenizer, rows: int) -> list[str]:
-    """A name for each row of a table, as the tokenizer's files call it."""
-    # Models often have more rows than their tokenizer has pieces.
+    """Return a name for each row of an embedding table, the tokenizer's token where it has one."""
+    # Embedding tables are often padded, and CTranslate2 wants as many names as rows.
     names = [f"<unused{row}>" for row in range(rows)]
     for piece, id in _ids(tokenizer).items():
         names[id] = piece
@@ -316,7 +334,8 @@ def _pieces(tokenizer: TextTokenizer, rows: int) -> list[str]:
 
 
 def _ids(tokenizer: TextTokenizer) -> Mapping[str, int]:
-    own: Mapping[str, int] | None = getattr(tokenizer, "vocabulary", None)  # Marian's
+    # Marian's ids come from a file beside the SentencePiece model.
+    own: Mapping[str, int] | None = getattr(tokenizer, "vocabulary", None)
     if own is not None:
         return own
     state = json.loads(tokenizer.to_json())["tokenizer"]
@@ -328,7 +347,7 @@ def _has_kind(bias: BiasSpec | None, kind: str) -> bool:
 
 
 def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
-    """Return the settings of a model that CTranslate2 has no counterpart for, in a few words."""
+    """Return the settings of a model that CTranslate2 does not support."""
     problems = list(_in_embedding(spec))
     if spec.kind == "translator" and spec.output_scale not in (None, spec.width**-0.5):
         problems.append(f"output_scale = {spec.output_scale}")
@@ -339,12 +358,14 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
             problems += _in_stack(stack, side)
             problems += _in_positions(spec, stack, side)
         norms = [norm for stack in spec.stacks().values() for norm in _norms(stack)]
-    except ModelError as error:  # blocks that differ, or are not a Transformer's
+    # Raised for layers that differ, and for blocks without attention or feed-forward network.
+    except ModelError as error:
         return [*problems, error.what]
     if spec.embedding.norm is not None:
         norms.append(spec.embedding.norm)
     if any(norm.unit_offset for norm in norms):
         problems.append("norms with unit_offset")
+    # Their config has one `layer_norm_epsilon` for the whole model.
     epsilons = {norm.epsilon for norm in norms}
     if len(epsilons) > 1:
         values = ", ".join(map(str, sorted(epsilons)))
@@ -353,7 +374,7 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
 
 
 def unsupported_kind(spec: ModelSpec, where: str) -> ModelError:
-    """Return the error about a model that generates no text."""
+    """Return an error about a model that generates no text."""
     return ModelError(
         f"A model of the kind {spec.kind!r} cannot be exported to CTranslate2",
         where=where,
@@ -376,6 +397,7 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
     block = stack.block
     if not all(each.residual for each in block.sublayers):
         yield f"{side}: a sub-layer without a residual connection"
+    # A stack of theirs has one number of heads for all layers.
     if stack.is_pruned:
         yield f"{side}.kept_heads (layers with unequal heads, from pruning)"
     if block.norm_placement == "post" and stack.final_norm is not None:
@@ -386,12 +408,13 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
         yield f"{side}.block.feedforward.experts (mixture of experts)"
     own = block.self_attention
     yield from _in_attention(own, f"{side}.block.self_attention")
-    if not _sees_usually(own.mask, causal=side == "decoder"):
+    if not _has_usual_mask(own.mask, causal=side == "decoder"):
         yield f"{side}.block.self_attention.mask = {own.mask.kind}"
     cross = block.cross_attention
     if cross is not None:
         place = f"{side}.block.cross_attention"
         yield from _in_attention(cross, place)
+        # The options of a stack are those of its self-attention, and hold for cross-attention too.
         for name in ("num_heads", "num_kv_heads", "head_width"):
             if getattr(cross, name) != getattr(own, name):
                 yield f"{place}.{name} that differs from that of self_attention"
@@ -404,7 +427,7 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
 def _in_positions(
     spec: TranslatorSpec | CausalLMSpec, stack: StackSpec, side: str
 ) -> Iterator[str]:
-    """It has one kind of positions at a time; the encoder none that penalises distance."""
+    """Yield combinations of positions that CTranslate2 lacks: it has one kind at a time."""
     attention = stack.block.self_attention
     bias = attention.position_bias
     ways = {
@@ -419,6 +442,7 @@ def _in_positions(
     shared = stack.shared_position_bias
     if shared is not None and shared.kind != "t5":
         yield f"{side}.shared_position_bias = {shared.kind}"
+    # ALiBi is an option of their decoder-only models.
     if bias is not None and bias.kind == "alibi" and spec.kind == "translator":
         yield f"{side}.block.self_attention.position_bias = alibi in a translator"
     if bias is not None and bias.kind not in ("alibi", "relative_keys"):
@@ -440,9 +464,10 @@ def _in_attention(attention: AttentionSpec, place: str) -> Iterator[str]:
         yield f"{place}.rotary.temperature"
 
 
-def _sees_usually(mask: MaskSpec, *, causal: bool) -> bool:
-    """Return whether a decoder sees all before, an encoder everything; texts are never packed."""
+def _has_usual_mask(mask: MaskSpec, *, causal: bool) -> bool:
+    """Return True if a mask is causal in a decoder, or full in an encoder."""
     if mask.kind == "all_of":
+        # Sequences are packed in training only, so segments do not matter to an export.
         parts = [part for part in mask.parts if part.kind != "segment"]
-        return len(parts) == 1 and _sees_usually(parts[0], causal=causal)
+        return len(parts) == 1 and _has_usual_mask(parts[0], causal=causal)
     return mask.kind == ("causal" if causal else "everything")

@@ -1,4 +1,4 @@
-"""The files of a Hugging Face model directory: JSON and safetensors, whole or in shards."""
+"""Files of a Hugging Face model directory: JSON, and safetensors in one file or in shards."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import Tensor
 
 from heedful.durable import check_regular, open_regular
 from heedful.errors import ModelError
-from heedful.interop.tensor_table import first_names
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
+# Small files in the cache are named by a Git hash of 40 digits instead, which is not checked.
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def read_config_file(directory: Path) -> dict[str, Any]:
-    """The config.json of a Hugging Face directory.
+    """Read the config.json of a Hugging Face directory.
 
     Raises:
-        ModelError: when there is no such directory or file, or it does not name an architecture.
+        ModelError: when the directory or the file is missing, or the file names no architecture.
     """
     if not directory.is_dir():
         raise ModelError("No such directory", where=str(directory), remedy="Check the path")
@@ -53,15 +53,16 @@ def read_config_file(directory: Path) -> dict[str, Any]:
 
 
 def read_json_file(file: Path) -> dict[str, Any] | None:
-    """A file that holds a JSON object; None where there is no file.
+    """Read a file with a JSON object; None if there is no file.
 
     Raises:
-        ModelError: when it holds something else.
+        ModelError: when the file holds something else.
     """
     if not file.exists():
         return None
     try:
         content = json.loads(read_bytes(file).decode())
+    # Deeply nested brackets of a hostile file end in a RecursionError.
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f"Cannot be read as JSON: {error}", where=str(file), remedy="Copy the file again"
@@ -77,8 +78,8 @@ def read_bytes(file: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        ModelError: when it is missing or cannot be read, or is no regular file: reading a pipe
-            would wait for ever.
+        ModelError: when the file is missing, unreadable, or no regular file; reading a pipe would
+            block for ever.
     """
     try:
         with open_regular(file) as content:
@@ -90,20 +91,21 @@ def read_bytes(file: Path) -> bytes:
 
 
 def is_hugging_face(path: Path) -> bool:
-    """Return whether a directory's config.json is one of Hugging Face's."""
+    """Return True if a directory's config.json has the format of Hugging Face."""
     try:
         config = read_json_file(path / CONFIG_FILE)
     except ModelError:
         return False
+    # A config.json of ours has a schema version.
     return config is not None and "model_type" in config and "schema_version" not in config
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """All tensors of a Hugging Face directory, in the dtypes they are stored in.
+    """Read all tensors of a Hugging Face directory in their stored dtypes.
 
     Raises:
-        ModelError: when there are no safetensors, one is damaged, a shard is missing, or a tensor
-            is not where the index says.
+        ModelError: when there are no safetensors, a file is damaged or missing, or a tensor is not
+            in the shard that the index names.
     """
     if (directory / WEIGHTS_FILE).exists():
         return _read_shard(directory / WEIGHTS_FILE)
@@ -111,6 +113,9 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     index = read_json_file(index_file)
     if index is None:
         raise _no_weights(directory)
+    # Imported here, as directories of our models need `is_hugging_face` only.
+    from heedful.interop.tensor_table import first_names
+
     places = _places(index, index_file)
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
@@ -129,6 +134,7 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
                 where=str(file),
                 remedy="Copy all files of the model again, from one version of it",
             )
+        # With two versions of a tensor, the order of the files would decide which one is used.
         if twice := sorted((shard.keys() - promised) & (tensors.keys() | places.keys())):
             raise ModelError(
                 f"Tensors are here that {INDEX_FILE} places elsewhere: {first_names(twice)}",
@@ -140,10 +146,10 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def tensor_names(directory: Path) -> frozenset[str]:
-    """The names of all tensors of a Hugging Face directory, without reading them.
+    """Return the names of all tensors of a Hugging Face directory, from headers and index only.
 
     Raises:
-        ModelError: when there are no safetensors, or the file that lists them is damaged.
+        ModelError: when there are no safetensors, or the header or index is damaged.
     """
     file = directory / WEIGHTS_FILE
     if file.exists():
@@ -160,28 +166,29 @@ def tensor_names(directory: Path) -> frozenset[str]:
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file as Hugging Face's loader wants it.
+    """Write a safetensors file with the metadata that `from_pretrained` needs.
 
     Raises:
-        OSError: when it cannot be written.
-        SafetensorError: when it cannot be written.
+        OSError: when the file cannot be written.
+        SafetensorError: when safetensors cannot store a tensor.
     """
+    # Safetensors stores contiguous tensors, and `format: pt` is what from_pretrained insists on.
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     save_file(whole, str(file), metadata={"format": "pt"})
 
 
 def write_json_file(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object.
+    """Write a JSON object to a file.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: when the file cannot be written.
     """
     text = json.dumps(content, indent=2, ensure_ascii=False)
     file.write_text(text + "\n", encoding="utf-8")
 
 
 def _places(index: Mapping[str, Any], file: Path) -> dict[str, str]:
-    """The file name of each tensor."""
+    """Return the file name of each tensor, from a shard index."""
     places = index.get("weight_map")
     if (
         not isinstance(places, dict)
@@ -194,6 +201,7 @@ def _places(index: Mapping[str, Any], file: Path) -> dict[str, str]:
             remedy="Copy the file again",
         )
     for name in places.values():
+        # An index of the hub is not trusted: `../` would read files of the user.
         if Path(name).name != name or "\\" in name:
             raise ModelError(
                 f"It names a file outside the model's directory: {name}",
@@ -213,17 +221,18 @@ def _read_shard(file: Path) -> dict[str, Tensor]:
 
 
 def _check_digest(file: Path) -> None:
-    """Compare a file of the hub's cache with its digest, which is its name there.
+    """Verify a file of the hub's cache by its SHA-256 digest, which is the name of its blob.
 
-    A snapshot's weights are links to `blobs/<SHA-256>`; files copied out of it carry no digest.
+    Weights of a snapshot are links to `blobs/<SHA-256>`; copied files have no digest.
 
     Raises:
-        ModelError: when they differ.
-        OSError: when it cannot be read.
+        ModelError: when the digests differ.
+        OSError: when the file cannot be read.
     """
     if not file.is_symlink():
         return
-    blob = file.parent / file.readlink()  # which may lead on, to a file that models share
+    # Only the first link is resolved: the blob itself may be a link to a file that models share.
+    blob = file.parent / file.readlink()
     if blob.parent.name != "blobs" or not _SHA256.fullmatch(blob.name):
         return
     with blob.open("rb") as content:
@@ -245,6 +254,7 @@ def _damaged(file: Path, error: Exception) -> ModelError:
 
 
 def _no_weights(directory: Path) -> ModelError:
+    # Unpickling runs code of whoever made the file.
     pickles = [name for name in _PICKLES if (directory / name).exists()]
     if pickles:
         return ModelError(

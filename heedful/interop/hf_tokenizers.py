@@ -1,4 +1,4 @@
-"""The tokenizer files of a Hugging Face directory, in all the forms they come in."""
+"""Import of the tokenizer of a Hugging Face directory, from any of its file formats."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from heedful.text.tokenizers_library import library_errors
 FAST_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 TARGET_DIRECTORY = "target_tokenizer"
-"""Holds the target's tokenizer of a translator that has two, beside the source's files."""
+"""Subdirectory with the target's tokenizer of a translator with two tokenizers."""
 _SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+# Default of `extra_ids` in transformers' T5Tokenizer.
 _T5_SENTINELS = 100
 
 ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
@@ -37,18 +38,18 @@ _USUAL_NAMES = {
     "sep": ("[SEP]",),
     "mask": ("[MASK]", "<mask>"),
 }
-"""Names of special tokens where no file says them."""
+"""Usual names of special tokens, for directories whose files do not name them."""
 
 
 class TokenizerSettings:
-    """The settings in tokenizer_config.json and its companions.
+    """Settings from tokenizer_config.json and its companion files.
 
     Args:
-        directory: of the model.
-        config: the model's config.json.
+        directory: model directory.
+        config: content of the model's config.json.
 
     Raises:
-        ModelError: when a file holds something else than it should.
+        ModelError: when a file is not a JSON object, or a field has a wrong type.
     """
 
     def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
@@ -59,6 +60,7 @@ class TokenizerSettings:
         self.fields = Fields(content, str(directory / SETTINGS_FILE))
         special = read_json_file(directory / "special_tokens_map.json") or {}
         self.names: dict[str, str] = {}
+        # tokenizer_config.json is the newer file of the two and comes last, so it wins.
         for source in (special, content):
             for role in ROLES:
                 name = _name(source.get(f"{role}_token"))
@@ -67,19 +69,20 @@ class TokenizerSettings:
         self.added = _added_tokens(directory, content)
 
     def name(self, role: str, library: tokenizers.Tokenizer) -> str | None:
-        """Return the name of the special token of a role, if the vocabulary has it."""
+        """Return the name of a role's special token, or None if the vocabulary lacks it."""
         names = (self.names[role],) if role in self.names else _USUAL_NAMES[role]
         return next((name for name in names if library.token_to_id(name) is not None), None)
 
     def id(self, role: str, library: tokenizers.Tokenizer) -> int | None:
-        """Return the id of a role's token: by its name, or else as the model's config has it."""
+        """Return the id of a role's token, by its name or else from the model's config.json."""
         name = self.name(role, library)
         if name is not None:
             return library.token_to_id(name)
         return self.config_id(f"{role}_token_id")
 
     def config_id(self, key: str) -> int | None:
-        """Return an id in config.json; of a list of them, the first."""
+        """Return an id from config.json, the first one of a list."""
+        # Chat models may list several tokens as `eos_token_id`; there is one EOS here.
         several = self._config.get(key)
         if isinstance(several, list):
             return next((id for id in several if type(id) is int), None)
@@ -87,16 +90,16 @@ class TokenizerSettings:
 
 
 def read_tokenizers(directory: Path, config: Mapping[str, Any]) -> TokenizerPair:
-    """Read the tokenizer of a model, as a joint pair, or a source's and a target's.
+    """Read the tokenizers of a model: one for both sides, or one for source and target each.
 
     Args:
-        directory: with the files: a tokenizer.json, vocab.txt, vocab.json and merges.txt, or
-            SentencePiece models. A directory `target_tokenizer` in it holds the target's, where it
-            has one of its own.
-        config: the model's config.json.
+        directory: directory with tokenizer.json, vocab.txt, vocab.json and merges.txt, or
+            SentencePiece models; its subdirectory `target_tokenizer` holds a separate target
+            tokenizer.
+        config: content of the model's config.json.
 
     Raises:
-        ModelError: when there is no tokenizer, or a file of it is damaged or missing.
+        ModelError: when there is no tokenizer, or one of its files is damaged or missing.
     """
     settings = TokenizerSettings(directory, config)
     if (directory / _MARIAN_FILES[0]).exists():
@@ -115,8 +118,10 @@ def _read_one(settings: TokenizerSettings) -> ImportedTokenizer:
 
 def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
     directory = settings.directory
+    # The newest format comes first: it is complete, and older files may lie beside it.
     if (directory / FAST_FILE).exists():
         library = _read_fast(directory / FAST_FILE)
+        # The flag asks for special tokens in a text to be split like any other characters.
         if not settings.fields.flag("split_special_tokens", False):
             _mark_special(library, settings, only_named=True)
     elif (directory / "vocab.txt").exists():
@@ -133,7 +138,8 @@ def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Fr
             _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
     else:
         return _read_sentencepiece(settings)
-    if not {"cls", "sep"} <= settings.names.keys():  # theirs keep the frame of their class
+    # A tokenizer with [CLS] and [SEP] keeps its class's frame, whatever add_bos_token says.
+    if not {"cls", "sep"} <= settings.names.keys():
         requested = _requested_frame(settings, library)
         if requested is not None:
             return library, requested
@@ -151,8 +157,10 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
             where=str(settings.directory),
             remedy="Copy the tokenizer's files beside the model's",
         )
+    # T5's SentencePiece model has 32,000 pieces; the sentinels are added by the tokenizer's class.
     usual = _T5_SENTINELS if settings.config.text("model_type") == "t5" else 0
     extra = settings.fields.integer("extra_ids", usual)
+    # A damaged number must not make billions of tokens.
     if extra > settings.config.integer("vocab_size", _T5_SENTINELS):
         raise settings.fields.wrong("extra_ids", "there are more than the model's vocabulary has")
     library, model = from_sentencepiece(
@@ -164,7 +172,8 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
     requested = _requested_frame(settings, library)
     if requested is not None:
         return library, requested
-    # A vocabulary without a token for the beginning is T5's, which ends a text; LLaMA begins it.
+    # If no setting decides, the usual frames hold: LLaMA puts <s> before a text; T5, whose
+    # vocabulary has no <s>, puts </s> after it.
     bos, eos = settings.id("bos", library), settings.id("eos", library)
     if model.bos >= 0 and bos is not None:
         return library, Frame((bos,), (), (bos,))
@@ -172,7 +181,7 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
 
 
 def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
-    """Read Marian's two SentencePiece models; the ids of their pieces are in vocab.json."""
+    """Read Marian's two SentencePiece models, with the ids of their pieces from vocab.json."""
     directory = settings.directory
     for name in _MARIAN_FILES:
         if not (directory / name).exists():
@@ -183,6 +192,7 @@ def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
     files = {"source": "vocab.json", "target": "target_vocab.json" if separate else "vocab.json"}
     tokenizers_by_side: dict[str, ImportedTokenizer] = {}
     for side, vocabulary_file in files.items():
+        # Segmentation comes from SentencePiece, but ids from Marian's own vocabulary.
         ids = read_ids(directory / vocabulary_file)
         library, _ = from_sentencepiece(directory / f"{side}.spm")
         names = {role: settings.names.get(role, _USUAL_NAMES[role][0]) for role in _MARIAN_ROLES}
@@ -200,10 +210,12 @@ def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
             [t for id, t in settings.added if not t.special and ids.get(t.content) == id]
         )
         special = {role: ids[name] for role, name in names.items()}
+        # Marian has no BOS token: the decoder starts from <pad>.
         start = settings.config_id("decoder_start_token_id")
         special["bos"] = special["pad"] if start is None else start
         frame = Frame((), (special["eos"],))
         tokenizers_by_side[side] = ImportedTokenizer(special, frame, _state(library), ids)
+    # Equal tokenizers make a joint pair, which is stored once.
     if tokenizers_by_side["source"].fingerprint == tokenizers_by_side["target"].fingerprint:
         return TokenizerPair(tokenizers_by_side["source"], tokenizers_by_side["source"])
     return TokenizerPair(tokenizers_by_side["source"], tokenizers_by_side["target"])
@@ -227,8 +239,9 @@ def _read_fast(file: Path) -> tokenizers.Tokenizer:
 def _mark_special(
     library: tokenizers.Tokenizer, settings: TokenizerSettings, *, only_named: bool = False
 ) -> None:
-    """Let special tokens that a text spells be those tokens, as the original does."""
+    """Register special tokens, so that their names in a text are encoded as single tokens."""
     for id, token in settings.added:
+        # The library numbers new tokens from the end, so a gap would shift all later ids.
         if library.token_to_id(token.content) is None and id != _size(library):
             raise ModelError(
                 f"The added token {token.content!r} has id {id}, and the vocabulary "
@@ -237,6 +250,7 @@ def _mark_special(
                 remedy="Use the tokenizer files that were saved together",
             )
         library.add_tokens([token])
+    # Tokens that are registered already keep their flags, e.g. `lstrip`.
     known = {token.content for token in library.get_added_tokens_decoder().values()}
     for role in ROLES:
         name = settings.names.get(role) if only_named else settings.name(role, library)
@@ -262,11 +276,12 @@ def _frame_by(
             where=str(settings.directory),
             remedy="Copy tokenizer_config.json and special_tokens_map.json too",
         )
+    # The end token comes first in both of these constructors.
     library.post_processor = processor((sep, ids[0]), (cls, ids[1]))
 
 
 def _requested_frame(settings: TokenizerSettings, library: tokenizers.Tokenizer) -> Frame | None:
-    """Return the frame that add_bos_token and add_eos_token ask for; None without both."""
+    """Return the frame by add_bos_token and add_eos_token; None if neither is set."""
     fields = settings.fields
     if not fields.has("add_bos_token") and not fields.has("add_eos_token"):
         return None
@@ -277,17 +292,20 @@ def _requested_frame(settings: TokenizerSettings, library: tokenizers.Tokenizer)
         first = (bos,)
     if fields.flag("add_eos_token", False) and eos is not None:
         last = (eos,)
+    # Between two texts: the end of the first and the beginning of the second.
     return Frame(first, last, (*last, *first))
 
 
 def _special_ids(library: tokenizers.Tokenizer, settings: TokenizerSettings) -> dict[str, int]:
-    """Return the ids of our roles; where one is missing, that of the nearest."""
+    """Return ids of a model's special tokens; a missing one gets the id of the nearest role."""
     ids = {role: settings.id(role, library) for role in ROLES}
     model = _state(library)["model"]
+    # BPE and WordPiece store the name of the unknown token, unigram models its id.
     if model.get("unk_token") is not None:
         ids["unk"] = library.token_to_id(model["unk_token"])
     elif model.get("unk_id") is not None:
         ids["unk"] = model["unk_id"]
+    # Encoders like BERT end a text by [SEP].
     eos = _first(ids["eos"], ids["sep"])
     if eos is None:
         raise ModelError(
@@ -297,6 +315,7 @@ def _special_ids(library: tokenizers.Tokenizer, settings: TokenizerSettings) -> 
         )
     start = settings.config_id("decoder_start_token_id")
     special = {
+        # GPT-2 has no padding token; positions mark padding here, so any id serves.
         "pad": _first(ids["pad"], eos),
         "bos": _first(start, ids["bos"], ids["cls"], eos),
         "eos": eos,
@@ -311,15 +330,17 @@ def _first(*ids: int | None) -> int | None:
 
 
 def _added_tokens(directory: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedToken]]:
-    """Return the tokens that were added to a vocabulary, in the order of their ids."""
+    """Return tokens that were added to a vocabulary after training, in the order of their ids."""
     older = read_json_file(directory / "added_tokens.json") or {}
     tokens = {id: AddedToken(name, normalized=False) for name, id in older.items()}
+    # `added_tokens_decoder` replaced added_tokens.json and holds the flags as well, so it wins.
     for id, token in (content.get("added_tokens_decoder") or {}).items():
         tokens[int(id)] = AddedToken(
             token["content"],
             **{
                 flag: bool(token[flag])
                 for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
+                # Flags that a file leaves out keep the library's defaults.
                 if flag in token
             },
         )
@@ -327,16 +348,19 @@ def _added_tokens(directory: Path, content: Mapping[str, Any]) -> list[tuple[int
 
 
 def _name(value: object) -> str | None:
+    # A special token is stored as its name or as an object with flags.
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def _size(library: tokenizers.Tokenizer) -> int:
+    # The number of tokens would be too small for vocabularies whose ids have gaps.
     return max(library.get_vocab(with_added_tokens=True).values()) + 1
 
 
 def _state(library: tokenizers.Tokenizer) -> dict[str, Any]:
+    # Padding and truncation are settings of a training script; batches are padded elsewhere here.
     library.no_padding()
     library.no_truncation()
     state: dict[str, Any] = json.loads(library.to_str())
@@ -344,19 +368,20 @@ def _state(library: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def read_frame(processor: Mapping[str, Any] | None, *, where: str) -> Frame:
-    """Return the ids that a post-processor puts around a text, and between two.
+    """Return the ids that a post-processor puts around a text and between two texts.
 
     Args:
-        processor: as the `tokenizers` library writes it; None for none.
-        where: the file it is from, for the error message.
+        processor: JSON state of the post-processor; None for none.
+        where: name of its file, for the error message.
 
     Raises:
-        ModelError: when it does something else.
+        ModelError: when the post-processor does something else.
     """
     if processor is None:
         return Frame()
     kind = processor.get("type")
-    if kind == "ByteLevel":  # it only moves offsets
+    # Byte-level processing only trims the offsets of tokens.
+    if kind == "ByteLevel":
         return Frame()
     if kind == "Sequence":
         frames = [read_frame(part, where=where) for part in processor["processors"]]
@@ -366,6 +391,7 @@ def read_frame(processor: Mapping[str, Any] | None, *, where: str) -> Frame:
         return used[0] if used else Frame()
     if kind in ("BertProcessing", "RobertaProcessing"):
         sep, cls = (int(processor[name][1]) for name in ("sep", "cls"))
+        # RoBERTa separates two texts by </s></s> (Liu 2019).
         between = (sep,) if kind == "BertProcessing" else (sep, sep)
         return Frame((cls,), (sep,), between)
     if kind == "TemplateProcessing":
@@ -379,7 +405,7 @@ def _from_template(processor: Mapping[str, Any], where: str) -> Frame:
     if len(single) != 2:
         raise _unknown_frame("a template that holds a text more or less than once", where)
     first, last = single
-    # A pair that begins or ends otherwise than a single text is no such frame.
+    # Pairs are only supported where they begin and end like a single text.
     fits = len(pair) == 3 and (pair[0], pair[2]) == (first, last)
     return Frame(first, last, pair[1] if fits else None)
 

@@ -1,4 +1,4 @@
-"""Hugging Face model directories, read as models of ours and written from them."""
+"""Import and export of Hugging Face model directories."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from heedful.text.tokenizer_pair import TokenizerPair
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
 
-# Small files of theirs with settings that no spec holds; an export writes them back.
+# Small files of theirs with settings that a spec has no place for; an export writes them again.
 _COMPANIONS = (
     SETTINGS_FILE,
     "special_tokens_map.json",
@@ -60,13 +60,14 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 @dataclass(frozen=True)
 class Imported:
-    """A model of another project's directory.
+    """A model that was imported from another project's directory.
 
     Args:
-        model: in eval mode.
-        spec: its description.
-        tokenizers: a joint pair where there is one tokenizer; None for a model of images.
-        origin: what an export needs to write the directory again, JSON types.
+        model: the model in evaluation mode.
+        spec: spec of the model.
+        tokenizers: tokenizers of source and target, a joint pair where there is one tokenizer;
+            None for a model of images.
+        origin: JSON data that an export needs to write the same directory again.
     """
 
     model: AnyModel
@@ -77,12 +78,12 @@ class Imported:
 
 @dataclass(frozen=True)
 class Description:
-    """A directory's description of its model, without the weights.
+    """Spec and tokenizers of a model directory, without the weights.
 
     Args:
-        spec: its description.
-        tokenizers: as in `Imported`.
-        origin: as in `Imported`; empty for a model of ours.
+        spec: spec of the model.
+        tokenizers: tokenizers of source and target, see `Imported`.
+        origin: data for an export, see `Imported`; empty for a model of ours.
     """
 
     spec: ModelSpec
@@ -94,20 +95,22 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
     """Read a Hugging Face directory: config.json, safetensors and tokenizer files.
 
     Args:
-        directory: with these files, or the name of a model of the hub; nothing in it is executed.
-        keep_dtype: the weights stay in the dtype they are stored in, if all are in one; else they
+        directory: directory with these files, or the name of a model of the hub; no code in it is
+            executed.
+        keep_dtype: flag that keeps the stored dtype of the weights if they all share it; else they
             become float32.
 
     Raises:
-        ModelError: naming the file and what is wrong with it: a file is missing or damaged, the
-            architecture or a setting is unknown, tensors are missing, unknown or of another shape,
-            the tokenizer is of another model.
+        ModelError: when a file is missing or damaged, the architecture or a setting is unknown,
+            tensors are missing, unknown or of another shape, or the tokenizer belongs to another
+            model; the file is named.
     """
     directory = locate(directory)
     theirs = read_tensors(directory)
     description = _describe(directory, theirs.keys())
     ours = _to_ours(directory, description, theirs)
     dtype = _dtype(ours, directory)
+    # Weights of several dtypes become float32, since a mixed module would fail in its first matmul.
     stored_dtype = dtype if keep_dtype and dtype is not None else torch.float32
     model = build_around(description.spec, ours, where=str(directory), dtype=stored_dtype)
     return Imported(model.eval(), description.spec, description.tokenizers, description.origin)
@@ -119,14 +122,14 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
     The weights keep the dtype they are stored in.
 
     Args:
-        model: a model directory, or a run directory (its best model).
-        out: where to; its parent must exist.
+        model: model directory, or run directory (its best model is exported).
+        out: directory to write, whose parent exists.
 
     Returns:
-        The config.json that was written.
+        The content of the written config.json.
 
     Raises:
-        ModelError: when no architecture of theirs computes what the model does.
+        ModelError: when no architecture of theirs can express the model.
         RunError: when the directory cannot be written.
     """
     directory = find_model_directory(model)
@@ -140,9 +143,12 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
     config = architecture.write_config(form.spec)
     config |= {"dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch.")}
     companions = origin.get("files", {})
+    # An imported model keeps the ids of its own config.json, which may be lists or unusual roles.
     ids = origin.get("token_ids")
     if not ids and tokenizers is not None:
         ids = token_ids(form.spec, tokenizers.target)
+        # The imported file wins over ours, since it may
+        # hold settings that the model was tuned with.
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
     if facts.spec.kind == "vision":
         companions = with_preprocessor(companions, facts.spec)
@@ -159,6 +165,7 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
                 continues=form.spec.kind == "causal_lm",
             )
         for name in _COMPANIONS:
+            # Files that the tokenizer export has just written are newer than the imported ones.
             if companions.get(name) and not (fresh / name).exists():
                 write_json_file(fresh / name, companions[name])
 
@@ -167,10 +174,10 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
 
 
 def describe_any(path: Path) -> Description:
-    """Describe the model of a directory that `load_any` takes, without reading its weights.
+    """Return spec and tokenizers of any model directory, without reading its weights.
 
     Raises:
-        ModelError: as `load_any`.
+        ModelError: when the directory holds no model, or a damaged or unknown one.
     """
     path = locate(path)
     if is_hugging_face(path):
@@ -181,10 +188,10 @@ def describe_any(path: Path) -> Description:
 
 
 def read_any_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a directory that `load_any` takes, under canonical names, as stored.
+    """Read the weights of any model directory in their stored dtype, under our names.
 
     Raises:
-        ModelError: as `load_any`.
+        ModelError: when the directory holds no model, or a damaged or unknown one.
     """
     path = locate(path)
     if not is_hugging_face(path):
@@ -194,7 +201,7 @@ def read_any_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _describe(directory: Path, names: Collection[str]) -> Description:
-    """Describe a directory of theirs whose tensors have these names."""
+    """Return spec and tokenizers of a directory of theirs with tensors of these names."""
     where = str(directory / CONFIG_FILE)
     config = read_config_file(directory)
     architecture = find_architecture(config["model_type"], where=where)
@@ -204,6 +211,7 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
         spec = spec.model_copy(update={"pixels": read_pixels(directory, spec)})
     else:
         tokenizers = read_tokenizers(directory, config)
+        # A tokenizer of another model gives ids beyond the embedding table, and wrong words below.
         check_vocabulary(tokenizers, spec, where=str(directory))
     return Description(spec, tokenizers, _origin(directory, config))
 
@@ -211,18 +219,19 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
 def _to_ours(
     directory: Path, description: Description, theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return their tensors as ours."""
+    """Convert their tensors to ours."""
     architecture = find_architecture(description.origin["model_type"], where=str(directory))
     table = architecture.table(description.spec, theirs.keys())
     return table.to_ours(theirs, where=str(directory))
 
 
 def _dtype(tensors: Mapping[str, Tensor], directory: Path) -> torch.dtype | None:
-    """Return the one dtype of all tensors; None where there are several.
+    """Return the common dtype of all tensors, or None if they differ.
 
     Raises:
-        ModelError: naming tensors that are no floating-point numbers.
+        ModelError: when tensors are not floating-point; they are named.
     """
+    # Quantised checkpoints (GPTQ, bitsandbytes) store packed integers under the usual names.
     wrong = [f"{n} is {t.dtype}" for n, t in tensors.items() if t.dtype not in _DTYPES]
     if wrong:
         raise ModelError(
@@ -241,6 +250,7 @@ def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "token_ids": {
             key: value
             for key, value in config.items()
+            # The ids of special tokens belong to config.json, but not to the architecture.
             if key.endswith(_TOKEN_ID) and value is not None
         },
         "files": {name: content for name, content in files.items() if content is not None},

@@ -1,4 +1,4 @@
-"""The settings of Hugging Face's image processor for ViT: preprocessor_config.json."""
+"""Settings of Hugging Face's image processor for ViT, preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREPROCESSOR_FILE = "preprocessor_config.json"
 
 _PROCESSORS = ("ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor")
 _FILTERS: tuple[Resampling, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""In the order of Pillow's numbers, which the file has."""
+"""Filters in the order of Pillow's constants, which the file stores as numbers."""
 _USED = {
     "image_processor_type",
     "feature_extractor_type",
@@ -30,11 +30,14 @@ _USED = {
     "image_mean",
     "image_std",
 }
+# Written by newer versions for all processors, though they change nothing of a ViT's pixels.
 _WITHOUT_EFFECT = {
-    "crop_size",  # nothing is cropped
+    # Cropping itself is refused.
+    "crop_size",
     "pad_size",
     "default_to_square",
-    "do_convert_rgb",  # a picture has the model's channels here anyway
+    # Images are converted to the model's number of channels here anyway.
+    "do_convert_rgb",
     "data_format",
     "input_data_format",
     "device",
@@ -46,15 +49,15 @@ _WITHOUT_EFFECT = {
 
 
 def read_pixels(directory: Path, spec: VisionSpec) -> PixelSpec | None:
-    """Read the steps from pixels to numbers; None where the directory has no such file.
+    """Read the preprocessing of images; None for a directory without such a file.
 
     Args:
-        directory: of a model.
-        spec: of the model.
+        directory: model directory.
+        spec: spec of the model.
 
     Raises:
-        ModelError: naming what is done there and not here.
-        ConfigError: when a number is out of its range.
+        ModelError: when the file asks for a step that is not supported here.
+        ConfigError: when a number is out of range.
     """
     file = directory / PREPROCESSOR_FILE
     config = read_json_file(file)
@@ -62,11 +65,12 @@ def read_pixels(directory: Path, spec: VisionSpec) -> PixelSpec | None:
 
 
 def with_preprocessor(files: Mapping[str, Any], spec: VisionSpec) -> dict[str, Any]:
-    """Companion files of an export with what the model asks of pixels.
+    """Return the companion files of an export with a preprocessor_config.json for the model.
 
     Args:
-        files: contents by name; the file it was imported with stays if it still says so.
-        spec: of the model.
+        files: contents of companion files by name; an imported preprocessor_config.json is kept if
+            it describes the same steps.
+        spec: spec of the model.
     """
     before = files.get(PREPROCESSOR_FILE)
     if before and _pixels(before, spec, PREPROCESSOR_FILE) == spec.pixels:
@@ -80,6 +84,7 @@ def _pixels(config: Mapping[str, Any], spec: VisionSpec, where: str) -> PixelSpe
         fields.refuse_unless(key, _PROCESSORS, _PROCESSORS[0])
     for key in ("do_center_crop", "do_pad"):
         fields.refuse_unless(key, (False,), False)
+    # An unknown step would change pixels silently, and with them every prediction.
     for key, value in config.items():
         if key not in _USED | _WITHOUT_EFFECT and value is not None:
             raise fields.wrong(key, "Heedful does not know this step")
@@ -95,12 +100,13 @@ def _pixels(config: Mapping[str, Any], spec: VisionSpec, where: str) -> PixelSpe
         "mean": _of_channels("image_mean", config, fields, spec) if normalizes else None,
         "std": _of_channels("image_std", config, fields, spec) if normalizes else None,
     }
+    # x -> (x - 0) / 1: without normalisation mean and deviation are neutral.
     neutral = {"mean": [0.0] * spec.channels, "std": [1.0] * spec.channels}
     return PixelSpec.parse({**plain, **({} if normalizes else neutral)}, where=where)
 
 
 def write_pixels(spec: VisionSpec) -> dict[str, Any]:
-    """The preprocessor_config.json of a model; empty where its spec does not say."""
+    """Return the preprocessor_config.json of a model; empty if its spec has no pixels."""
     pixels = spec.pixels
     if pixels is None:
         return {}
@@ -109,6 +115,7 @@ def write_pixels(spec: VisionSpec) -> dict[str, Any]:
         "do_resize": pixels.resample is not None,
         "size": {"height": spec.image_size, "width": spec.image_size},
         "resample": _FILTERS.index(pixels.resample or "bilinear"),
+        # Without rescaling the factor is 1, which has the same effect.
         "do_rescale": True,
         "rescale_factor": pixels.rescale,
         "do_normalize": True,
@@ -118,10 +125,11 @@ def write_pixels(spec: VisionSpec) -> dict[str, Any]:
 
 
 def _check_size(size: object, fields: Fields, spec: VisionSpec) -> None:
-    """Refuse another size than the model's."""
+    """Raise an error when images are resized to another size than the model's."""
     side = spec.image_size
     whole: Any = {"height": size, "width": size} if isinstance(size, int) else size
     if size is None:
+        # 224 is the default of transformers' ViTImageProcessor.
         whole = {"height": 224, "width": 224}
     expected = {"height": side, "width": side}
     if not isinstance(whole, Mapping) or whole != expected:
@@ -129,6 +137,7 @@ def _check_size(size: object, fields: Fields, spec: VisionSpec) -> None:
 
 
 def _filter(fields: Fields) -> Resampling:
+    # 2 is bilinear.
     number = fields.integer("resample", 2)
     if not 0 <= number < len(_FILTERS):
         raise fields.wrong("resample", "this is none of Pillow's filters")
@@ -138,9 +147,10 @@ def _filter(fields: Fields) -> Resampling:
 def _of_channels(
     key: str, config: Mapping[str, Any], fields: Fields, spec: VisionSpec
 ) -> list[float]:
-    """A number for each channel; one alone is for all."""
+    """Return a field with a number for each channel; a single number counts for all."""
     values = config.get(key)
     if values is None:
+        # IMAGENET_STANDARD_MEAN and _STD of transformers: pixels from −1 to 1.
         values = 0.5
     if isinstance(values, int | float) and not isinstance(values, bool):
         values = [values] * spec.channels

@@ -1,4 +1,4 @@
-"""Load a model from any directory, ours or another project's."""
+"""Loading of a model from a Heedful or a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 
 def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
-    """A model of ours, of a run, or of a Hugging Face directory, in float32.
+    """Load a model in float32 from a model, run or Hugging Face directory.
 
     Args:
-        path: of a directory, or the name of a model at hand or of the hub.
+        path: directory, or the name of a local model or of a model of the hub.
 
     Raises:
-        ModelError: when it is none of these, damaged or unknown.
-        UserError: and its kinds, when a model of the hub cannot be fetched.
+        ModelError: when the directory holds no such model, or a damaged or unknown one.
+        UserError: when a model of the hub cannot be downloaded.
     """
+    # PyTorch reads this setting with its first tensor, so it comes before the weights.
     ask_for_huge_pages()
     path = locate(path)
     if is_hugging_face(path):
-        from heedful.interop.hugging_face import import_model  # a model of ours needs none of it
+        # Imported here, since a model of ours needs neither tokenizers nor architectures of theirs.
+        from heedful.interop.hugging_face import import_model
 
         imported = import_model(path)
         return imported.model, imported.tokenizers

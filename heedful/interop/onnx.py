@@ -1,4 +1,4 @@
-"""Encoders of text and of images as ONNX files, which many programs run without PyTorch."""
+"""Export of text and image encoders to ONNX, which many programs run without PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from heedful.models.vision import VisionModel
 MODEL_FILE = "model.onnx"
 
 _PACKAGES = ("onnx", "onnxscript")
-_EXAMPLE = (3, 7)  # texts and tokens, other than any size of a model
+# Batch and length of the traced example: sizes that no dimension of a model has, and neither 0 nor
+# 1, which `torch.export` would specialise on.
+_EXAMPLE = (3, 7)
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class _Graph:
     """A model as a function of tensors alone.
 
     Args:
-        module: takes `inputs` in their order and gives `outputs`.
-        inputs: names and examples.
-        axes: for each input, the names of its axes that may be of any size.
-        outputs: names.
+        module: module from `inputs`, in their order, to `outputs`.
+        inputs: example tensors by name.
+        axes: names of the dynamic axes of each input.
+        outputs: names of the outputs.
     """
 
     module: nn.Module
@@ -51,18 +53,18 @@ class _Graph:
 
 
 def export_onnx(model: Path, out: Path) -> list[str]:
-    """Write an encoder of ours as a directory that holds an ONNX file and its tokenizer.
+    """Write an encoder of ours as a directory with an ONNX file and the tokenizer.
 
     Args:
-        model: a model directory, or a run directory (its best model).
-        out: where to; its parent must exist.
+        model: model directory, or run directory (its best model is exported).
+        out: directory to write, whose parent exists.
 
     Returns:
-        The names of the file's outputs.
+        The names of the outputs of the ONNX graph.
 
     Raises:
         ModelError: when the packages that write the file are not installed, or the model is no
-            encoder or computes what a graph cannot hold.
+            encoder, or has a mixture of experts.
         RunError: when the directory cannot be written.
     """
     directory = find_model_directory(model)
@@ -74,6 +76,7 @@ def export_onnx(model: Path, out: Path) -> list[str]:
             where=str(directory),
             remedy="Give an encoder of text or images; others go to --format hf or ctranslate2",
         )
+    # The number of tokens of an expert depends on the data, which a traced graph cannot express.
     if spec.encoder.block.feedforward.experts is not None:
         raise ModelError(
             "A graph cannot send tokens to experts (encoder.block.feedforward.experts)",
@@ -83,8 +86,8 @@ def export_onnx(model: Path, out: Path) -> list[str]:
     _check_packages()
     loaded, pair = load_model(directory)
     graph = _GRAPHS[spec.kind](loaded)
-    program = _traced(graph)
-    config = _facts(spec)
+    program = _trace(graph)
+    config = _config_of(spec)
     settings = facts.origin.get("files", {})
     if spec.kind == "vision":
         settings = with_preprocessor(settings, spec)
@@ -113,8 +116,8 @@ def _check_packages() -> None:
         )
 
 
-def _facts(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
-    """Return the settings that programs ask for, under the names they are used to."""
+def _config_of(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
+    """Return the fields of a config.json that programs look for, such as the names of classes."""
     config: dict[str, Any] = {"hidden_size": spec.width}
     if spec.kind == "vision":
         config |= {"image_size": spec.image_size, "num_channels": spec.channels}
@@ -126,11 +129,11 @@ def _facts(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
 
 
 class _Text(nn.Module):
-    """Ids and a mask to the scores of the heads, and to the states.
+    """An encoder from ids and a mask to the logits of its heads and its states.
 
     Args:
-        model: the encoder.
-        parts: functions of states and positions, one for each output.
+        model: encoder with its heads.
+        parts: functions from states and positions, one for each output.
     """
 
     def __init__(
@@ -143,9 +146,10 @@ class _Text(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """[B, L] int64 each; 0 in the mask is padding, on either side."""
-        counted = attention_mask.cumsum(1) - 1
-        positions = torch.where(attention_mask > 0, counted, -1)
+        """Compute all outputs from [B, L] int64 tensors; the mask is 0 at padding, on any side."""
+        # Positions from the mask: with padding on the left the first token still has position 0.
+        indices = attention_mask.cumsum(1) - 1
+        positions = torch.where(attention_mask > 0, indices, -1)
         states = self.model(input_ids, positions, token_type_ids)
         return tuple(part(states, positions) for part in self.parts)
 
@@ -164,13 +168,14 @@ def _text(model: EncoderModel) -> _Graph:
     }
     parts: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
     for kind in kinds:
-        # One head's scores are called as in models that have no other.
+        # The logits of a single head have the name that programs expect.
         prefix = "" if len(kinds) == 1 else f"{kind}_"
         parts |= {f"{prefix}{name}": part for name, part in heads[kind].items()}
     parts["last_hidden_state"] = lambda s, _: s
     if model.spec.pooler:
         parts["pooler_output"] = model.pooled
     mask = torch.ones(_EXAMPLE, dtype=torch.int64)
+    # Padding on both sides, so that the trace takes no shortcut for full rows.
     mask[1, 4:] = mask[2, :2] = 0
     inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
     if model.spec.embedding.num_segments is not None:
@@ -180,14 +185,14 @@ def _text(model: EncoderModel) -> _Graph:
 
 
 class _Image(nn.Module):
-    """Pixels to the scores of classes, and to the states."""
+    """An image encoder from pixels to its states and to the logits of classes or a pooled state."""
 
     def __init__(self, model: VisionModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
-        """[B, C, h, w] float."""
+        """Compute all outputs from pixels [B, C, h, w] float32."""
         states = self.model(pixel_values)
         if self.model.classifier is not None:
             return self.model.class_logits(states), states
@@ -201,18 +206,21 @@ def _image(model: VisionModel) -> _Graph:
     names = (
         ["logits", "last_hidden_state"] if classifies else ["last_hidden_state", "pooler_output"]
     )
+    # Only the batch is dynamic: the table of positions fixes the size of an image.
     return _Graph(_Image(model), {"pixel_values": pixels}, {"pixel_values": {0: "batch"}}, names)
 
 
 _GRAPHS: dict[str, Callable[[Any], _Graph]] = {"encoder": _text, "vision": _image}
 
 
-def _traced(graph: _Graph) -> Any:
-    """The graph as an `ONNXProgram`."""
+def _trace(graph: _Graph) -> Any:
+    """Return the graph as an `ONNXProgram`."""
+    # One symbol for each name, so that equal axes of two inputs are known to be equal.
     sizes = {axis: torch.export.Dim(axis) for axes in graph.axes.values() for axis in axes.values()}
     shapes = tuple(
         {place: sizes[axis] for place, axis in graph.axes[name].items()} for name in graph.inputs
     )
+    # C kernels cannot be traced; the definition is plain PyTorch.
     with torch.no_grad(), _quiet(), by_definition(graph.module):
         return torch.onnx.export(
             graph.module.eval(),
@@ -227,7 +235,7 @@ def _traced(graph: _Graph) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's messages about itself; errors are raised all the same."""
+    """Silence the exporter's warnings and log messages, but no errors, within a context."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
-"""Rewrites of a spec and its tensors into another spec that computes the same.
+"""Rewrites of a spec and its tensors into another spec that computes the same function.
 
-A rewrite changes where a constant of the model is kept (in a setting, in a table, in a weight, in
-the order of the channels) so that another project can express it. The model computes the same, but
-for the rounding of a product.
+A rewrite moves a constant of the model from a setting into a weight or a table, or permutes its
+channels, so that another project can express it. Outputs are equal up to the rounding of a
+multiplication.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Rewritten(Generic[S]):
     """A model under another spec.
 
     Args:
-        spec: the other one.
-        convert: the model's tensors to those of the other spec.
+        spec: spec after the rewrite.
+        convert: function from the model's tensors to those of that spec.
     """
 
     spec: S
@@ -41,9 +41,10 @@ class Rewritten(Generic[S]):
 
 
 Rewrite = Callable[[S], Rewritten[S] | None]
-"""A spec to another form of it; None where there is nothing to change."""
+"""A function from a spec to its rewritten model, or None where nothing needs to change."""
 
-# The axis of each tensor that runs over the channels of the states between blocks.
+# The axis of each tensor that runs over the channels of the residual stream. Matrices are stored
+# [out, in], so maps that read the stream have it on axis 1, maps that write to it on axis 0.
 _CHANNEL_AXES = (
     (re.compile(r"(.*_)?embedding\.weight|output_projection\.weight"), 1),
     (re.compile(r".*\.(query|key|value|up|gate)\.weight"), 1),
@@ -70,10 +71,12 @@ def apply_rewrites(spec: S, rewrites: Iterable[Rewrite[S]]) -> Rewritten[S]:
 
 
 def sinusoids_in_halves(spec: TranslatorSpec) -> Rewritten[TranslatorSpec] | None:
-    """Reorder a translator's channels so that all sines come before the cosines."""
+    """Permute a translator's channels so that all sines come before the cosines, as in Marian."""
     positions = spec.embedding.positions
     if positions.kind != "sinusoidal" or positions.layout == "halves":
         return None
+    # Our channels alternate: sin, cos, sin, cos. A
+    # permutation of the stream changes no dot product in it.
     order = torch.cat([torch.arange(0, spec.width, 2), torch.arange(1, spec.width, 2)])
 
     def convert(tensors: Tensors) -> dict[str, Tensor]:
@@ -90,9 +93,9 @@ def sinusoids_in_halves(spec: TranslatorSpec) -> Rewritten[TranslatorSpec] | Non
 
 
 def scaled_embeddings(spec: Text) -> Rewritten[Text] | None:
-    """Multiply the factor on embeddings into their tables, which unties the output projection.
+    """Fold the scale sqrt(D) of embeddings into their tables, which unties the output projection.
 
-    The products are the very ones that the model computes, so nothing is rounded otherwise.
+    The model multiplies the same numbers in its forward pass, so the rounding is the same.
     """
     if spec.embedding.scale is not True:
         return None
@@ -105,6 +108,7 @@ def scaled_embeddings(spec: Text) -> Rewritten[Text] | None:
             for name, tensor in tensors.items()
         }
         if tied is not None:
+            # The output projection used the table without the factor, so it gets the old one.
             scaled["output_projection.weight"] = tensors[tied]
         return scaled
 
@@ -113,9 +117,10 @@ def scaled_embeddings(spec: Text) -> Rewritten[Text] | None:
 
 
 def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
-    """Turn sinusoids into a table of as many positions as the language model was made for."""
+    """Replace sinusoids by a table of positions, up to the model's longest sequence."""
     positions = spec.embedding.positions
     length = spec.max_length
+    # Without a longest sequence no table would be long enough.
     if length is None or positions.kind != "sinusoidal":
         return None
 
@@ -125,6 +130,8 @@ def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
         return {**tensors, "input.positions.weight": sinusoids.to(dtype)}
 
     learned = positions.model_copy(
+        # The layout goes back to its default: it means nothing
+        # for a learned table, but would count as a difference.
         update={"kind": "learned", "max_length": length, "layout": "pairs"}
     )
     embedding = spec.embedding.model_copy(update={"positions": learned})
@@ -132,13 +139,14 @@ def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
 
 
 def scaled_queries(spec: TranslatorSpec) -> Rewritten[TranslatorSpec] | None:
-    """Multiply the factor on a translator's attention scores into the maps of its queries."""
+    """Fold the scale of a translator's attention scores into its query projections, as T5 does."""
     factors: dict[str, float] = {}
     stacks: dict[str, StackSpec] = {}
     for side, stack in spec.stacks().items():
         update: dict[str, AttentionSpec] = {}
         for name, attention in stack.block.attentions().items():
             width = attention.width_of_heads(spec.width)
+            # (s q) . k = s (q . k): a factor on query weights and biases is one on the scores.
             factors[f"{side}.{name}"] = attention.scale or width**-0.5
             update[name] = attention.model_copy(update={"scale": 1.0, "head_width": width})
         stacks[side] = stack.with_block(stack.block.replace(**update))

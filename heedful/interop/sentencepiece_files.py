@@ -1,7 +1,7 @@
-"""SentencePiece's model files (Kudo 2018), as tokenizers of the `tokenizers` library and back.
+"""Conversion between SentencePiece models (Kudo 2018) and tokenizers of the `tokenizers` library.
 
-The files are protocol buffers. The `sentencepiece` package brings the format, which is imported
-only when such a file is read or written.
+The files are protocol buffers. Their schema comes with the `sentencepiece` package, which is
+imported only when such a file is read or written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from heedful.interop.hf_files import read_bytes
 from heedful.text.pretokenization import MARK
 from heedful.text.tokenizers_library import library_errors
 
+# Types of pieces in the schema, `ModelProto.SentencePiece.Type`.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 _MODEL_TYPES: dict[int, Literal["unigram", "bpe"]] = {1: "unigram", 2: "bpe"}
@@ -30,7 +31,13 @@ _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 @dataclass(frozen=True)
 class Piece:
-    """An entry of the vocabulary; its place is its id."""
+    """An entry of the vocabulary, whose index is its id.
+
+    Args:
+        text: text of the piece.
+        score: log-probability (unigram), or minus the rank of the merge (BPE).
+        type: type of the piece.
+    """
 
     text: str
     score: float
@@ -39,16 +46,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """The content of a model file that a tokenizer needs.
+    """The parts of a model file that a tokenizer needs.
 
     Args:
-        pieces: in the order of their ids.
-        model_type: how text is cut.
-        byte_fallback: characters without a piece become pieces of their bytes.
-        unk, bos, eos, pad: ids; −1 for none.
-        charsmap: compiled rules that characters are replaced by first; empty for none.
-        add_dummy_prefix: a text gets a space before it.
-        remove_extra_whitespaces: spaces at either end and repeated ones are dropped.
+        pieces: pieces in the order of their ids.
+        model_type: segmentation algorithm.
+        byte_fallback: segmentation of characters without a piece into byte pieces.
+        unk, bos, eos, pad: ids of special pieces; −1 for none.
+        charsmap: compiled rules of character normalisation; empty for none.
+        add_dummy_prefix: addition of a space before a text.
+        remove_extra_whitespaces: removal of spaces at both ends and of repeated spaces.
     """
 
     pieces: tuple[Piece, ...]
@@ -67,17 +74,18 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
     """Read a model file.
 
     Raises:
-        ModelError: when it is missing, damaged, or of a type that is not unigram or BPE, or when
-            the package that knows the format is not installed.
+        ModelError: when the file is missing, damaged, or of another type than unigram and BPE, or
+            when the `sentencepiece` package is not installed.
     """
-    proto = _format(str(file)).ModelProto()
+    proto = _schema(str(file)).ModelProto()
     content = read_bytes(file)
     try:
         proto.ParseFromString(content)
         return _from_proto(proto, str(file))
     except ModelError:
         raise
-    except Exception as error:  # DecodeError, of a package that need not be there
+    # DecodeError of protobuf, whose class cannot be named here: the package is optional.
+    except Exception as error:
         raise ModelError(
             f"This is no whole SentencePiece model: {error}",
             where=str(file),
@@ -89,13 +97,13 @@ def write_sentencepiece(model: SentencePieceModel, where: str = "sentencepiece")
     """Return the content of a model file; `read_sentencepiece` reads it back equal.
 
     Args:
-        model: to write.
-        where: the file, for the error message.
+        model: model to write.
+        where: name of the file, for the error message.
 
     Raises:
-        ModelError: when the package that knows the format is not installed.
+        ModelError: when the `sentencepiece` package is not installed.
     """
-    proto = _format(where).ModelProto()
+    proto = _schema(where).ModelProto()
     for piece in model.pieces:
         proto.pieces.add(piece=piece.text, score=piece.score, type=piece.type)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
@@ -111,8 +119,8 @@ def write_sentencepiece(model: SentencePieceModel, where: str = "sentencepiece")
     return content
 
 
-def _format(where: str) -> Any:
-    """Import the module of the published format."""
+def _schema(where: str) -> Any:
+    """Import the module with the schema of the file format."""
     try:
         return importlib.import_module("sentencepiece.sentencepiece_model_pb2")
     except ImportError as error:
@@ -125,6 +133,7 @@ def _format(where: str) -> Any:
 
 def _from_proto(proto: Any, where: str) -> SentencePieceModel:
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    # An empty or foreign protocol buffer parses without an error.
     if not proto.pieces:
         raise ValueError("it has no pieces")
     if not all(piece.HasField("piece") for piece in proto.pieces):
@@ -154,17 +163,18 @@ def _from_proto(proto: Any, where: str) -> SentencePieceModel:
 def from_sentencepiece(
     file: Path, *, extra: int = 0, legacy: bool = False
 ) -> tuple[tokenizers.Tokenizer, SentencePieceModel]:
-    """Read a model file as a tokenizer of the library.
+    """Read a model file as a tokenizer of the `tokenizers` library.
 
     Args:
-        file: the model.
-        extra: sentinels <extra_id_0> … to add, the last of them first (Raffel 2020).
-        legacy: for BPE, a text gets its space also after a special token inside it.
+        file: model file.
+        extra: number of T5's sentinels `<extra_id_0>` … to append (Raffel 2020).
+        legacy: space after special tokens inside a text too, as in older versions; for BPE only.
 
     Raises:
         ModelError: when the file cannot be read.
     """
     model = read_sentencepiece(file)
+    # Counted from the end of the vocabulary: `<extra_id_0>` has the highest id.
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(extra))]
 
     def unusable(message: str) -> ModelError:
@@ -180,6 +190,8 @@ def from_sentencepiece(
     added = [
         AddedToken(piece.text, normalized=False, special=piece.type == CONTROL)
         for piece in model.pieces
+        # Pieces of both types are matched as a whole in a
+        # text; control pieces are left out of decoded text.
         if piece.type in (CONTROL, USER_DEFINED)
     ]
     added += [AddedToken(name, normalized=False, special=True) for name in sentinels]
@@ -188,13 +200,13 @@ def from_sentencepiece(
 
 
 def to_sentencepiece(state: Mapping[str, Any]) -> SentencePieceModel:
-    """Return the model behind a tokenizer that `from_sentencepiece` gave.
+    """Convert a tokenizer from `from_sentencepiece` back to a SentencePiece model.
 
     Args:
-        state: the library's serialisation of the tokenizer.
+        state: JSON state of the tokenizer in the `tokenizers` library.
     """
     model = state["model"]
-    # BPE merges in the order of the ids; SentencePiece reads that order from falling scores.
+    # SentencePiece merges the pair with the highest score first, so scores fall with the ids.
     if model["type"] == "BPE":
         vocabulary = sorted(model["vocab"], key=model["vocab"].get)
         unk = model["vocab"][model["unk_token"]]
@@ -222,6 +234,7 @@ def to_sentencepiece(state: Mapping[str, Any]) -> SentencePieceModel:
     ids = {piece.text: id for id, piece in enumerate(pieces)}
     normalizer = state["normalizer"] or {"normalizers": []}
     steps = {step["type"]: step for step in normalizer["normalizers"]}
+    # Base64 in JSON, raw bytes in the protocol buffer.
     charsmap = steps["Precompiled"]["precompiled_charsmap"] if "Precompiled" in steps else ""
     return SentencePieceModel(
         pieces=pieces,
@@ -239,6 +252,7 @@ def to_sentencepiece(state: Mapping[str, Any]) -> SentencePieceModel:
 
 def _unigram(model: SentencePieceModel, sentinels: list[str]) -> tokenizers.Tokenizer:
     scored = [(piece.text, piece.score) for piece in model.pieces]
+    # Part of the model's vocabulary, so that their ids follow the pieces.
     scored += [(name, 0.0) for name in sentinels]
     library = tokenizers.Tokenizer(
         models.Unigram(scored, unk_id=model.unk, byte_fallback=model.byte_fallback)
@@ -259,6 +273,7 @@ def _bpe(model: SentencePieceModel, legacy: bool) -> tokenizers.Tokenizer:
             vocab=ids,
             merges=_merges(ids),
             unk_token=model.pieces[model.unk].text,
+            # A run of unknown characters is one unknown token, as in SentencePiece.
             fuse_unk=True,
             byte_fallback=model.byte_fallback,
         )
@@ -266,10 +281,13 @@ def _bpe(model: SentencePieceModel, legacy: bool) -> tokenizers.Tokenizer:
     steps = _normalizers(model)
     if steps:
         library.normalizer = normalizers.Sequence(steps)
+    # `first` puts the space at the beginning of the text only.
     prefix = ("always" if legacy else "first") if model.add_dummy_prefix else "never"
     library.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme=prefix, split=False)
+    # Bytes are joined before the text is fused: a character may be split over several tokens.
     back = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     if model.add_dummy_prefix:
+        # The decoder removes the dummy prefix that the encoder has added, exactly one space.
         back.append(decoders.Strip(content=" ", left=1))
     library.decoder = decoders.Sequence(back)
     return library
@@ -286,14 +304,16 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _merges(ids: Collection[str]) -> list[tuple[str, str]]:
-    """The merges behind a BPE vocabulary, which has its pieces in the order they were merged.
+    """Return the merges of a BPE vocabulary, whose pieces are in the order of their merges.
 
-    A piece may come from several pairs. All are listed, that of the shortest left part first.
+    All pairs of pieces that make up a piece are listed, the one with the shortest left part first.
     """
     merges: list[tuple[str, str]] = []
     for piece in ids:
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
+            # The file has no merges; SentencePiece merges
+            # any two neighbours whose union is a piece.
             if left in ids and right in ids:
                 merges.append((left, right))
     return merges

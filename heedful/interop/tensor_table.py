@@ -1,7 +1,7 @@
-"""Two-way tables between our tensors and another project's.
+"""Tables that convert tensors between our names and layouts and those of another project.
 
-A table is a list of rules, each of which names the tensors it takes on either side. Both directions
-come from the same rule, and a tensor that no rule names is an error, whichever side it is on.
+A table is a list of rules, each of which names the tensors on both sides. Both directions come from
+the same rule, and a tensor that no rule names is an error on either side.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule that turns some of their tensors into some of ours and back.
+    """Conversion between some tensors of theirs and some of ours.
 
     Args:
-        theirs: their names.
-        ours: our names.
-        to_ours: their tensors, in the order of `theirs`, to ours, in the order of `ours`.
-        to_theirs: the exact inverse.
+        theirs: names of their tensors.
+        ours: names of our tensors.
+        to_ours: function from their tensors, in the order of `theirs`, to ours, in the order of
+            `ours`.
+        to_theirs: exact inverse of `to_ours`.
     """
 
     theirs: tuple[str, ...]
@@ -41,7 +42,7 @@ class Rule:
 
 
 def same(theirs: str, ours: str) -> Rule:
-    """Take a tensor as it is."""
+    """Return the rule for a tensor with the same layout on both sides."""
     return Rule((theirs,), (ours,), lambda x: x, lambda x: x)
 
 
@@ -52,12 +53,12 @@ def renamed(
     ours: str = "",
     parts: Sequence[str] = AFFINE,
 ) -> list[Rule]:
-    """Take the tensors of modules as they are under other names.
+    """Return rules for modules whose tensors differ in their names only.
 
     Args:
-        modules: their name of a module to ours.
-        theirs, ours: prefixes of all these names.
-        parts: the tensors of a module: AFFINE or LINEAR.
+        modules: our name of each module by their name.
+        theirs, ours: prefixes of all names of modules.
+        parts: names of a module's tensors, AFFINE or LINEAR.
     """
     return [
         same(f"{theirs}{their_name}.{part}", f"{ours}{our_name}.{part}")
@@ -67,16 +68,19 @@ def renamed(
 
 
 def transposed(theirs: str, ours: str) -> Rule:
-    """Transpose a matrix."""
+    """Return the rule for a matrix that they store transposed."""
 
     def transpose(tensors: Sequence[Tensor]) -> list[Tensor]:
+        # A view would keep the other layout's strides, and
+        # safetensors stores contiguous tensors only.
         return [tensor.T.contiguous() for tensor in tensors]
 
+    # A transposition is its own inverse.
     return Rule((theirs,), (ours,), transpose, transpose)
 
 
 def reshaped(theirs: str, ours: str, their_shape: Sequence[int], our_shape: Sequence[int]) -> Rule:
-    """Keep the numbers in their order under another shape."""
+    """Return the rule for a tensor with another shape and the same order of elements."""
     return Rule(
         (theirs,),
         (ours,),
@@ -88,13 +92,13 @@ def reshaped(theirs: str, ours: str, their_shape: Sequence[int], our_shape: Sequ
 def concatenated(
     theirs: str, ours: Sequence[str], sizes: Sequence[int], *, transpose: bool = False
 ) -> Rule:
-    """Split one tensor of theirs into several of ours, and concatenate them again.
+    """Return the rule for a tensor of theirs that concatenates several of ours, e.g. q, k and v.
 
     Args:
-        theirs: its name.
-        ours: names, from top to bottom.
-        sizes: rows of each of ours.
-        transpose: theirs is transposed, with ours side by side in it.
+        theirs: name of their tensor.
+        ours: names of our tensors, from top to bottom.
+        sizes: numbers of rows of our tensors.
+        transpose: flag of a tensor that is stored as [in, out], with ours side by side.
     """
 
     def split(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -110,16 +114,16 @@ def concatenated(
 
 @dataclass(frozen=True)
 class RepeatedTensor:
-    """A tensor of theirs that repeats another of theirs; a file may hold it or leave it out.
+    """A tensor of theirs that repeats another, e.g. a tied output projection; files may omit it.
 
     Args:
-        name: of the copy.
-        of: of the tensor it repeats, which a rule names.
-        written: whether an export holds it.
+        name: name of the copy.
+        original: name of the repeated tensor, which a rule converts.
+        written: flag of a copy that exports contain.
     """
 
     name: str
-    of: str
+    original: str
     written: bool = False
 
 
@@ -128,10 +132,10 @@ class Table:
     """All tensors of an architecture.
 
     Args:
-        rules: for all tensors that are learned.
+        rules: conversions of all trained tensors.
         copies: tensors of theirs that only repeat others.
-        ignored: regular expressions of whole names of theirs that hold nothing learned, such as
-            position numbers and causal masks stored as buffers.
+        ignored: regular expressions of full names of their tensors without trained values, such as
+            position ids and causal masks stored as buffers.
     """
 
     rules: tuple[Rule, ...]
@@ -139,28 +143,36 @@ class Table:
     ignored: tuple[str, ...] = ()
 
     def their_names(self) -> list[str]:
-        """Return the names of all tensors of theirs that the rules take."""
+        """Return the names of all tensors of theirs that the rules convert."""
         return [name for rule in self.rules for name in rule.theirs]
 
     def to_ours(self, theirs: Mapping[str, Tensor], *, where: str) -> Tensors:
-        """Return their tensors as ours, every one accounted for.
+        """Convert all tensors of theirs to ours.
 
         Args:
             theirs: all tensors of their files.
-            where: the files, for the error message.
+            where: name of the files, for the error message.
 
         Raises:
-            ModelError: listing tensors that are missing, unknown, or of a shape that no rule can
-                take apart.
+            ModelError: when tensors are missing, unknown, or have a shape that a rule cannot
+                convert; they are listed.
         """
         theirs = dict(theirs)
         problems = _Problems()
         for copy in self.copies:
-            if copy.of not in theirs and copy.name in theirs:
-                theirs[copy.of] = theirs[copy.name]  # some files keep the copy and not the original
-            twin = theirs.pop(copy.name, None)
-            if twin is not None and copy.of in theirs and not torch.equal(twin, theirs[copy.of]):
-                problems.different.append(f"{copy.name} differs from {copy.of}, whose copy it is")
+            if copy.original not in theirs and copy.name in theirs:
+                # Writers of safetensors keep one of two tied tensors, in some files the copy.
+                theirs[copy.original] = theirs[copy.name]
+            stored_copy = theirs.pop(copy.name, None)
+            # If tied tensors differ, either choice would give a wrong model.
+            if (
+                stored_copy is not None
+                and copy.original in theirs
+                and not torch.equal(stored_copy, theirs[copy.original])
+            ):
+                problems.different.append(
+                    f"{copy.name} differs from {copy.original}, whose copy it is"
+                )
         ours: Tensors = {}
         for rule in self.rules:
             missing = [name for name in rule.theirs if name not in theirs]
@@ -169,6 +181,7 @@ class Table:
             if not missing:
                 try:
                     ours.update(zip(rule.ours, rule.to_ours(taken), strict=True))
+                # PyTorch's error of a reshape or split that the tensor's shape does not allow.
                 except RuntimeError:
                     shapes = ", ".join(str(list(tensor.shape)) for tensor in taken)
                     problems.different.append(f"{', '.join(rule.theirs)} of shape {shapes}")
@@ -177,10 +190,11 @@ class Table:
         return ours
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> Tensors:
-        """Return our tensors as theirs, every one accounted for.
+        """Convert all tensors of ours to theirs.
 
         Raises:
-            ModelError: listing tensors that no rule names, or that a rule names and are not there.
+            ModelError: when no rule names a tensor, or a tensor of a rule is missing; they are
+                listed.
         """
         ours = dict(ours)
         problems = _Problems()
@@ -195,16 +209,18 @@ class Table:
         problems.check("the model to export")
         for copy in self.copies:
             if copy.written:
-                theirs[copy.name] = theirs[copy.of].clone()
+                # Safetensors refuses tensors that share memory.
+                theirs[copy.name] = theirs[copy.original].clone()
         return theirs
 
     def _ignores(self, name: str) -> bool:
+        # Patterns match full names, so that a pattern for a buffer cannot hide a trained tensor.
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
 
 @dataclass
 class _Problems:
-    """Tensors that do not fit, collected so that one message lists them all."""
+    """Tensors that do not fit, collected for one message about all of them."""
 
     missing: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -226,11 +242,12 @@ class _Problems:
 
 
 def prefix_of(names: Collection[str], prefix: str) -> str:
-    """Return a prefix if any name has it, or if there are no names; else nothing."""
+    """Return a prefix if any name begins with it or there are no names, else an empty string."""
+    # Files saved from a base model lack the prefix that the class with a head adds.
     return prefix if not names or any(name.startswith(prefix) for name in names) else ""
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names and the number of the others, as text."""
     more = len(names) - _MAX_NAMES
     return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""Tokenizer files and settings of generation that `transformers` reads.
+"""Export of tokenizers and generation settings to files that `transformers` reads.
 
-Our own tokenizers fold case, exchange the space and its mark, and put a space before a line. The
-written tokenizer.json does the same with steps of the `tokenizers` library, for any text.
+Our own tokenizers convert to lower case, replace spaces by U+2581, and put a space before a line.
+The written tokenizer.json does the same by steps of the `tokenizers` library, for any text.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from heedful.text.tokenizer_pair import TokenizerPair
 GENERATION_FILE = "generation_config.json"
 
 _BEAM = 4
-_LENGTH_PENALTY = 0.6  # the exponent of a length; theirs lacks the paper's added constant
+# Exponent a of the length penalty: theirs divides by length^a, Wu (2016) by ((5 + length) / 6)^a.
+_LENGTH_PENALTY = 0.6
 _ROLES = ("pad", "bos", "eos", "unk", "mask")
-# Stands for an exchanged character for a moment. It is no character, and a text that holds it
-# nevertheless loses nothing: it is written as two characters then, so that no step mistakes it.
-_ASIDE = "\ufdd0"
+# Placeholder while replacements exchange two characters. U+FDD0 is a noncharacter; a text that has
+# it anyway loses nothing, because it is escaped as two characters first.
+_PLACEHOLDER = "\ufdd0"
 _EXCHANGE = (
-    (_ASIDE, _ASIDE + "0"),
-    (" ", _ASIDE + "1"),
+    (_PLACEHOLDER, _PLACEHOLDER + "0"),
+    (" ", _PLACEHOLDER + "1"),
     (MARK, " "),
-    (_ASIDE + "1", MARK),
-    (_ASIDE + "0", _ASIDE),
+    (_PLACEHOLDER + "1", MARK),
+    (_PLACEHOLDER + "0", _PLACEHOLDER),
 )
 _LETTER = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
-# The library folds letter by letter; at the end of a word this one becomes another.
+# The library lower-cases letter by letter, but a capital sigma
+# at the end of a word becomes ς, not σ (Unicode's Final_Sigma).
 _LAST_SIGMA = rf"{_LETTER}\p{{Case_Ignorable}}*\K\u03a3(?!\p{{Case_Ignorable}}*{_LETTER})"
 
 
@@ -53,26 +55,32 @@ def write_tokenizers(
 ) -> None:
     """Write the tokenizer files of a model.
 
-    Of two tokenizers that Heedful trained, the target's stands in a directory of its own.
+    Two separate tokenizers are written to two directories, since transformers knows one per model.
 
     Args:
-        directory: where to.
-        tokenizers: of the model.
-        settings: the tokenizer_config.json it came with; empty for none.
-        continues: whether the model goes on with a text, which then begins and does not end.
+        directory: directory to write.
+        tokenizers: tokenizers of the model.
+        settings: tokenizer_config.json that the model was imported with; empty for none.
+        continues: flag of a model that continues a prompt, which gets BOS and no EOS.
 
     Raises:
-        ModelError: when theirs cannot do what a tokenizer does.
+        ModelError: when the `tokenizers` library cannot express a tokenizer.
         OSError: when a file cannot be written.
     """
     source, target = tokenizers.source, tokenizers.target
+    # Trained by Heedful; imported tokenizers hold their state in their own format already.
     if isinstance(source, Tokenizer) and isinstance(target, Tokenizer):
         _write_own(directory, source, continues)
         if not tokenizers.joint:
             (directory / TARGET_DIRECTORY).mkdir()
             _write_own(directory / TARGET_DIRECTORY, target, continues)
         return
-    assert isinstance(source, ImportedTokenizer) and isinstance(target, ImportedTokenizer)
+    if not isinstance(source, ImportedTokenizer) or not isinstance(target, ImportedTokenizer):
+        raise ModelError(
+            "A tokenizer from outside the package has no form there",
+            where=str(directory),
+            remedy="Export a model whose tokenizer has a kind of the package's own",
+        )
     if source.vocabulary is not None and target.vocabulary is not None:
         _write_marian(directory, source, target, source.vocabulary, target.vocabulary, settings)
         return
@@ -110,6 +118,7 @@ def _write_marian(
     target_ids: Mapping[str, int],
     settings: Mapping[str, Any],
 ) -> None:
+    # MarianTokenizer reads target_vocab.json only if `separate_vocabs` is set.
     separate = source_ids != target_ids
     for side, tokenizer in (("source", source), ("target", target)):
         file = directory / f"{side}.spm"
@@ -120,12 +129,14 @@ def _write_marian(
     names = {f"{role}_token": source.token(source.special[role]) for role in ("pad", "eos", "unk")}
     usual = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, **names}
     added = {
+        # `added_tokens_decoder` has ids as keys, which are strings in JSON.
         str(source_ids[token["content"]]): {key: token[key] for key in token if key != "id"}
         for token in source.state["added_tokens"]
         if not token["special"]
     }
     written: dict[str, Any] = dict(settings) or usual
-    if added:  # no SentencePiece model has them
+    # Added tokens are in no SentencePiece model.
+    if added:
         written["added_tokens_decoder"] = {**written.get("added_tokens_decoder", {}), **added}
     write_json_file(directory / "tokenizer_config.json", written)
 
@@ -134,12 +145,12 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
     """Return the content of a tokenizer.json for a tokenizer that Heedful trained.
 
     Args:
-        tokenizer: of ours.
-        begins: whether the token for the beginning stands before a text.
-        ends: whether the token for the end stands after it.
+        tokenizer: tokenizer trained by Heedful.
+        begins: BOS before a text.
+        ends: EOS after a text.
 
     Raises:
-        ModelError: when tokens were added to the trained ones.
+        ModelError: when tokens were added after the training.
     """
     content = json.loads(tokenizer.to_json())
     if content["tokenizer"]["added_tokens"]:
@@ -151,6 +162,7 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
         )
     library = tokenizers_library.Tokenizer.from_str(json.dumps(content["tokenizer"]))
     in_bytes = tokenizer.kind == "byte-bpe"
+    # Byte-level BPE maps the space to a letter of its own (Ġ), so nothing needs to be exchanged.
     exchange = () if in_bytes else _EXCHANGE
     space = "" if tokenizer.kind == "characters" else " " if in_bytes else MARK
     steps: list[normalizers.Normalizer] = []
@@ -160,14 +172,16 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
     back: list[decoders.Decoder] = [decoders.ByteLevel() if in_bytes else decoders.Fuse()]
     back += [decoders.Replace(old, new) for old, new in exchange]
     if space:
+        # Prepended after the exchange, so that the prefix is
+        # the mark itself and not a space to be exchanged.
         steps.append(normalizers.Prepend(space))
         back.append(decoders.Strip(content=" ", left=1, right=0))
     library.normalizer = normalizers.Sequence(steps)
     library.decoder = decoders.Sequence(back)
     library.post_processor = _frame(tokenizer, begins, ends)
     if tokenizer.mask is not None:
-        # Looked for in the text as the steps above leave it, so that it takes the space before it
-        # with it, as in our own texts.
+        # `normalized`: matched after the steps above, together with the space before it, which is
+        # how masks were encoded in training.
         mask = AddedToken(special_piece(MASK), special=True, normalized=True)
         library.add_special_tokens([mask])
     state: dict[str, Any] = json.loads(library.to_str())
@@ -175,18 +189,19 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
 
 
 def own_settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the content of its tokenizer_config.json."""
+    """Return the content of tokenizer_config.json for a tokenizer that Heedful trained."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
+        # The clean-up joins punctuation as in English, which would change decoded text.
         "clean_up_tokenization_spaces": False,
-        # A text that spells a special token is a text; but a mask can only be spelled.
+        # A text that contains the name of a special token stays a text; only [MASK] must be found.
         "split_special_tokens": tokenizer.mask is None,
         **special_names(tokenizer),
     }
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the content of its special_tokens_map.json."""
+    """Return the content of special_tokens_map.json for a tokenizer that Heedful trained."""
     roles = SPECIALS if tokenizer.mask is None else (*SPECIALS, MASK)
     return {f"{role}_token": special_piece(role) for role in roles}
 
@@ -202,11 +217,11 @@ def _frame(tokenizer: Tokenizer, begins: bool, ends: bool) -> processors.Templat
 
 
 def token_ids(spec: CommonSpec, tokenizer: TextTokenizer) -> dict[str, int]:
-    """Return the ids of special tokens that their config.json names.
+    """Return the fields of their config.json with the ids of special tokens.
 
     Args:
-        spec: of the model.
-        tokenizer: of its targets.
+        spec: spec of the model.
+        tokenizer: tokenizer of the target.
     """
     ids = {
         "pad_token_id": tokenizer.pad,
@@ -214,6 +229,7 @@ def token_ids(spec: CommonSpec, tokenizer: TextTokenizer) -> dict[str, int]:
         "bos_token_id": tokenizer.bos,
     }
     if spec.reads == "pairs":
+        # `generate` starts the decoder of a translator from this id, not from `bos_token_id`.
         ids["decoder_start_token_id"] = tokenizer.bos
     return ids
 
@@ -222,13 +238,14 @@ def generation_settings(spec: CommonSpec, ids: Mapping[str, int]) -> dict[str, A
     """Return the content of generation_config.json; empty for a model that generates no text.
 
     Args:
-        spec: of the model.
-        ids: what `token_ids` gives.
+        spec: spec of the model.
+        ids: ids of special tokens, from `token_ids`.
     """
     if not spec.generates:
         return {}
     settings: dict[str, Any] = {
         **ids,
+        # Our searches never choose padding or BOS; `generate` needs this setting for it.
         "suppress_tokens": sorted({ids["pad_token_id"], ids["bos_token_id"]}),
     }
     max_length = getattr(spec, "max_length", None)

@@ -1,4 +1,4 @@
-"""Vocabulary files of before tokenizer.json, as tokenizers of the `tokenizers` library."""
+"""Tokenizers of the `tokenizers` library from vocabulary files older than tokenizer.json."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from heedful.errors import ModelError
 from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_bytes, read_json_file
 
+# Longer words become the unknown token, as in transformers.
 _LONGEST_WORD = 100
 
 
 def from_wordpiece(file: Path, settings: Fields, unk: str) -> tokenizers.Tokenizer:
-    """BERT's wordpieces (Devlin 2019) from vocab.txt, a piece a line.
+    """Return BERT's WordPiece tokenizer (Devlin 2019) from vocab.txt, with a token per line.
 
     Args:
-        file: the vocabulary.
-        settings: tokenizer_config.json; do_lower_case, strip_accents, tokenize_chinese_chars.
-        unk: the piece for words that cannot be put together.
+        file: vocabulary file.
+        settings: fields of tokenizer_config.json: `do_lower_case`, `strip_accents`,
+            `tokenize_chinese_chars`.
+        unk: unknown token, for words that the vocabulary cannot compose.
 
     Raises:
-        ModelError: when the file cannot be read or lacks the piece for unknown words.
+        ModelError: when the file cannot be read or lacks the unknown token.
     """
     settings.refuse_unless("do_basic_tokenize", [True], True)
+    # `splitlines` would also split at other separators,
+    # which may be tokens, and shift all later ids.
     lines = _read_text(file).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -43,6 +47,7 @@ def from_wordpiece(file: Path, settings: Fields, unk: str) -> tokenizers.Tokeniz
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
+        # None follows `lowercase`, as in the original: uncased models drop accents.
         strip_accents=settings.flag("strip_accents") if settings.has("strip_accents") else None,
         lowercase=settings.flag("do_lower_case", True),
     )
@@ -52,19 +57,20 @@ def from_wordpiece(file: Path, settings: Fields, unk: str) -> tokenizers.Tokeniz
 
 
 def from_byte_pairs(vocabulary: Path, merges: Path, settings: Fields) -> tokenizers.Tokenizer:
-    """GPT-2's pieces of bytes (Radford 2019) from vocab.json and merges.txt.
+    """Return GPT-2's byte-level BPE tokenizer (Radford 2019) from vocab.json and merges.txt.
 
     Args:
-        vocabulary: ids of the pieces.
-        merges: a pair a line, best first.
-        settings: tokenizer_config.json; add_prefix_space.
+        vocabulary: file with the ids of tokens.
+        merges: file with a merge per line, in the order they are applied.
+        settings: fields of tokenizer_config.json: `add_prefix_space`.
 
     Raises:
-        ModelError: when a file cannot be read or they do not belong together.
+        ModelError: when a file cannot be read or the two do not belong together.
     """
     ids = read_ids(vocabulary)
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(_read_text(merges).split("\n"), start=1):
+        # A merge may begin with # as well, so only the first line can be a comment.
         if not line.strip() or (number == 1 and line.startswith("#version")):
             continue
         parts = line.split()
@@ -85,10 +91,10 @@ def from_byte_pairs(vocabulary: Path, merges: Path, settings: Fields) -> tokeniz
 
 
 def read_ids(file: Path) -> dict[str, int]:
-    """A vocab.json: the id of every piece.
+    """Read a vocab.json, the id of every token.
 
     Raises:
-        ModelError: when it is missing or something else.
+        ModelError: when the file is missing or holds something else.
     """
     content: dict[str, Any] | None = read_json_file(file)
     if content is None:
@@ -97,6 +103,7 @@ def read_ids(file: Path) -> dict[str, int]:
             where=str(file.parent),
             remedy="Copy all files of the model",
         )
+    # `type`, since JSON's true would pass for the id 1.
     if not content or not all(type(id) is int and id >= 0 for id in content.values()):
         raise ModelError(
             "It does not give every piece an id", where=str(file), remedy="Copy the file again"

@@ -1,1 +1,1 @@
-"""Kernels in C and their Python bindings; where they are not built, PyTorch does the same."""
+"""Kernels in C and their Python bindings; without them PyTorch computes everything."""

@@ -1,4 +1,4 @@
-"""Matrix products of training by kernels in C: float32, or bfloat16 with float32 sums.
+"""Matmuls of training by kernels in C: float32, or bfloat16 with float32 accumulation.
 
 The order of summation depends on sizes alone, not on threads.
 """
@@ -12,20 +12,22 @@ from heedful.kernels.library import ACTIVATIONS, address, array_args, kernels
 
 
 class PackedB:
-    """The right side B [K, N] of products, packed for the kernels.
+    """The right operand B [K, N] of matmuls, packed for the kernels.
 
     Args:
         matrix: float32 or bfloat16, whose rows or columns are contiguous.
-        dtype: what is multiplied, float32 or bfloat16; float32 needs a float32 matrix.
+        dtype: dtype of the operands, float32 or bfloat16; float32 needs a float32 matrix.
     """
 
     def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
         self.depth, self.width = matrix.shape
         self.dtype = dtype
+        # By strides, so that a weight and its transpose are packed without a copy in between.
         row, column = matrix.stride()
         assert row == 1 or column == 1 or not matrix.numel(), (row, column)
         is_bf16, library = dtype == torch.bfloat16, kernels()
         size = library.heedful_packed_b_size(self.depth, self.width, is_bf16)
+        # Opaque words: the layout follows from the instruction set, and C alone knows it.
         self.packed = torch.empty(size, dtype=torch.int32)
         library.heedful_pack_b(
             *(*array_args(matrix), row, column),
@@ -45,25 +47,29 @@ class PackedB:
         """Compute `activation(a @ B + bias)` into `out`.
 
         Args:
-            a: [M, K] of the type that is multiplied; in bfloat16 K is even.
+            a: [M, K] in the dtype of the operands; K is even in bfloat16.
             out: [M, N] float32 or bfloat16.
             bias: [N] float32.
             activation: `relu`, `silu`, `gelu` or `gelu_tanh`.
-            slopes: [M, N] float32 or bfloat16: receives the derivative of an activation other
-                than `relu`; without an activation the result is multiplied by it.
-            gate: [M, N]: the result is zero where it is zero or less.
+            slopes: [M, N] float32 or bfloat16, output for the derivative of an activation other
+                than `relu`; without an activation it is a factor on the result.
+            gate: [M, N], mask of the result, which becomes 0 where the gate is not positive.
         """
         depth, is_bf16 = self.depth, self.dtype == torch.bfloat16
         assert a.dtype == self.dtype and a.shape[1] == depth > 0
+        # The kernels take no strides of these two.
         assert a.is_contiguous() and out.is_contiguous()
+        # bfloat16 instructions multiply pairs of neighbours in K.
         assert not is_bf16 or depth % 2 == 0
         if not out.numel():
             return out
         shape = (a.shape[0], depth, self.width, is_bf16)
         written = array_args(out)
+        # Allocated by PyTorch, whose allocator keeps it for the next call.
         workspace = _workspace(*shape, written[1], transpose_a=False)
         kernels().heedful_gemm(
             *(*written, a.data_ptr(), self.packed.data_ptr(), *shape, address(bias)),
+            # No activation is the last value of the enumeration in C.
             ACTIVATIONS.index(activation) if activation else len(ACTIVATIONS),
             *(*array_args(slopes), *array_args(gate), workspace.data_ptr()),
         )
@@ -84,12 +90,14 @@ def gemm_transposed(
         a: [K, M] float32 or bfloat16.
         b: [K, N] of the same type.
         out: [M, N] float32.
-        column_sums: [M] float32, receives the sums of a's columns.
-        accumulate: add to what `out` holds; `column_sums` are of this product alone.
+        column_sums: [M] float32, output for the sums of a's columns.
+        accumulate: flag that adds to `out`; `column_sums` are those of this matmul alone.
     """
     assert a.dtype == b.dtype and out.dtype == torch.float32
     assert a.is_contiguous() and b.is_contiguous() and out.is_contiguous()
+    # A weight's gradient: K are tokens, `a` is the gradient of the output and `b` the input.
     depth, rows = a.shape
+    # A sum over no rows is 0, as for a batch without real tokens.
     if not depth:
         if column_sums is not None:
             column_sums.zero_()

@@ -1,6 +1,6 @@
 """The kernels of `csrc/`, if they were compiled when Heedful was installed.
 
-`HEEDFUL_NATIVE` chooses the set of instructions: `off`, `avx2`, `avx512`, or the best by default.
+`HEEDFUL_NATIVE` chooses the instruction set: `off`, `avx2`, `avx512`; by default the best.
 """
 
 from __future__ import annotations
@@ -24,40 +24,47 @@ ACTIVATIONS: tuple[Literal["relu", "silu", "gelu", "gelu_tanh"], ...] = (
     "gelu",
     "gelu_tanh",
 )
-"""In the order of `enum activation` in C, where no activation comes last."""
+"""Activations in the order of the enumeration in C, whose last value is no activation."""
 
 MIXERS = ("attention", "average_attention", "ssru")
-"""The same of what mixes the tokens of a layer."""
+"""Mixers of the tokens of a layer, in the order of the enumeration in C."""
 
+# The numbers of `heedful_select` in C: the largest set that it may choose.
 _SETS = {"off": 0, "avx2": 1, "avx512": 2}
+# AMX on top of AVX-512, which `avx512` leaves out.
 _BEST = 3
 
 
+# Loaded once: the choice of instructions holds for the process.
 @functools.lru_cache(maxsize=1)
 def kernels() -> Any:
-    """The library, whose functions are those of `heedful.h`; None where there is none.
+    """Return the library with the functions of `heedful.h`; None if it is not built.
 
-    Calling one lets other Python threads run meanwhile.
+    Its functions release Python's global interpreter lock.
     """
+    # An unknown value means the best set, as an unset variable does.
     allowed = _SETS.get(os.environ.get("HEEDFUL_NATIVE", ""), _BEST)
+    # Built as an extension, with its suffix, but loaded by ctypes: it has no Python interface.
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         file = Path(__file__).parent / f"_library{suffix}"
         if allowed and file.is_file():
             try:
                 library = load(file)
-            except (OSError, AttributeError):  # compiled for another system, or from older files
+            except (OSError, AttributeError):  # built for another system, or from older sources
                 continue
+            # The library picks the best set of the processor up to the allowed one; 0 is none.
             if library is not None and library.heedful_select(allowed) > 0:
                 return library
     return None
 
 
 def load(file: Path) -> Any:
-    """Load a library and declare its functions; None if its structures are not ours."""
+    """Load a library and declare its functions; None if the layout of its structures differs."""
     library = ctypes.CDLL(str(file))
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+    # A library built from other sources would read fields at wrong offsets, without any error.
     count = c_int64()
     entries = library.heedful_layout(byref(count))[: count.value]
     theirs = {entry.name.decode(): entry.bytes for entry in entries}
@@ -65,7 +72,7 @@ def load(file: Path) -> Any:
 
 
 def layout() -> dict[str, int]:
-    """The size of each structure and the offset of each field, as C reports its own."""
+    """Return the size of each structure and the offset of each field, as C reports them."""
     entries = {}
     for struct in STRUCTS:
         entries[struct.__name__] = sizeof(struct)
@@ -75,13 +82,13 @@ def layout() -> dict[str, int]:
 
 
 class HeadAddresses(NamedTuple):
-    """Memory of a layer's keys and values.
+    """Addresses and strides of a layer's keys and values.
 
     Args:
-        keys: address of the first number.
-        values: the same.
-        key_strides: of batch, head, slot and number.
-        value_strides: the same.
+        keys: address of the first element of the keys.
+        values: address of the first element of the values.
+        key_strides: strides of batch, head, slot and element, in elements.
+        value_strides: strides of the values, in the same order.
     """
 
     keys: int
@@ -91,66 +98,72 @@ class HeadAddresses(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> HeadAddresses:
-        """Of tensors [B, K, S, E] and [B, K, S, Ev], which must outlive the kernel's call."""
+        """Describe tensors [B, K, S, E] and [B, K, S, Ev], which must outlive the kernel's call."""
         return cls(keys.data_ptr(), values.data_ptr(), keys.stride(), values.stride())
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Address of a tensor's first number; None for None."""
+    """Return the address of a tensor's first element; None for None."""
     return None if tensor is None else tensor.data_ptr()
 
 
 def array_args(tensor: Tensor | None) -> tuple[int | None, bool]:
-    """The fields of an `Array`: address, and whether the numbers are bfloat16."""
+    """Return the fields of an `Array`: address, and whether elements are bfloat16."""
+    # Kernels take float32 and bfloat16 alone, which their size tells apart.
     return address(tensor), tensor is not None and tensor.itemsize == 2
 
 
 def contiguous_vectors(tensor: Tensor) -> Tensor:
-    """The tensor with its last dimension contiguous, as kernels read it."""
+    """Return the tensor with a contiguous last dimension, as kernels read it."""
+    # Kernels take the other strides as arguments.
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def instructions() -> str | None:
-    """Name the instruction set the kernels use; None where there are no kernels."""
+    """Return the name of the kernels' instruction set; None where there are no kernels."""
     library = kernels()
     return None if library is None else library.heedful_instructions().decode()
 
 
 def build() -> str | None:
-    """Say what compiled the kernels, and which instruction sets were left out."""
+    """Return the compiler of the kernels, and the instruction sets that were left out."""
     library = kernels()
     return None if library is None else library.heedful_build().decode()
 
 
 def has_row_kernels(width: int) -> bool:
-    """Return whether kernels serve attention, norms and residual sums of vectors this wide."""
+    """Return whether kernels serve attention, norms and residual sums of vectors of a width."""
     library = kernels()
+    # These kernels have no remainder loops: a row is a whole number of registers.
     return library is not None and width % library.heedful_lanes() == 0
 
 
 def has_int8_kernels() -> bool:
     """Return whether kernels multiply 8-bit integers."""
     library = kernels()
+    # 8 lanes are AVX2, 16 AVX-512. NEON has 4, and no kernels of 8-bit integers.
     return library is not None and library.heedful_lanes() >= 8
 
 
 def emulates_bf16() -> bool:
     """Return whether kernels multiply bfloat16 without instructions for it.
 
-    PyTorch takes ten times as long as for float32 then, kernels 1.0 to 1.4 times as long.
+    PyTorch then takes ten times as long as for float32, kernels 1.0 to 1.4 times as long.
     """
     library = kernels()
     return library is not None and library.heedful_lanes() == 8
 
 
 def min_gemm_width(kind: str) -> int:
-    """Width of a weight, either way, from which on kernels multiply faster than PyTorch.
+    """Return the smaller side of a weight from which on kernels are faster than PyTorch.
 
     Args:
         kind: `float32` or `bfloat16`.
     """
+    # Measured where the kernels were made (docs/design/decisions.md); below, PyTorch multiplies.
     if kind == "float32":
         return 256
+    # Without bfloat16 instructions PyTorch is so slow that nearly any width gains.
     if emulates_bf16():
         return 16
     library = kernels()
@@ -158,17 +171,17 @@ def min_gemm_width(kind: str) -> int:
 
 
 _MIN_FUSED_WIDTH = 64
-"""The same for a call that does a whole sub-layer, where PyTorch needs a dozen calls: a panel's
-width. With 128 an update in float32 is 1.1 times as fast as by PyTorch."""
+"""The smallest width for a call that computes a whole sub-layer, where PyTorch needs a dozen calls:
+a panel's width. At width 128 an update in float32 is 1.1 times as fast as PyTorch's."""
 
 
 def has_gemm(kind: str, width: int, *, fused: bool = False) -> bool:
-    """Return whether kernels multiply this type in training, and fast.
+    """Return whether kernels multiply this dtype in training, faster than PyTorch.
 
     Args:
-        kind: `float32`, `bfloat16` or another, for which there are none.
-        width: the smaller side of a weight.
-        fused: whether one call does a whole sub-layer.
+        kind: name of the dtype; kernels exist for `float32` and `bfloat16`.
+        width: smaller side of a weight.
+        fused: flag of a call that computes a whole sub-layer.
     """
     library = kernels()
     if library is None or library.heedful_lanes() < 8 or kind not in ("float32", "bfloat16"):

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from heedful.models.stack_spec import BlockSpec
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.mixer import Context, MixerState
+from heedful.nn.mixer import Context, CrossMixer, MixerState
 from heedful.nn.moe import MixtureOfExperts
 from heedful.nn.norms import build_norm
 from heedful.nn.parts import build_part
 from heedful.nn.spec import NormPlacement
 
 BlockState = Sequence[MixerState | None]
-"""A state for each sub-layer; None for parts without one, and where a whole sequence is mixed."""
+"""A state for each sub-layer; None for parts that keep none, such as feed-forward networks."""
 
 
 _USUAL = {"self_attention", "cross_attention", "cross_attention_norm", "feedforward"}
-"""Modules that are None in a block without them."""
+"""Modules that other packages ask every block for: None in a block without them."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,17 @@ class SubLayer:
     """The settings of one sub-layer; the block holds its modules under its name.
 
     Args:
-        name: of the part (`self_attention`); with `_norm`, `_output_norm` and `_dropout` of others.
-        placement: of the norm.
+        name: name of the part (`self_attention`); its other modules add `_norm`, `_output_norm` and
+            `_dropout`.
+        placement: place of the norm.
         residual_scale: factor on the residual sum.
+        reads_memory: True where the part is a `CrossMixer`.
     """
 
     name: str
     placement: NormPlacement
-    residual_scale: float = 1.0
+    residual_scale: float
+    reads_memory: bool
 
     @property
     def address(self) -> str:
@@ -49,7 +52,7 @@ class SubLayer:
 
     @property
     def norms_input(self) -> bool:
-        """True where the part reads a norm of the stream."""
+        """True if the input of the part is normed."""
         return self.placement in ("before", "both")
 
 
@@ -58,7 +61,7 @@ class Block(nn.Module):
 
     Args:
         width: model width D.
-        spec: the sub-layers.
+        spec: description of the sub-layers.
 
     Attributes:
         cut: addresses of sub-layers whose residual connection is left out.
@@ -74,15 +77,22 @@ class Block(nn.Module):
     def __init__(self, width: int, spec: BlockSpec) -> None:
         super().__init__()
         layers = spec.sublayers
-        self.sublayers = tuple(SubLayer(s.name, s.norm_placement, s.residual_scale) for s in layers)
+        # Settings without modules, which are looked up by name, as engines may replace them.
+        self.sublayers = tuple(
+            SubLayer(s.name, s.norm_placement, s.residual_scale, s.part.reads_memory)
+            for s in layers
+        )
+        # Not among the settings: ablations replace it, to cut connections of trained models.
         self.cut = frozenset(s.name.removesuffix("_attention") for s in layers if not s.residual)
         for each in layers:
             self.register_module(each.name, build_part(width, each.part))
+            # Dropout of the output, before the sum (Vaswani 2017, section 5.4).
             self.register_module(f"{each.name}_dropout", nn.Dropout(each.dropout))
             if each.norm_placement != "none":
                 self.register_module(f"{each.name}_norm", build_norm(each.norm, width))
             if each.norm_placement == "both":
                 self.register_module(f"{each.name}_output_norm", build_norm(each.norm, width))
+        # Else `block.cross_attention` of a block without one would be an AttributeError.
         for name in _USUAL - self._modules.keys():
             self.register_module(name, None)
 
@@ -91,17 +101,17 @@ class Block(nn.Module):
     ) -> tuple[Tensor, BlockState]:
         """Pass x [B, L, D] through every sub-layer.
 
-        A capture may ask, at `{address}.self`, `.cross` and `.feedforward`, for [B, L, D]: the
-        `input` that part reads, the `output` it adds to the stream, the `residual` that is their
-        sum, and the `stream` that goes on, which is the sum, normed where norms come last.
+        At `{address}.self`, `.cross` and `.feedforward` a capture may ask for four tensors
+        [B, L, D]: the `input` of the part, its `output`, the `residual` sum of stream and output,
+        and the `stream` after the sub-layer, which is that sum, normed where norms come last.
 
         Args:
-            x: [B, L, D]; [B, W, D], a token of each beam.
-            context: positions of x.
-            states: of the sub-layers; none where a whole sequence is mixed and nothing is read.
+            x: stream [B, L, D]; [B, W, D] for a token of each beam.
+            context: positions of x, and the capture.
+            states: states of the sub-layers; empty for whole sequences without a memory.
 
         Returns:
-            As x, and the states after it.
+            The stream after the block, of the shape of x, and the states after these tokens.
         """
         after: list[MixerState | None] = []
         for index, sublayer in enumerate(self.sublayers):
@@ -117,6 +127,7 @@ class Block(nn.Module):
             if output_norm is not None:  # Gemma 2 (2024): the stream's growth is bounded
                 output = output_norm(output)
             here.offer("output", output)
+            # Captured without dropout, so that a capture in training shows the part itself.
             output = dropout(output)
             x = output if sublayer.address in self.cut else x + output
             if sublayer.residual_scale != 1.0:
@@ -129,7 +140,8 @@ class Block(nn.Module):
         return x, after
 
     def modules_of(self, sublayer: SubLayer) -> tuple[Any, Any, Any, Any]:
-        """Return a sub-layer's part, its norm, the norm of its output (or None), and dropout."""
+        """Return the part, norm, output norm and dropout of a sub-layer; None for absent norms."""
+        # From the dictionary: `nn.Module.__getattr__` is slow Python, and has no default.
         name, modules = sublayer.name, self._modules
         norms = modules.get(f"{name}_norm"), modules.get(f"{name}_output_norm")
         return modules[name], *norms, modules[f"{name}_dropout"]
@@ -137,6 +149,10 @@ class Block(nn.Module):
     def parts(self) -> list[Any]:
         """Return the parts of the sub-layers, in their order."""
         return [getattr(self, each.name) for each in self.sublayers]
+
+    def readers(self) -> list[CrossMixer | None]:
+        """Return the parts that read a memory, with None in the place of the others."""
+        return [getattr(self, s.name) if s.reads_memory else None for s in self.sublayers]
 
     @property
     def norm_first(self) -> bool:

@@ -1,7 +1,7 @@
 """From a spec to its model: with new weights, or around stored ones.
 
-Stored weights have canonical names: a tensor that several modules share appears once, and maps that
-run as one product (`heedful.nn.linear_layers`) are stored apart.
+Stored weights have canonical names: a tensor that several modules share appears once, and linear
+maps that run as one matmul (`heedful.nn.linear_layers`) are stored separately.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MODELS = {
 }
 """Module and class of each kind, imported when one is built: a translator needs no encoder."""
 
-_SHOWN = 5
+_SHOWN = 5  # names in an error: a wrong `config.json` may miss thousands of tensors
 
 
 def build_model(spec: ModelSpec) -> AnyModel:
     """Return a model with new weights.
 
     Args:
-        spec: the complete description; its `kind` names the class.
+        spec: complete description of the model; its `kind` names the class.
     """
     module, name = _MODELS[spec.kind]
     model: AnyModel = getattr(import_module(module), name)(spec)
@@ -55,21 +55,21 @@ def build_around(
     where: str,
     dtype: torch.dtype | None = torch.float32,
 ) -> AnyModel:
-    """Return a model with stored weights; none are drawn first.
+    """Return a model with stored weights, without drawing random ones first.
 
     Args:
-        spec: the complete description.
+        spec: complete description of the model.
         weights: exactly the tensors of `canonical_weights`.
-        where: the file they come from, for the error message.
-        dtype: of the model; None keeps each tensor's own.
+        where: file of the weights, for the error message.
+        dtype: type of the model's tensors; None keeps the stored type of each.
 
     Raises:
-        ModelError: listing the tensors that are missing, unknown or of another shape.
+        ModelError: when tensors are missing, unknown or of another shape; it names them.
     """
     model = build_on_meta(spec)
     check_weights(canonical_weights(model), weights, where=where)
     # Copies, in memory of PyTorch's alignment: tensors of safetensors are views of the mapped file,
-    # which another process may replace, and products over them may round differently.
+    # which another process may replace, and a matmul of unaligned memory may round differently.
     own = {
         name: torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device).copy_(
             tensor
@@ -84,12 +84,12 @@ _DRAWS = (
     nn.init.normal_,
     nn.init.uniform_,
     nn.init.kaiming_uniform_,
-    Tensor.uniform_,  # of `xavier_uniform_`, which asks no mode; PyTorch 2.10 imports sympy for it
+    Tensor.uniform_,  # `xavier_uniform_` calls it past the mode; PyTorch 2.10 imports sympy for it
 )
 
 
 class _SkipInit(TorchFunctionMode):
-    """A mode without random first weights: their first draw on meta imports sympy, for 2 s."""
+    """A mode without random initial weights: the first draw on meta imports sympy, for 2 s."""
 
     def __torch_function__(
         self,
@@ -99,39 +99,41 @@ class _SkipInit(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if function in _DRAWS:
+            # Functions of `nn.init` return their tensor, and may be given it by name.
             return args[0] if args else (kwargs or {})["tensor"]
         return function(*args, **(kwargs or {}))
 
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """Build modules without numbers inside this context: on the meta device, none drawn."""
+    """Build modules on the meta device inside this context: tensors without memory or values."""
     with torch.device("meta"), _SkipInit():
         yield
 
 
 def build_on_meta(spec: ModelSpec) -> AnyModel:
-    """Return a model whose tensors have a shape and no numbers; takes no memory."""
+    """Return a model on the meta device: its tensors have shapes but neither values nor memory."""
+    # 0.02 s instead of 0.45 for `transformer-base` with random weights.
     with on_meta():
         return build_model(spec)
 
 
 def stored_shapes(spec: ModelSpec) -> dict[str, torch.Size]:
-    """Return the canonical names of a model's weights and their shapes; takes no memory."""
+    """Return the shapes of a model's weights by canonical name, without allocating them."""
     return {n: t.shape for n, t in canonical_weights(build_on_meta(spec)).items()}
 
 
 def canonical_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights to store, detached; a tensor that several modules share appears once.
 
-    Tensors are views of the model's own where the model stores them so.
+    Tensors that are parts of a fused matrix are views of it.
     """
     weights: dict[str, Tensor] = {}
     seen: set[tuple[int, int, torch.Size]] = set()
     for name, tensor in model.state_dict().items():
-        # Not the address: tensors on the meta device have none.
+        # The storage, not its address: tensors on the meta device have none.
         place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
-        # Tensors without numbers are all at one place: those of heads that were pruned.
+        # Empty tensors, of attentions that lost all heads, share one place and are no aliases.
         if place not in seen or not tensor.numel():
             seen.add(place)
             weights[name] = tensor
@@ -142,16 +144,17 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str)
     """Copy stored weights into a model.
 
     Args:
-        model: built from the spec the weights were stored with.
+        model: model of the spec that the weights were stored with.
         weights: exactly the tensors of `canonical_weights`.
-        where: the file they come from, for the error message.
+        where: file of the weights, for the error message.
 
     Raises:
-        ModelError: listing the tensors that are missing, unknown or of another shape.
+        ModelError: when tensors are missing, unknown or of another shape; it names them.
     """
     check_weights(canonical_weights(model), weights, where=where)
-    # Fused maps load through their hooks, which want every part at once; shared tensors follow.
+    # All at once: a fused matrix is joined from its parts by a hook that needs every one of them.
     result = model.load_state_dict(dict(weights), strict=False)
+    # Missing keys are the aliases of shared tensors, which follow the stored one.
     assert not result.unexpected_keys
 
 
@@ -159,12 +162,12 @@ def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, w
     """Refuse weights of another model.
 
     Args:
-        own: the model's, by canonical name; only their shapes are used.
-        weights: the stored ones.
-        where: the file they come from, for the error message.
+        own: weights of the model by canonical name; only their shapes are used.
+        weights: stored weights.
+        where: file of the stored weights, for the error message.
 
     Raises:
-        ModelError: listing the tensors that are missing, unknown or of another shape.
+        ModelError: when tensors are missing, unknown or of another shape; it names them.
     """
     problems: list[str] = []
     if missing := sorted(own.keys() - weights.keys()):

@@ -24,16 +24,16 @@ from heedful.nn.positions import Positions
 CacheKind = Literal["auto", "growing", "ring", "static"]
 
 _RING_CHUNK = 128
-"""Columns of a prompt read at once into a ring, which has room for the window and so many more."""
+"""Most columns of a prompt that a ring takes at once: it has as many slots beside its window."""
 
 
 @dataclass(frozen=True)
 class CausalLMState:
-    """Everything the model remembers while it continues B prompts in W ways each.
+    """Everything the model remembers while it writes W continuations of each of B prompts.
 
     Args:
-        decoder: states of its blocks.
-        next_positions: [B, W] int64 of the next token of each continuation.
+        decoder: state of the stack.
+        next_positions: [B, W] int64, position of the next token of each continuation.
     """
 
     decoder: StackState
@@ -44,13 +44,14 @@ class CausalLM(nn.Module):
     """A language model over token ids.
 
     Args:
-        spec: the complete description; see `heedful.models.model_spec`.
+        spec: complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: CausalLMSpec) -> None:
         super().__init__()
         self.spec = spec
         self.embedding = TokenEmbedding(spec.vocabulary, spec.width)
+        # The very module, not a copy: its tensor is stored once (`canonical_weights`).
         self.output_projection = (
             self.embedding if spec.tied else TokenEmbedding(spec.vocabulary, spec.width)
         )
@@ -60,15 +61,17 @@ class CausalLM(nn.Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """[V, D], whose rows the states are compared to."""
+        """The matrix [V, D] of the output projection."""
         return self.output_projection.weight
 
     @property
     def window(self) -> int | None:
-        """The number of positions that a token sees, its own and those before it; None if all."""
+        """Positions that a token sees, its own and those before it; None where it sees all."""
+        # A query so far from 0 that no finite window is cut off by the beginning of the text.
         here = FAR // 2
         masks = [build_mask(mask) for mask in self._masks()]
         seen = [mask.bounds(here, here) for mask in masks]
+        # The layer that sees furthest decides; keys from position 0 on mean that it sees all.
         first = min((keys[0][0] if keys else 0 for keys in seen), default=0)
         return here - first + 1 if first > 0 else None
 
@@ -76,7 +79,7 @@ class CausalLM(nn.Module):
         """Return the mask of every attention of the pattern; other mixers have none."""
         return [
             attention.mask
-            for block in self.spec.decoder.pattern
+            for block in self.spec.decoder.pattern  # which holds every different block
             for attention in block.attentions().values()
         ]
 
@@ -89,9 +92,9 @@ class CausalLM(nn.Module):
             )
 
     def logits(self, states: Tensor) -> Tensor:
-        """States [..., D] to scores of every token [..., V]."""
+        """Project states [..., D] to logits [..., V]."""
         logits = self.output_projection.logits(states, self.output_bias)
-        return soft_cap(logits, self.spec.logits_softcap)
+        return soft_cap(logits, self.spec.logits_softcap)  # Gemma 2 (2024)
 
     def forward(
         self,
@@ -100,17 +103,17 @@ class CausalLM(nn.Module):
         segments: Tensor | None = None,
         capture: Capture | None = None,
     ) -> Tensor:
-        """Run over whole texts.
+        """Run over whole sequences.
 
         Args:
             ids: [B, L] int64.
             positions: [B, L] int64, counted from 0 at each text's first token; −1 is padding. None
-                for rows that are full of one text each, which the fastest attention needs to know.
-            segments: [B, L] int64, which text a token belongs to where a row packs several.
-            capture: what to keep on the way, at addresses such as `decoder.0.self.weights`.
+                for rows of one text each without padding, which the fastest attention requires.
+            segments: [B, L] int64, number of the text of each token where a row packs several.
+            capture: tensors to keep, by addresses such as `decoder.0.self.weights`.
 
         Returns:
-            [B, L, D], what `logits` takes; position t predicts token t + 1.
+            Input of `logits` [B, L, D]; position t predicts token t + 1.
 
         Raises:
             ModelError: when a learned position lies past its table, or when there are segments and
@@ -118,6 +121,7 @@ class CausalLM(nn.Module):
         """
         if segments is not None:
             self._check_heeds_segments()
+        # Counted positions are known without a look at them: a causal flag replaces the mask.
         if positions is None:
             own = Positions.counting(len(ids), ids.shape[1], ids.device)
         else:
@@ -127,7 +131,10 @@ class CausalLM(nn.Module):
         return states
 
     def empty_memory(self, rows: int) -> SegmentMemory:
-        """Return the memory before the first segments of B texts.
+        """Return the memory before the first segments.
+
+        Args:
+            rows: number of texts B.
 
         Raises:
             ModelError: when the model has none.
@@ -139,6 +146,7 @@ class CausalLM(nn.Module):
                 where="memory",
                 remedy="Train one with model.memory",
             )
+        # A block may have several mixers over the input, each with a memory of its own input.
         layers = sum(len(block.mixers()) for block in self.spec.decoder.blocks)
         device = self.output_weight.device
         return SegmentMemory.empty(rows, memory, self.spec.width, layers, device)
@@ -151,25 +159,26 @@ class CausalLM(nn.Module):
         memory: SegmentMemory,
         capture: Capture | None = None,
     ) -> tuple[Tensor, SegmentMemory]:
-        """Run over a segment of each text, which also sees the tokens in a memory (Dai 2019).
+        """Run over a segment of each text, which also attends to a memory (Dai 2019).
 
-        A text read in segments of any length gets the states that `forward` gives it as a whole;
-        gradients end where a segment begins.
+        A text in segments of any length gets the states that `forward` gives it as a whole.
+        Gradients end where a segment begins.
 
         Args:
             ids: [B, L] int64.
             positions: [B, L] int64, counted from 0 in the segment; −1 is padding, on the right.
-            segments: [B, L] int64, the text that each token belongs to; −1 for padding. Texts that
+            segments: [B, L] int64, number of the text of each token; −1 for padding. Texts that
                 follow each other in a row do not see each other.
-            memory: from `empty_memory`, or of the segment before.
-            capture: what to keep on the way, as in `forward`.
+            memory: result of `empty_memory`, or of the previous segment.
+            capture: tensors to keep, as in `forward`.
 
         Returns:
-            [B, L, D], what `logits` takes, and the memory for the next segment.
+            Input of `logits` [B, L, D], and the memory for the next segment.
 
         Raises:
             ModelError: when the model's mask would let texts see each other.
         """
+        # The memory may still hold the end of an earlier text of the row.
         self._check_heeds_segments()
         x = self.input(ids, positions, self.embedding)
         context = Context(memory.positions(positions, segments), capture=capture)
@@ -184,17 +193,18 @@ class CausalLM(nn.Module):
         make_cache: MakeCache | None = None,
         chunk: int | None = None,
     ) -> CausalLMState:
-        """Read prompts and be ready to continue them, one continuation each.
+        """Run over prompts and return the state before their continuations, one each.
 
         Args:
             prompt: [B, L] int64; a row may be all padding, and L may be 0.
             prompt_positions: [B, L] int64, counted from 0 at each first token; −1 is padding.
-            make_cache: the kind of cache; None for one whose rows all continuations share.
-            chunk: most columns read at once; all if None. A ring needs it to be small.
+            make_cache: constructor of caches; None for a cache whose rows all continuations share.
+            chunk: most columns in one pass; all if None. A ring needs it to be small.
         """
-        lengths = (prompt_positions >= 0).sum(1, keepdim=True)
+        lengths = (prompt_positions >= 0).sum(1, keepdim=True)  # [B, 1]
         state = CausalLMState(self.decoder.start(prompt, make_cache=make_cache), lengths)
         length = prompt.shape[1]
+        # `or 1`: a range has no step of 0, and an empty prompt has no columns.
         for first in range(0, length, chunk or length or 1):
             columns = slice(first, first + (chunk or length))
             _, state = self.extend(state, prompt[:, columns], prompt_positions[:, columns])
@@ -203,31 +213,33 @@ class CausalLM(nn.Module):
     def extend(
         self, state: CausalLMState, ids: Tensor, positions: Tensor
     ) -> tuple[Tensor, CausalLMState]:
-        """Read more tokens.
+        """Run over more tokens.
 
         Args:
-            state: from `start`, `extend`, `step` or `reorder`.
+            state: result of `start`, `extend`, `step` or `reorder`.
             ids: [B, W] int64, a token of each continuation; [B, n], n tokens of the only one.
-            positions: of these tokens, of the same shape; −1 is padding, on any side.
+            positions: positions of these tokens, of the same shape; −1 is padding, on any side.
 
         Returns:
-            [B, W or n, D], and the state after these tokens; its `next_positions` stay.
+            Input of `logits` [B, W or n, D], and the state after these tokens, with the same
+            `next_positions`.
         """
         x = self.input(ids, positions, self.embedding)
         hidden, decoder = self.decoder.step(x, positions, state.decoder)
         return hidden, CausalLMState(decoder, state.next_positions)
 
     def step(self, state: CausalLMState, tokens: Tensor) -> tuple[Tensor, CausalLMState]:
-        """Read one more token of every continuation.
+        """Run over one more token of every continuation.
 
         Args:
-            state: from `start`, `step` or `reorder`.
+            state: result of `start`, `step` or `reorder`.
             tokens: [B, W] int64.
 
         Returns:
             Logits [B, W, V] float32 of the token after it, and the state.
         """
         hidden, state = self.extend(state, tokens, state.next_positions)
+        # float32 whatever the model computes in: a search sums log-probabilities.
         logits = self.logits(hidden).float()
         return logits, CausalLMState(state.decoder, state.next_positions + 1)
 
@@ -235,8 +247,9 @@ class CausalLM(nn.Module):
         """Choose, repeat or drop continuations.
 
         Args:
-            state: B prompts with W continuations.
-            rows: [B', W'] int64; entry `prompt · W + continuation` takes the place it stands at.
+            state: state of B prompts with W continuations.
+            rows: [B', W'] int64; the value `prompt · W + continuation` names the continuation that
+                the new state has in this place.
         """
         next_positions = state.next_positions.reshape(-1)[rows]
         return CausalLMState(state.decoder.reorder(rows), next_positions)
@@ -245,9 +258,9 @@ class CausalLM(nn.Module):
         """Return this model with caches of one kind, for a search.
 
         Args:
-            kind: `auto` is a ring where the model has a window, which a ring needs.
-            length: most tokens of a text, for a static cache.
-            chunk: most tokens that are read at once into a ring.
+            kind: kind of cache; `auto` is a ring where the model has a window, which a ring needs.
+            length: most tokens of a text, the size of a static cache.
+            chunk: most tokens in one pass with a ring.
         """
         window = self.window
         if kind == "auto":
@@ -255,6 +268,8 @@ class CausalLM(nn.Module):
         if kind == "ring":
             assert window is not None
             chunk = min(chunk, length)
+            # The first query of a chunk sees window - 1 tokens before it, which must not be
+            # overwritten by the chunk's other tokens.
             capacity = window + chunk - 1
 
             def ring(keys: Tensor, values: Tensor) -> Cache:
@@ -278,16 +293,16 @@ class CausalLM(nn.Module):
         return {"decoder": self.input}
 
     def stream_logits(self, hidden: Tensor) -> Tensor:
-        """Scores [B, L, V] of the next token from normed states of any layer [B, L, D]."""
+        """Return logits [B, L, V] of the next token from normed states of any layer [B, L, D]."""
         return self.logits(hidden)
 
     def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Scores [R, V] of the next token at R chosen tokens.
+        """Return logits [R, V] of the next token at R chosen tokens.
 
         Args:
-            states: [B, L, D] of `forward`.
-            positions: [B, L] int64, the same; other kinds of model need them.
-            rows: [B, L] bool, the chosen tokens.
+            states: [B, L, D], result of `forward`.
+            positions: [B, L] int64, argument of `forward`; used by other kinds of model.
+            rows: [B, L] bool, flags of the chosen tokens.
         """
         return self.logits(states[rows])
 

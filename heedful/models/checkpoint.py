@@ -1,4 +1,4 @@
-"""Model directories: `config.json`, `model.safetensors` and tokenizers, read and written whole."""
+"""Reading and writing model directories: `config.json`, `model.safetensors` and tokenizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from heedful.durable import sync
 from heedful.errors import ModelError, RunError
 from heedful.models.build import build_around, canonical_weights
-from heedful.models.compact_weights import Storage, compact, restore
 from heedful.models.model_directory import (
     COMPACT_VERSION,
     CONFIG_FILE,
@@ -34,6 +33,7 @@ from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+    from heedful.models.compact_weights import Storage
     from heedful.models.translator import Translator
 
 
@@ -46,37 +46,43 @@ def save_model(
     origin: Mapping[str, Any] | None = None,
     storage: Storage | None = None,
 ) -> None:
-    """Write a model directory, or replace one, in one step: never half of it is seen.
+    """Write a model directory, or replace one, in one step: no reader sees half of it.
 
     Args:
-        model: from `build_model`; its weights are stored in the dtype they have.
-        tokenizers: of its texts; a joint pair where there is one tokenizer, None for a model of
-            images.
-        directory: where to; its parent must exist.
-        training: facts about its training worth keeping (steps, scores), JSON types.
-        origin: where an imported model came from, JSON types.
-        storage: how the weights of a float32 model are stored; as they are if None.
+        model: result of `build_model`.
+        tokenizers: tokenizers of source and target; a joint pair where there is one tokenizer, None
+            for a model of images.
+        directory: directory to write; its parent must exist.
+        training: facts about the training (steps, scores), JSON types.
+        origin: source of an imported model, JSON types.
+        storage: stored type of the weights of a float32 model; their own type if None.
 
     Raises:
         RunError: when the disk is full or the directory cannot be written.
         ModelError: when a weight is too large for the storage.
     """
     config = {
+        # The older version where it is enough: older Heedfuls then read the model.
         "schema_version": COMPACT_VERSION if storage == "int8" else SCHEMA_VERSION,
         "model": cast("AnyModel", model).spec.plain(),
         "training": dict(training or {}),
     }
     if origin:
         config["origin"] = dict(origin)
+    # safetensors refuses tensors that are not contiguous.
     weights = {name: t.contiguous() for name, t in canonical_weights(model).items()}
     if storage is not None:
+        from heedful.models.compact_weights import compact
+
         arrays = {name: t.detach().float().cpu().numpy() for name, t in weights.items()}
         weights = {name: torch.from_numpy(a) for name, a in compact(arrays, storage).items()}
 
     def write(fresh: Path) -> None:
+        # Hugging Face libraries ask for this entry before they load a file.
         save_file(weights, str(fresh / WEIGHTS_FILE), metadata={"format": "pt"})
         if tokenizers is not None:
             tokenizers.save(fresh)
+        # Last, as the digests are of the other files as they were written.
         files = {"files": file_digests(fresh, leave_out=CONFIG_FILE)}
         text = json.dumps(config | files, indent=2, ensure_ascii=False)
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
@@ -88,17 +94,19 @@ def write_directory(directory: Path, write: Callable[[Path], None]) -> None:
     """Write a directory of files, or replace one, in one step.
 
     Args:
-        directory: where to; its parent must exist.
-        write: fills the empty directory it is given.
+        directory: directory to write; its parent must exist.
+        write: function that fills an empty directory.
 
     Raises:
         RunError: when the disk is full or the directory cannot be written.
     """
+    # Beside the directory, as a rename must not cross file systems.
     fresh = directory.with_name(f".{directory.name}.writing")
     try:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)  # left by a process that was killed
         fresh.mkdir()
         write(fresh)
+        # To disk before the rename: a power cut would leave complete names of empty files.
         for file in fresh.iterdir():
             sync(file)
         _swap(fresh, directory)
@@ -109,13 +117,13 @@ def write_directory(directory: Path, write: Callable[[Path], None]) -> None:
             where=str(directory),
             remedy="Free some space or give a directory that can be written",
         ) from error
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
         shutil.rmtree(fresh, ignore_errors=True)
         raise
 
 
 ReadModel = Callable[[Path], tuple["AnyModel", "TokenizerPair | None"]]
-"""Reads a model and its tokenizers; None for a model of images."""
+"""Function from a directory to a model and its tokenizers; None for a model of images."""
 
 
 def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
@@ -125,33 +133,34 @@ def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
         The model in float32, and its tokenizers; None for a model of images.
 
     Raises:
-        ModelError: when it is no such directory, of a newer schema, damaged or inconsistent.
+        ModelError: when it is no model directory, of a newer schema, damaged or inconsistent.
     """
     directory = find_model_directory(directory)
     facts = read_facts(directory)
     try:
         with verified(directory, facts.digests):
+            # Inside of the block: other threads hash the files while this one reads them.
             tokenizers = load_tokenizers(directory, facts.spec)
             weights = _read_tensors(directory)
             model = build_around(facts.spec, weights, where=str(directory / WEIGHTS_FILE))
     except ModelError:
         if read_facts(directory).digests == facts.digests:
             raise
-        return load_model(directory)  # training has put a better model there meanwhile
+        return load_model(directory)  # training replaced the directory between two reads
     return model.eval(), tokenizers
 
 
 def load_translator(
     directory: Path, read: ReadModel = load_model
 ) -> tuple[Translator, TokenizerPair]:
-    """Read a model for callers that can use only a translator.
+    """Read a model directory that must hold a translator.
 
     Args:
-        directory: where it is.
-        read: what reads it.
+        directory: model directory.
+        read: reader of the directory.
 
     Raises:
-        ModelError: as `read`, and when the model is of another kind.
+        ModelError: when `read` fails, or the model is of another kind.
     """
     model, tokenizers = read(directory)
     if model.spec.kind != "translator" or tokenizers is None:
@@ -170,18 +179,22 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         ModelError: when the file is missing or damaged.
     """
     digests = read_facts(directory).digests
-    of_weights = {name: digests[name] for name in digests if name == WEIGHTS_FILE}
-    with verified(directory, of_weights):
+    # Of this file alone: tokenizers are not read here, and version 1 has no digests.
+    weights_digests = {name: digests[name] for name in digests if name == WEIGHTS_FILE}
+    with verified(directory, weights_digests):
         return _read_tensors(directory)
 
 
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    """Read them without a look at their digest."""
+    """Read the tensors of a model directory without comparing digests."""
     file = directory / WEIGHTS_FILE
     try:
         tensors = load_file(str(file))
         if not any(tensor.dtype == torch.int8 for tensor in tensors.values()):
             return tensors
+        from heedful.models.compact_weights import restore
+
+        # Through NumPy, which is all that the command line without PyTorch has for this.
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         return {name: torch.from_numpy(array) for name, array in restore(arrays).items()}
     except FileNotFoundError:
@@ -195,11 +208,12 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def _swap(fresh: Path, directory: Path) -> None:
-    """Put `fresh` in the place of `directory`; see `recover` for a crash in between."""
+    """Put `fresh` in the place of `directory`; see `recover` for a crash between the renames."""
     previous = place_of_previous(directory)
     if directory.exists():
         shutil.rmtree(previous, ignore_errors=True)
+        # A rename cannot replace a directory that is not empty.
         directory.rename(previous)
     fresh.rename(directory)
-    sync(directory.parent)
+    sync(directory.parent)  # renames are entries of the parent
     shutil.rmtree(previous, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Weights stored in 8 or 16 bits, and read back as float32.
 
-In 8 bits each row of a matrix is stored as integers from -127 to 127 with the float32 that they
-are multiplied with, `NAME` beside `NAME.scale`; an error is at most half a step of its row. Vectors
-such as biases and norms, a thousandth of a model, are stored as float16.
+In 8 bits each row of a matrix is stored as integers from -127 to 127, in `NAME`, and a float32
+factor, in `NAME.scale`. An element is off by at most half of its row's factor. Vectors such as
+biases and norms, a thousandth of a model, are stored as float16.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from heedful.errors import ModelError
 Storage = Literal["float32", "float16", "int8"]
 
 SCALE = ".scale"
-"""After the name of a matrix: the name of the factors of its rows."""
+"""Suffix of the factors' name, after the name of their matrix."""
 
-_LARGEST = 127
-_LARGEST_HALF = 65504.0
+_LARGEST = 127  # not −128: the range holds −x for every x
+_LARGEST_HALF = 65504.0  # the largest finite float16
 
 Array = npt.NDArray[Any]
 
@@ -30,22 +30,25 @@ def compact(weights: Mapping[str, Array], storage: Storage) -> dict[str, Array]:
     """Return the tensors as they are stored.
 
     Args:
-        weights: float32, by canonical name.
-        storage: how matrices are stored.
+        weights: float32 tensors by canonical name.
+        storage: stored type of matrices.
 
     Raises:
-        ModelError: when a number is larger than float16 holds.
+        ModelError: when an element is larger than float16 holds.
     """
     stored: dict[str, Array] = {}
     for name, array in weights.items():
         if storage == "float32":
             stored[name] = array
         elif storage == "int8" and array.ndim == 2:
+            # By row: a row is one output, and its quantisation error must not grow with another's.
             scale = np.abs(array).max(1) / _LARGEST
+            # A row of zeros has a factor of 0, and would divide 0 by 0.
             steps = array / np.where(scale == 0, 1, scale)[:, None]
             stored[name] = np.rint(steps).astype(np.int8)
             stored[name + SCALE] = scale.astype(np.float32)
         else:
+            # Else the conversion gives infinities without a word; `initial` is for empty tensors.
             if np.abs(array).max(initial=0) > _LARGEST_HALF:
                 raise ModelError(
                     "A weight is larger than float16 holds",
@@ -60,9 +63,9 @@ def restored(array: Array, scale: Array | None, *, where: str) -> npt.NDArray[np
     """Return a tensor as float32.
 
     Args:
-        array: float32, float16, or int8 [rows, columns].
-        scale: [rows] float32, of a matrix of int8.
-        where: its name, for the error message.
+        array: stored tensor, float32, float16, or int8 [rows, columns].
+        scale: factors of an int8 matrix, [rows] float32.
+        where: name of the tensor, for the error message.
 
     Raises:
         ModelError: when an int8 matrix has no factors, or not one for each row.
@@ -79,11 +82,12 @@ def restored(array: Array, scale: Array | None, *, where: str) -> npt.NDArray[np
 
 
 def restore(stored: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return all tensors of a file as float32; see `restored`.
+    """Return the weights of a file as float32; see `restored`.
 
     Raises:
         ModelError: naming a matrix of 8 bits without its factors.
     """
+    # By type and not by suffix: a weight may be called `scale` itself.
     scales = {name + SCALE for name, array in stored.items() if array.dtype == np.int8}
     return {
         name: restored(array, stored.get(name + SCALE), where=name)

@@ -101,7 +101,7 @@ class ParameterRow:
         part: embeddings, encoder, decoder or output.
         component: the modules that are counted.
         each: parameters (numbers, not bytes) of one such component.
-        count: how many of them the model has; 0 for a component that is another one's tensor.
+        count: number of such components; 0 for one that shares the tensor of another.
         note: a remark for people, such as what a tensor is shared with.
     """
 
@@ -375,9 +375,9 @@ def state_bytes(
 
     Args:
         spec: a model that generates.
-        tokens: of one hypothesis.
-        memory_tokens: of the source.
-        number_bytes: of keys and values: `FLOAT32` or `BFLOAT16`.
+        tokens: number of tokens of one hypothesis.
+        memory_tokens: number of tokens of the source.
+        number_bytes: size of an element of keys and values: `FLOAT32` or `BFLOAT16`.
     """
     own = cross = 0
     for part, layers in parts_of(spec, "decoder"):
@@ -398,8 +398,8 @@ class DecodingMemory:
         cross_per_source_token: keys and values of every layer for one source token; all
             hypotheses of a sentence share them.
         self_per_target_token: keys and values of every layer for one token of one hypothesis.
-        cross_cache: of the whole batch.
-        self_cache: of the whole batch.
+        cross_cache: bytes of keys and values of the sources, of the whole batch.
+        self_cache: bytes of keys and values of the hypotheses, of the whole batch.
     """
 
     weights: int
@@ -427,11 +427,11 @@ def decoding_memory(
 
     Args:
         spec: a model that generates.
-        source_tokens: of each sentence, padding among them; of a translator only.
-        target_tokens: of each hypothesis when it is longest.
+        source_tokens: length of each source with its padding, for a translator.
+        target_tokens: length of each hypothesis at the end of the search.
         sentences: decoded together.
         beam: hypotheses for each sentence.
-        number_bytes: of weights, keys and values: `FLOAT32` or `BFLOAT16`.
+        number_bytes: size of an element of weights, keys and values: `FLOAT32` or `BFLOAT16`.
     """
 
     def states(tokens: int, memory_tokens: int) -> tuple[int, int]:
@@ -462,7 +462,7 @@ def largest(fits: Callable[[int], bool], most: int | None = None) -> int:
     """Return the largest number that fits, where smaller ones fit too; 0 if not even 1 does.
 
     Args:
-        fits: whether a number does.
+        fits: predicate of the numbers that fit.
         most: not to be passed.
     """
     if not fits(1):

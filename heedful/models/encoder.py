@@ -16,10 +16,10 @@ from heedful.nn.positions import Positions
 
 
 class EncoderModel(nn.Module):
-    """Token ids to a state each, and what the heads make of the states.
+    """An encoder of token ids with heads that predict from its states.
 
     Args:
-        spec: the complete description; see `heedful.models.model_spec`.
+        spec: complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: EncoderSpec) -> None:
@@ -29,6 +29,7 @@ class EncoderModel(nn.Module):
         self.input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None
+        # One head of a kind at most, so the kind is its name; a tied head gets the table itself.
         self.heads = nn.ModuleDict(
             {head.kind: build_head(head, self.embedding) for head in spec.heads}
         )
@@ -46,26 +47,27 @@ class EncoderModel(nn.Module):
         Args:
             ids: [B, L] int64.
             positions: [B, L] int64, counted from 0 at each row's first token; −1 is padding.
-            segments: [B, L] int64, which of a pair of texts a token is of; the first if None.
-            capture: what to keep on the way, at addresses such as `encoder.0.self.weights` and
+            segments: [B, L] int64, 0 in the first text of a pair, 1 in the second; all 0 if None.
+            capture: tensors to keep, by addresses such as `encoder.0.self.weights` and
                 `encoder.0.output`.
 
         Returns:
-            States [B, L, D]; those of padding mean nothing.
+            States [B, L, D]; arbitrary at padding.
 
         Raises:
             ModelError: when a learned position lies past its table.
         """
+        # Segments are learned vectors here, not a mask: both texts of a pair see each other.
         x = self.input(ids, positions, self.embedding, segments)
         states: Tensor = self.encoder(x, Context(Positions.of_self(positions), capture=capture))
         return states
 
     def pooled(self, states: Tensor, positions: Tensor) -> Tensor:
-        """Return a vector for each whole text: the pooler's output for its first token.
+        """Return a vector for each sequence: the pooler's output for its first token.
 
         Args:
-            states: [B, L, D] of `forward`.
-            positions: [B, L] int64, the same.
+            states: [B, L, D], result of `forward`.
+            positions: [B, L] int64, argument of `forward`.
 
         Returns:
             [B, D].
@@ -82,38 +84,38 @@ class EncoderModel(nn.Module):
         return pooled
 
     def masked_lm_logits(self, states: Tensor) -> Tensor:
-        """Scores of every piece at positions of any choice: [..., D] to [..., V].
+        """Return logits of every token at chosen positions: [..., D] to [..., V].
 
         Raises:
-            ModelError: when the model has no such head, as for all heads below.
+            ModelError: when the model has no such head; the methods below raise it, too.
         """
-        return self._of_each("masked_lm", states)
+        return self._position_logits("masked_lm", states)
 
     def next_sentence_logits(self, states: Tensor, positions: Tensor) -> Tensor:
-        """Scores [B, 2] of the second text following the first, and of it not doing so.
+        """Return logits [B, 2]: the second text follows the first, or it does not.
 
         Args:
-            states: [B, L, D] of `forward`.
-            positions: [B, L] int64, the same.
+            states: [B, L, D], result of `forward`.
+            positions: [B, L] int64, argument of `forward`.
         """
-        return self._of_whole("next_sentence", states, positions)
+        return self._pooled_logits("next_sentence", states, positions)
 
     def sequence_logits(self, states: Tensor, positions: Tensor) -> Tensor:
-        """Scores [B, labels] of each whole text's label.
+        """Return logits [B, labels] of the label of each sequence.
 
         Args:
-            states: [B, L, D] of `forward`.
-            positions: [B, L] int64, the same.
+            states: [B, L, D], result of `forward`.
+            positions: [B, L] int64, argument of `forward`.
         """
-        return self._of_whole("sequence", states, positions)
+        return self._pooled_logits("sequence", states, positions)
 
     def token_logits(self, states: Tensor) -> Tensor:
-        """Scores of each token's label: [..., D] to [..., labels]."""
-        return self._of_each("token", states)
+        """Return logits of the label of each token: [..., D] to [..., labels]."""
+        return self._position_logits("token", states)
 
     def span_logits(self, states: Tensor) -> Tensor:
-        """Scores of an answer starting and ending at a token: [..., D] to [..., 2]."""
-        return self._of_each("span", states)
+        """Return logits of an answer that starts and ends at a token: [..., D] to [..., 2]."""
+        return self._position_logits("span", states)
 
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""
@@ -124,32 +126,34 @@ class EncoderModel(nn.Module):
         return {"encoder": self.input}
 
     def stream_logits(self, hidden: Tensor) -> Tensor:
-        """Scores [B, L, V] of the piece at each token from normed states of any layer [B, L, D]."""
+        """Return logits [B, L, V] of each token from normed states of any layer [B, L, D]."""
         return self.masked_lm_logits(hidden)
 
     def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Scores of the labels of whole texts [B, labels], or of labels or pieces of R tokens.
+        """Return logits [B, labels] of sequences, or [R, labels] or [R, V] of R chosen tokens.
 
         Args:
-            states: [B, L, D] of `forward`.
-            positions: [B, L] int64, the same.
-            rows: [B, L] bool, the chosen tokens; not used for labels of whole texts.
+            states: [B, L, D], result of `forward`.
+            positions: [B, L] int64, argument of `forward`.
+            rows: [B, L] bool, flags of the chosen tokens; unused for labels of whole sequences.
         """
         if self.spec.predicts == "label":
             return self.sequence_logits(states, positions)
         if self.spec.predicts == "token_label":
             return self.token_logits(states[rows])
+        # Only at the chosen tokens: V logits at each of the others would be most of the memory.
         return self.masked_lm_logits(states[rows])
 
-    def _of_each(self, kind: str, states: Tensor) -> Tensor:
+    def _position_logits(self, kind: str, states: Tensor) -> Tensor:
         logits: Tensor = self._head(kind)(states)
         return logits
 
-    def _of_whole(self, kind: str, states: Tensor, positions: Tensor) -> Tensor:
+    def _pooled_logits(self, kind: str, states: Tensor, positions: Tensor) -> Tensor:
         head = self._head(kind)
         pooled = kind in self.pooled_heads
-        whole = self.pooled(states, positions) if pooled else first_states(states, positions)
-        logits: Tensor = head(whole)
+        # BERT classifies from the pooler; RoBERTa's head has a dense layer of its own instead.
+        vector = self.pooled(states, positions) if pooled else first_states(states, positions)
+        logits: Tensor = head(vector)
         return logits
 
     def _head(self, kind: str) -> nn.Module:
@@ -162,15 +166,15 @@ class EncoderModel(nn.Module):
 
 
 def first_states(states: Tensor, positions: Tensor) -> Tensor:
-    """The state of each row's first token, on whichever side the padding is.
+    """Return the state of the first token of each row, with padding on either side.
 
     Args:
         states: [B, L, D].
         positions: [B, L] int64; the first token is the one at 0.
 
     Returns:
-        [B, D]; arbitrary for a row that holds nothing.
+        [B, D]; arbitrary for a row of padding alone.
     """
-    first = (positions == 0).int().argmax(dim=1)
+    first = (positions == 0).int().argmax(dim=1)  # [B]; 0 where a row has no such token
     rows = torch.arange(first.shape[0], device=first.device)
     return states[rows, first]

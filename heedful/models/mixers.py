@@ -1,163 +1,55 @@
-"""The registry of mixers that a shape names: from its options to the parts of a stack's layers.
+"""The mixers of a stack's layers, and options that contradict them.
 
-A mixer lets tokens exchange information (`heedful.nn.mixer`). A new one is a name in `MixerName`
-and a function here. No torch here.
+A mixer lets tokens exchange information (`heedful.nn.mixer`); its spec says how it follows from a
+shape. No torch here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from heedful.config import open_class
 from heedful.errors import ConfigError
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec, WindowSpec
-from heedful.nn.mask_text import parse_mask
-from heedful.nn.mixer_spec import (
-    AverageAttentionSpec,
-    LinearAttentionSpec,
-    LinformerSpec,
-    MambaSpec,
-    RWKVSpec,
-    S4DSpec,
-    SSRUSpec,
-)
-from heedful.nn.spec import (
-    LAYER_BIASES,
-    AttentionSpec,
-    MixerName,
-    PartSpec,
-    RotarySpec,
-)
+from heedful.nn.spec import PARTS, AttentionSpec, PartSpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
     from heedful.models.stack_spec import StackSpec
 
-MakeMixer = Callable[["TranslatorShape", bool], PartSpec]
-"""Makes the spec of a mixer from the options, and from whether tokens see only those before."""
 
+def mixer_spec(shape: TranslatorShape, name: str, causal: bool) -> PartSpec:
+    """Return the mixer of a name, as it follows from the options.
 
-def attention_spec(shape: TranslatorShape) -> AttentionSpec:
-    """Return attention with the heads of a shape, over everything."""
-    return AttentionSpec(
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_width=shape.head_width,
-        scale=shape.attention_scale,
-        bias=shape.bias,
-        dropout=shape.attention_dropout,
-    )
+    Args:
+        shape: options of the architecture.
+        name: kind of the mixer, the package's own or a registered one.
+        causal: restriction of every token to those before it.
 
-
-def self_attention_spec(shape: TranslatorShape, causal: bool) -> AttentionSpec:
-    """Return attention over the input, with the mask and positions of a shape."""
-    mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
-    if (own := _mask(shape)) is not None:
-        mask = AllOfSpec(parts=(mask, own)) if causal else own
-    bias = LAYER_BIASES.get(shape.positions)
-    return attention_spec(shape).model_copy(
-        update={
-            "mask": mask,
-            "rotary": _rotary(shape),
-            "position_bias": bias() if bias else None,
-            "relative_values": shape.relative_values,
-            "global_tokens": shape.global_tokens,
-        }
-    )
-
-
-def _mask(shape: TranslatorShape) -> MaskSpec | None:
-    if shape.window is not None:
-        return WindowSpec(size=shape.window)
-    return None if shape.mask is None else parse_mask(shape.mask, where="model.mask")
-
-
-def _linear_attention(shape: TranslatorShape, causal: bool) -> LinearAttentionSpec:
-    kind = shape.features or "elu"
-    # A text may have an end token.
-    length = {"length": shape.max_length + 1} if kind == "cosine" else {}
-    options = {"causal": causal, "features": {"kind": kind} | length}
-    return LinearAttentionSpec.parse(_heads(shape) | options, where="model")
-
-
-def _linformer(shape: TranslatorShape, causal: bool) -> LinformerSpec:
-    if causal:
-        raise ConfigError(
-            "Every sum of Linformer is over the whole text, so it cannot hide later tokens from a "
-            "model that writes",
-            where="model.mixer",
-            remedy="Use it as model.encoder_mixer; linear_attention is cheap and writes",
-        )
-    length = shape.max_length + 1  # a text may have an end token
-    options = {"length": length, "rank": min(128, length)}
-    return LinformerSpec.parse(_heads(shape) | options, where="model")
-
-
-def _average_attention(shape: TranslatorShape, causal: bool) -> AverageAttentionSpec:
-    _refuse_later_tokens("average_attention", causal)
-    return AverageAttentionSpec()
-
-
-def _ssru(shape: TranslatorShape, causal: bool) -> SSRUSpec:
-    _refuse_later_tokens("ssru", causal)
-    return SSRUSpec(bias=shape.bias)
-
-
-def _heads(shape: TranslatorShape) -> dict[str, Any]:
-    return {"num_heads": shape.num_heads, "head_width": shape.head_width, "bias": shape.bias}
-
-
-def _s4d(shape: TranslatorShape, causal: bool) -> S4DSpec:
-    _refuse_later_tokens("s4d", causal)
-    return S4DSpec.parse({"bias": shape.bias} | _state_size(shape), where="model")
-
-
-def _mamba(shape: TranslatorShape, causal: bool) -> MambaSpec:
-    _refuse_later_tokens("mamba", causal)
-    return MambaSpec.parse(_state_size(shape), where="model")
-
-
-def _rwkv(shape: TranslatorShape, causal: bool) -> RWKVSpec:
-    _refuse_later_tokens("rwkv", causal)
-    return RWKVSpec()
-
-
-def _refuse_later_tokens(name: MixerName, causal: bool) -> None:
-    if not causal:
+    Raises:
+        ConfigError: when options contradict the mixer.
+    """
+    spec = open_class("mixer", name, PARTS)
+    if spec.is_one_way and not causal:
         raise ConfigError(
             f"{name} reads in one direction, and an encoder's tokens are to know what follows them",
             where="model.encoder_mixer",
             remedy="Use attention or linear_attention",
         )
-
-
-def _state_size(shape: TranslatorShape) -> dict[str, Any]:
-    return {} if shape.state_size is None else {"state_size": shape.state_size}
-
-
-MIXERS: Mapping[MixerName, MakeMixer] = {
-    "attention": self_attention_spec,
-    "linear_attention": _linear_attention,
-    "linformer": _linformer,
-    "average_attention": _average_attention,
-    "ssru": _ssru,
-    "s4d": _s4d,
-    "mamba": _mamba,
-    "rwkv": _rwkv,
-}
-"""For each name the function that makes its spec; the spec's `kind` is the name."""
+    mixer: PartSpec = spec.of_shape(shape, causal)  # type: ignore[assignment]
+    return mixer
 
 
 def layer_mixers(
-    shape: TranslatorShape, name: MixerName, *, num_layers: int, causal: bool
+    shape: TranslatorShape, name: str, *, num_layers: int, causal: bool
 ) -> list[PartSpec]:
     """Return the mixers of a stack's pattern.
 
     Args:
-        shape: the options.
-        name: of the mixer.
-        num_layers: of the stack.
-        causal: whether tokens see only those before.
+        shape: options of the architecture.
+        name: kind of the mixer.
+        num_layers: number of layers of the stack.
+        causal: restriction of every token to those before it.
 
     Returns:
         One mixer, or `shape.attention_every` of which the last is attention.
@@ -165,7 +57,7 @@ def layer_mixers(
     Raises:
         ConfigError: when the stack has fewer layers than that.
     """
-    mixer, every = MIXERS[name](shape, causal), shape.attention_every
+    mixer, every = mixer_spec(shape, name, causal), shape.attention_every
     if every is None or name == "attention":
         return [mixer]
     if every > num_layers:
@@ -174,7 +66,7 @@ def layer_mixers(
             where="model.attention_every",
             remedy=f"Set it to {num_layers} or less, or leave it out",
         )
-    return [mixer] * (every - 1) + [self_attention_spec(shape, causal)]
+    return [mixer] * (every - 1) + [AttentionSpec.of_shape(shape, causal)]
 
 
 def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> None:
@@ -182,7 +74,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
 
     Args:
         shape: the options.
-        stacks: of the model.
+        stacks: stacks of the model by name.
 
     Raises:
         ConfigError: when positions or a mask would change nothing.
@@ -259,20 +151,3 @@ def refuse_memory(shape: TranslatorShape, reads: str) -> None:
             where="model.memory",
             remedy="Leave it out; language models (task = causal_lm) have one",
         )
-
-
-def rotary_options(shape: TranslatorShape) -> dict[str, Any]:
-    """Return the options of rotary scaling that were set, as fields of `RotarySpec`."""
-    names = {name: f"rotary_{name}" for name in ("scaling", "factor", "original_length")}
-    is_set = {name: getattr(shape, option) for name, option in names.items()}
-    defaults = {"scaling": "none", "factor": 1.0, "original_length": None}
-    return {name: value for name, value in is_set.items() if value != defaults[name]}
-
-
-def _rotary(shape: TranslatorShape) -> RotarySpec | None:
-    if shape.positions != "rotary":
-        return None
-    scaling = rotary_options(shape)
-    if not scaling:
-        return RotarySpec()
-    return RotarySpec.parse({"original_length": shape.max_length} | scaling)

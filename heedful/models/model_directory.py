@@ -1,9 +1,7 @@
 """Model directories without PyTorch: `config.json`, the sizes of stored tensors, tokenizers.
 
 `config.json` has the `schema_version`, the complete spec of the `model`, facts about its `training`
-and `origin`, and since version 2 the digests of all other `files`. Version 1 had no digests, and
-blocks of three named parts, which specs upgrade when they are parsed. Version 3 is version 2 with
-matrices of 8 bits.
+and `origin`, and the digests of all other `files`. Version 3 is version 2 with matrices of 8 bits.
 """
 
 from __future__ import annotations
@@ -22,12 +20,11 @@ from typing import Any
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
-from heedful.text.tokenizer import Tokenizer
 from heedful.text.tokenizer_pair import PROTECTION_FILE, SOFT_TERMS_FILE, TokenizerPair
 
 SCHEMA_VERSION = 2
 COMPACT_VERSION = 3
-"""Of directories whose weights are stored in 8 bits; readers of version 2 refuse them in words."""
+"""Version of directories with weights in 8 bits, which readers of version 2 refuse in words."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
@@ -51,9 +48,9 @@ _DIMENSIONS = {
     "patch_size",
     "num_classes",
 }
-"""Settings that no stored model has larger than the largest dimension of its tensors."""
+"""Settings that are at most the largest dimension of a model's tensors."""
 
-_LARGEST_INTEGER = 2**31 - 1
+_LARGEST_INTEGER = 2**31 - 1  # the product of two still fits the 64 bits of a tensor's size
 _LARGEST_HEADER = 100_000_000  # bytes; the format allows no more
 
 
@@ -62,10 +59,10 @@ class ModelFacts:
     """The content of a model directory's `config.json`.
 
     Args:
-        spec: the complete description of the model.
+        spec: complete description of the model.
         training: facts about its training (steps, scores), JSON types.
-        origin: where an imported model came from, such as `model_type`; empty for others.
-        digests: of the other files; empty in directories of schema version 1.
+        origin: source of an imported model, such as `model_type`; empty for others.
+        digests: digests of the other files.
     """
 
     spec: ModelSpec
@@ -93,6 +90,7 @@ def read_facts(directory: Path) -> ModelFacts:
         ConfigError: when a setting in it is unknown or wrong.
     """
     file = directory / CONFIG_FILE
+    # Before the first read: a pipe in the place of a file would block for ever.
     _check_files_are_ordinary(directory)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -102,16 +100,18 @@ def read_facts(directory: Path) -> ModelFacts:
         raise ModelError(
             f"Cannot be read as JSON: {error}", where=str(file), remedy="Copy the model again"
         ) from None
+    # The most frequent mistake, so it gets its own remedy.
     if isinstance(config, dict) and "model_type" in config and "schema_version" not in config:
         raise ModelError(
             f"This is a Hugging Face model of type {config['model_type']!r}, not yet Heedful's",
             where=str(file),
             remedy=f"Import it first: heedful import {directory} OUT",
         )
+    # `bool` is a subclass of `int`, and `true` is valid JSON.
     version = config.get("schema_version") if isinstance(config, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < SCHEMA_VERSION:
         raise ModelError(
-            "This is no configuration of a Heedful model: it has no schema_version",
+            f"This is no model of this Heedful: its schema_version is not {SCHEMA_VERSION} or more",
             where=str(file),
             remedy="Give a model directory or a run directory",
         )
@@ -127,49 +127,51 @@ def read_facts(directory: Path) -> ModelFacts:
             raise ModelError(
                 f"Its {name!r} is no table", where=str(file), remedy="Copy the model again"
             )
+    # Before parsing, so that an absurd size gets no further.
     _check_sizes(parts["model"], directory)
     spec = parse_spec(parts["model"], where=str(file))
-    digests = _digests(parts["files"], version, where=str(file))
+    digests = _digests(parts["files"], where=str(file))
     return ModelFacts(spec, parts["training"], parts["origin"], digests)
 
 
 def renew_digests(directory: Path) -> None:
-    """Write the digests of the files that are there now into `config.json`.
+    """Write the digests of the present files into `config.json`.
 
-    For files that were changed on purpose, by other means than `save_model`.
+    It is for files that were changed on purpose, other than by `save_model`.
     """
     file = directory / CONFIG_FILE
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= {
         "schema_version": max(SCHEMA_VERSION, config.get("schema_version", 0)),
-        "files": file_digests(directory, leave_out=CONFIG_FILE),
+        "files": file_digests(directory, leave_out=CONFIG_FILE),  # it cannot hold its own
     }
     replace_synced(file, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def locate(path: Path) -> Path:
-    """Return the directory that a word for a model means: itself, a model at hand or of the hub.
+    """Return the directory of a model that is given as a directory or as a name of the hub.
 
     Args:
-        path: a directory, which may not exist, or a name.
+        path: directory, which may not exist, or name of a bundled model or of one of the hub.
 
     Raises:
-        UserError: and its kinds, when a model of the hub cannot be fetched.
+        UserError: when a model of the hub cannot be fetched; also its subclasses.
     """
     recover(path)
+    # Such a path hides no bundled model, whose names have one part: no need of the catalogue.
     if len(path.parts) > 1 and path.exists():
         return path
-    from heedful.pretrained.catalogue import directory_of  # most models are directories
+    from heedful.pretrained.catalogue import directory_of
 
     return directory_of(path)
 
 
 def find_model_directory(path: Path) -> Path:
-    """Return the model directory a path means: `locate` it, or `model/` in it of a run.
+    """Return the model directory of a path: the path itself, or `model/` of a run directory.
 
     Raises:
-        ModelError: when it is none of these.
-        UserError: and its kinds, as `locate`.
+        ModelError: when the path is neither.
+        UserError: when `locate` raises it.
     """
     path = locate(path)
     for directory in (path, path / "model"):
@@ -200,7 +202,7 @@ def find_model_directory(path: Path) -> Path:
 
 
 def load_tokenizers(directory: Path, spec: ModelSpec) -> TokenizerPair | None:
-    """Read the tokenizers of a model directory, which must fit the model; None for images.
+    """Read the tokenizers of a model directory and check their sizes; None for images.
 
     Raises:
         ModelError: when a file is missing, damaged, or of another model.
@@ -215,15 +217,16 @@ def load_tokenizers(directory: Path, spec: ModelSpec) -> TokenizerPair | None:
 def check_vocabulary(tokenizers: TokenizerPair, spec: CommonSpec, *, where: str) -> None:
     """Refuse tokenizers of another model.
 
-    Imported models often have more rows than their tokenizer has pieces, to a round number.
+    Imported models often have more rows than tokens, up to a multiple of 8 or 64.
 
     Raises:
-        ModelError: naming both sizes.
+        ModelError: when sizes differ; it names both.
     """
     vocabularies = spec.vocabularies()
     rows = (vocabularies["source"], vocabularies["target"])
     sizes = (tokenizers.source.size, tokenizers.target.size)
-    padded = not isinstance(tokenizers.source, Tokenizer)
+    # Tokenizers of our own always fit exactly: a difference is a mistake.
+    padded = tokenizers.source.is_imported
     fits = all(s <= r for s, r in zip(sizes, rows, strict=True)) if padded else sizes == rows
     if fits:
         return
@@ -246,12 +249,12 @@ def lacks(directory: Path, name: str) -> ModelError:
 
 
 def place_of_previous(directory: Path) -> Path:
-    """Return where a directory stands while another takes its place."""
+    """Return the path to which a directory is moved while a new one takes its name."""
     return directory.with_name(f".{directory.name}.previous")
 
 
 def recover(directory: Path) -> None:
-    """Put back what a crash left between the two renames that replace a directory."""
+    """Undo a replacement that a crash stopped between its two renames."""
     previous = place_of_previous(directory)
     if previous.is_dir() and not directory.exists():
         previous.rename(directory)
@@ -261,20 +264,22 @@ def _check_files_are_ordinary(directory: Path) -> None:
     """Refuse pipes, sockets and devices, whose reading might never end."""
     for name in _FILES:
         path = directory / name
+        # `is_file` follows links, so links to ordinary files are allowed.
         if path.exists() and not path.is_file():
             raise ModelError(
                 f"{name} is no ordinary file", where=str(path), remedy="Copy the model again"
             )
 
 
-def _digests(files: Mapping[str, Any], version: int, *, where: str) -> Digests:
-    """Return the digests in `config.json`, which every version but the first has."""
+def _digests(files: Mapping[str, Any], *, where: str) -> Digests:
+    """Return the digests in `config.json`."""
     wrong = [
         name
         for name, chunks in files.items()
+        # A name with a folder in it would have any file of the machine read.
         if Path(name).name != name or not isinstance(chunks, list) or not chunks
     ]
-    if wrong or (version > 1 and WEIGHTS_FILE not in files):
+    if wrong or WEIGHTS_FILE not in files:
         raise ModelError(
             f"Its 'files' has no digests of {wrong[0] if wrong else WEIGHTS_FILE}",
             where=where,
@@ -286,20 +291,20 @@ def _digests(files: Mapping[str, Any], version: int, *, where: str) -> Digests:
 def _check_sizes(values: Mapping[str, Any], directory: Path) -> None:
     """Refuse a spec of more layers or larger dimensions than the weights have.
 
-    Building such a model, if only to compare its tensors, could take hours or all memory.
+    To build such a model, if only to compare its tensors, could take hours or all memory.
 
     Args:
-        values: the spec as plain data, of any version.
-        directory: where `config.json` and the weights are.
+        values: spec as plain data.
+        directory: folder of `config.json` and the weights.
     """
     shapes = stored_sizes(directory / WEIGHTS_FILE)
-    if shapes is None:  # reading the weights says what is wrong with them
+    if shapes is None:  # damaged: reading the weights gives the better message
         return
     limits = {f"{name}.num_layers": _layers(shapes, name) for name in ("encoder", "decoder")}
     largest = max((size for shape in shapes.values() for size in shape), default=0)
     for path, number in _integers(values):
         limit = limits.get(path, _LARGEST_INTEGER)
-        if path.rpartition(".")[2] in _DIMENSIONS:
+        if path.rpartition(".")[2] in _DIMENSIONS:  # the last name of the dotted path
             limit = min(limit, largest)
         if number > limit:
             size = f"{limit} layers" if path in limits else f"at most {limit} in any dimension"
@@ -311,9 +316,10 @@ def _check_sizes(values: Mapping[str, Any], directory: Path) -> None:
 
 
 def stored_sizes(file: Path) -> dict[str, list[int]] | None:
-    """Read the shapes of a safetensors file's tensors from its header; None if it is damaged."""
+    """Return the tensors' shapes from the header of a safetensors file; None if it is damaged."""
     try:
         with file.open("rb") as stream:
+            # 8 bytes of little-endian length, then as much JSON: no tensor is read.
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > _LARGEST_HEADER:
                 return None
@@ -324,7 +330,8 @@ def stored_sizes(file: Path) -> dict[str, list[int]] | None:
 
 
 def _layers(shapes: Mapping[str, Any], stack: str) -> int:
-    """Return the number of layers that a stack has in the weights."""
+    """Return the number of layers of a stack in the weights."""
+    # `encoder.blocks.3.self_attention.query.weight`: the third field is the layer.
     numbers = (name.split(".")[2] for name in shapes if name.startswith(f"{stack}.blocks."))
     return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
 
@@ -341,23 +348,23 @@ def _integers(values: Any, path: str = "") -> Iterator[tuple[str, int]]:
             yield from _integers(value, f"{path}.{place}")
 
 
-# A large file is read by several threads at once; most files have one digest, which `sha256sum`
-# prints too. SHA-256 is the fastest of the standard library where processors have instructions for
+# Several threads read a large file at once; most files have one digest, which `sha256sum` prints
+# as well. SHA-256 is the fastest of the standard library where processors have instructions for
 # it: 1 GB on two cores in 0.5 s, BLAKE2b in 1.1 s.
 CHUNK = 1 << 26
-_BUFFER = 1 << 20
+_BUFFER = 1 << 20  # bytes; hashlib releases the lock of Python for each
 _THREADS = 4
 
 Digests = Mapping[str, Sequence[str]]
-"""By file name, the hexadecimal SHA-256 of each `CHUNK` bytes."""
+"""The hexadecimal SHA-256 of each `CHUNK` bytes of a file, by the file's name."""
 
 
 def file_digests(directory: Path, *, leave_out: str) -> dict[str, list[str]]:
     """Return the digests of the files in a directory.
 
     Args:
-        directory: of files only.
-        leave_out: the name of the file that will hold the digests.
+        directory: directory without subdirectories.
+        leave_out: name of the file that will hold the digests.
     """
     paths = sorted(path for path in directory.iterdir() if path.name != leave_out)
     return {
@@ -370,14 +377,14 @@ def file_digests(directory: Path, *, leave_out: str) -> dict[str, list[str]]:
 def verified(directory: Path, digests: Digests) -> Iterator[None]:
     """Compare files with their digests while the block reads them.
 
-    What the block raises comes first: it says more than that a file has changed.
+    An error of the block has precedence: it says more than that a file has changed.
 
     Args:
-        directory: where the files are.
-        digests: as `file_digests` gave them; files that are not named are not looked at.
+        directory: folder of the files.
+        digests: result of `file_digests`; files without digests are not checked.
 
     Raises:
-        ModelError: at the end, naming the file that is missing or differs.
+        ModelError: at the end of the block, when a file is missing or differs; it names the file.
     """
     check = _Check(directory, digests)
     try:
@@ -389,7 +396,7 @@ def verified(directory: Path, digests: Digests) -> Iterator[None]:
 
 
 class _Check:
-    """Threads that hash the chunks of files; only the first difference is told."""
+    """Threads that hash the chunks of files and keep the first difference as an error."""
 
     def __init__(self, directory: Path, digests: Digests) -> None:
         self._directory = directory
@@ -401,21 +408,22 @@ class _Check:
         self._error: ModelError | None = None
         for name, chunks in digests.items():
             self._check_size(name, len(chunks))
-        self._work.reverse()  # as chunks are taken from the end
+        self._work.reverse()  # `pop` takes from the end; it is atomic, so threads need no lock
         count = min(_THREADS, os.cpu_count() or 1, len(self._work))
+        # Daemons: an interrupted command must not wait for gigabytes to be hashed.
         self._threads = [threading.Thread(target=self._compare, daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
     def cancel(self) -> None:
-        """Stop after the chunks at hand."""
+        """Stop each thread after its present chunk."""
         self._work.clear()
 
     def finish(self) -> None:
         """Wait for the threads.
 
         Raises:
-            ModelError: naming the file that is missing or differs.
+            ModelError: when a file is missing or differs; it names the file.
         """
         for thread in self._threads:
             thread.join()
@@ -423,7 +431,7 @@ class _Check:
             raise self._error
 
     def _check_size(self, name: str, chunks: int) -> None:
-        """Note a file that is missing, or too long or short for its digests."""
+        """Record an error for a file that is missing, or too long or short for its digests."""
         path = self._directory / name
         if not path.is_file():
             self._error = ModelError(
@@ -444,7 +452,7 @@ class _Check:
                 return
             try:
                 same = _digest(self._directory / name, start) == digest
-            except OSError:
+            except OSError:  # removed or replaced since `_check_size`
                 same = False
             if not same:
                 self._error = self._changed(name)
@@ -458,14 +466,15 @@ class _Check:
 
 
 def _starts(size: int) -> range:
-    """Return where the chunks of a file start; an empty file has one."""
+    """Return the offsets of a file's chunks in bytes; an empty file has one chunk."""
     return range(0, max(size, 1), CHUNK)
 
 
 def _digest(path: Path, start: int) -> str:
-    """Return the SHA-256 of the chunk of a file from `start` on."""
+    """Return the SHA-256 of the chunk of a file that begins at byte `start`."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(min(_BUFFER, max(1, path.stat().st_size - start))))
+    # Unbuffered into one reused buffer: bytes are copied once.
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         left = CHUNK

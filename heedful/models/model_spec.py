@@ -1,8 +1,8 @@
 """The config tree of each kind of model, complete and explicit: the content of `config.json`.
 
-All are made of the same stacks; what tells BERT from RoBERTa or GPT-2 from LLaMA are settings of
-these trees. `heedful.models.shape` has the few options a person sets; `expand` gives the complete
-tree. No torch here.
+All are made of the same stacks: BERT differs from RoBERTa, and GPT-2 from LLaMA, by settings of
+these trees. `heedful.models.shape` has the few options that a user sets; `expand` gives the
+complete tree. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PositiveInt, Probability
+from heedful.config import Config, PlainActivation, PositiveInt, Probability
 from heedful.errors import ModelError, suggest
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec, PlainActivation
+from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec
 
 Side = Literal["source", "target"]
 """The two texts of a pair; a model of one text has the same vocabulary on either side."""
@@ -24,32 +24,33 @@ Prediction = Literal["next_token", "masked_token", "token_label", "label"]
 """The next token, a masked token, a label of each token, or the label of a whole text or image."""
 
 Sharing = Literal["all", "inputs", "target", "none"]
-"""The tables that are one tensor: source, target and output; source and target; target and
-output; none."""
+"""The embedding tables that are one tensor: source, target and output (all), source and target
+(inputs), target and output (target), or none."""
 
 
 class CommonSpec(Config):
-    """The questions that the spec of every kind of model answers."""
+    """The part that the specs of all kinds of models have in common."""
 
     reads: ClassVar[Literal["pairs", "texts", "images"]] = "texts"
     """The inputs of a forward pass: source and target texts, texts, or images."""
 
     generates: ClassVar[bool] = False
-    """Whether the model writes text token by token (`start`, `step`, `reorder`)."""
+    """True if the model writes text token by token (`start`, `step`, `reorder`)."""
 
     @model_validator(mode="after")
     def _mixers_fit(self) -> Self:
         if self.generates:
+            # Training sees whole texts at once: a mixer that looks ahead would learn to copy.
             self.stacks()["decoder"].check_causal("decoder")
         positions = self.num_positions
-        if positions is not None:
+        if positions is not None:  # without a table a mask may reach any distance
             for stack in self.stacks().values():
                 stack.check_positions(positions)
         return self
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Turn stacks of schema version 1 into those of version 2."""
+        """Turn the short form of equal blocks into patterns of sub-layers."""
         stacks = {name: values.get(name) for name in ("encoder", "decoder")}
         return dict(values) | {
             name: StackSpec.upgrade(stack)
@@ -58,22 +59,23 @@ class CommonSpec(Config):
         }
 
     def stacks(self) -> dict[str, StackSpec]:
-        """Return the stacks by the name of their module: the encoder first, then the decoder."""
+        """Return the stacks by the name of their module, the encoder first."""
         stacks = ((name, getattr(self, name, None)) for name in ("encoder", "decoder"))
         return {name: stack for name, stack in stacks if stack is not None}
 
     def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
-        """Return a copy with other stacks, checked as a whole.
+        """Return a copy with other stacks.
 
         Args:
-            stacks: by name; those left out stay.
+            stacks: new stacks by name; the others stay.
         """
+        # Through plain data: `model_copy` would skip the checks of stacks against the rest.
         return self.parse(self.plain() | {name: stack.plain() for name, stack in stacks.items()})
 
     def vocabularies(self) -> dict[Side, int]:
-        """Return the number of pieces on each side; nothing for a model of images."""
-        pieces: int | None = getattr(self, "vocabulary", None)
-        return {} if pieces is None else {"source": pieces, "target": pieces}
+        """Return the vocabulary size of each side; an empty dictionary for a model of images."""
+        size: int | None = getattr(self, "vocabulary", None)
+        return {} if size is None else {"source": size, "target": size}
 
     def with_vocabularies(self, *, source: int, target: int) -> Self:
         """Return a copy with vocabularies of these sizes; a model of one text takes `target`."""
@@ -81,12 +83,12 @@ class CommonSpec(Config):
 
     @property
     def predicted_vocabulary(self) -> int:
-        """V of the logits; 1 for a model that labels, whose few scores cost next to nothing."""
+        """V of the logits; 1 for models without a vocabulary, whose few logits cost little."""
         return self.vocabularies().get("target", 1)
 
     @property
     def sharing(self) -> Sharing | None:
-        """The tables that are one tensor; None where there is no output table to share."""
+        """The embedding tables that are one tensor; None without an output table to share."""
         return None
 
     def ties(self) -> dict[str, str]:
@@ -95,7 +97,7 @@ class CommonSpec(Config):
 
     @property
     def predicts(self) -> Prediction | None:
-        """The predictions whose answers can be judged; None where there are none."""
+        """The kind of prediction that has a reference answer; None where the model makes none."""
         return "next_token" if self.generates else None
 
     @property
@@ -105,7 +107,7 @@ class CommonSpec(Config):
 
     @property
     def num_positions(self) -> int | None:
-        """Number of positions that learned ones allow; None if there is no end to them."""
+        """Number of learned positions; None where positions are not learned, so without limit."""
         embedding: EmbeddingSpec | None = getattr(self, "embedding", None)
         if embedding is None or embedding.positions.kind != "learned":
             return None
@@ -113,9 +115,9 @@ class CommonSpec(Config):
 
     @property
     def longest_text(self) -> int | None:
-        """Tokens of the longest text that the model can read; None if any length is fine.
+        """Most tokens of a text that the model can read; None without a limit.
 
-        Learned positions set it, and mixers whose sums or weights are of a fixed length.
+        Learned positions limit it, and mixers with weights of a fixed length.
         """
         lengths = [self.num_positions, *(each.longest_text for each in self.stacks().values())]
         return min((length for length in lengths if length is not None), default=None)
@@ -130,22 +132,20 @@ class TranslatorSpec(CommonSpec):
     target_vocabulary: PositiveInt
     share_embeddings: Sharing = Field(
         "all",
-        description="all: source, target and output; inputs: source and target; "
-        "target: target and output",
+        description="embedding tables that are shared: source, target and output (all), source and "
+        "target (inputs), target and output (target), or none",
     )
     embedding: EmbeddingSpec = EmbeddingSpec()
     encoder: StackSpec
     decoder: StackSpec
-    output_bias: bool = Field(False, description="a learned number per piece, added to its score")
+    output_bias: bool = Field(False, description="bias vector of the output projection")
     output_scale: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="factor on the decoder's states before the output projection"
+        None, description="factor on decoder states before the output projection; 1 if unset"
     )
     logits_softcap: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="logits become softcap · tanh(logit / softcap) (Gemma 2)"
+        None, description="cap c on logits: c · tanh(logit / c) (Gemma 2); none if unset"
     )
-    max_length: PositiveInt = Field(
-        256, description="longest source in tokens that is translated in one piece"
-    )
+    max_length: PositiveInt = Field(256, description="maximum length of a source in tokens")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -159,6 +159,7 @@ class TranslatorSpec(CommonSpec):
         if self.encoder.has_memory:
             raise ValueError("an encoder has no memory to read: it makes the memory")
         self.decoder.check_writes()
+        # Parts check divisibility (heads, groups) as soon as the width is known: here.
         for stack in (self.encoder, self.decoder):
             stack.check_width(self.width)
         return self
@@ -167,7 +168,7 @@ class TranslatorSpec(CommonSpec):
     generates = True
 
     def vocabularies(self) -> dict[Side, int]:
-        """Return the number of pieces on each side."""
+        """Return the vocabulary size of each side."""
         return {"source": self.source_vocabulary, "target": self.target_vocabulary}
 
     def with_vocabularies(self, *, source: int, target: int) -> Self:
@@ -176,7 +177,7 @@ class TranslatorSpec(CommonSpec):
 
     @property
     def sharing(self) -> Sharing:
-        """The tables that are one tensor."""
+        """The shared embedding tables."""
         return self.share_embeddings
 
     def ties(self) -> dict[str, str]:
@@ -187,6 +188,7 @@ class TranslatorSpec(CommonSpec):
             "target": ("output_projection",),
             "none": (),
         }
+        # The first of the shared tables in the order of the modules, so the stored name.
         table = "target_embedding.weight"
         return {f"{alias}.weight": table for alias in aliases[self.share_embeddings]}
 
@@ -197,7 +199,7 @@ class TranslatorSpec(CommonSpec):
 
     @property
     def longest_text(self) -> int | None:
-        """As for others, but one less: the token that ends or begins a text comes on top."""
+        """Most tokens of a text, without the begin or end token, which takes a position, too."""
         rows = super().longest_text
         return None if rows is None else rows - 1
 
@@ -210,18 +212,18 @@ class CausalLMSpec(CommonSpec):
     vocabulary: PositiveInt
     embedding: EmbeddingSpec = EmbeddingSpec()
     decoder: StackSpec
-    tied: bool = Field(True, description="the output projection is the embedding table")
-    output_bias: bool = False
+    tied: bool = Field(True, description="use the embedding table as output projection")
+    output_bias: bool = Field(False, description="bias vector of the output projection")
     logits_softcap: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="logits become softcap · tanh(logit / softcap) (Gemma 2)"
+        None, description="cap c on logits: c · tanh(logit / c) (Gemma 2); none if unset"
     )
     max_length: PositiveInt | None = Field(
-        None, description="longest text in tokens it was made for; unlimited if unset"
+        None, description="maximum length of a text in tokens; unlimited if unset"
     )
     memory: PositiveInt | None = Field(
         None,
-        description="tokens before a segment of a text that the segment's attention reads again "
-        "(Transformer-XL)",
+        description="number of previous hidden states that attention also reads (Transformer-XL); "
+        "none if unset",
     )
 
     @model_validator(mode="after")
@@ -231,7 +233,7 @@ class CausalLMSpec(CommonSpec):
             raise ValueError("a causal language model has no memory to cross-attend to")
         self.decoder.check_writes()
         if self.memory is not None:
-            if self.embedding.positions.kind != "none":
+            if self.embedding.positions.kind != "none":  # Dai 2019, section 3.3
                 raise ValueError(
                     f"memory is read at other distances by each segment, and "
                     f"{self.embedding.positions.kind} positions are part of the states in it"
@@ -259,7 +261,7 @@ Labels = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class CommonHeadSpec(Config):
-    """The questions that the spec of every head answers."""
+    """Properties that the specs of all heads have in common."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -268,12 +270,12 @@ class CommonHeadSpec(Config):
 
     @property
     def num_scores(self) -> int:
-        """Number of scores the head gives for a text or a position: one for each label, or 2."""
-        return len(self.class_names) or 2
+        """Logits of the head for a sequence or a position: one for each label, or 2."""
+        return len(self.class_names) or 2  # the next sentence or not; start and end of a span
 
     @property
     def reads_pooled(self) -> bool:
-        """True for heads that read the pooler's output."""
+        """True for heads whose input is the pooler's output."""
         return False
 
 
@@ -283,7 +285,7 @@ class MaskedLMHeadSpec(CommonHeadSpec):
     kind: Literal["masked_lm"] = "masked_lm"
     activation: PlainActivation = "gelu"
     norm: NormSpec = NormSpec()
-    tied: bool = Field(True, description="the output projection is the embedding table")
+    tied: bool = Field(True, description="use the embedding table as output projection")
 
 
 class NextSentenceHeadSpec(CommonHeadSpec):
@@ -293,28 +295,29 @@ class NextSentenceHeadSpec(CommonHeadSpec):
 
     @property
     def reads_pooled(self) -> bool:
-        """Always."""
+        """True for every head of this kind."""
         return True
 
 
 class SequenceHeadSpec(CommonHeadSpec):
-    """Labels of a whole text, from its first token."""
+    """Predicts the label of a whole text from the state of its first token."""
 
     kind: Literal["sequence"] = "sequence"
     labels: Labels
     source: Literal["pooled", "first"] = Field(
-        "pooled", description="the pooler's output, or the first state through its own dense, tanh"
+        "pooled",
+        description="input: the pooler's output, or the first state through a dense layer and tanh",
     )
     dropout: Probability = 0.0
 
     @property
     def reads_pooled(self) -> bool:
-        """True if `source` says so."""
+        """True if `source` is the pooler's output."""
         return self.source == "pooled"
 
 
 class TokenHeadSpec(CommonHeadSpec):
-    """A label of each token."""
+    """Predicts a label of each token."""
 
     kind: Literal["token"] = "token"
     labels: Labels
@@ -325,9 +328,7 @@ class SpanHeadSpec(CommonHeadSpec):
     """Predicts where an answer starts and ends (Rajpurkar 2016)."""
 
     kind: Literal["span"] = "span"
-    unanswerable: bool = Field(
-        False, description="trained to point at the first token where a text holds no answer"
-    )
+    unanswerable: bool = Field(False, description="predict the first token if a text has no answer")
 
 
 HeadSpec = Annotated[
@@ -337,23 +338,23 @@ HeadSpec = Annotated[
 
 
 class EncoderSpec(CommonSpec):
-    """An encoder of text and what is predicted from its states (BERT, RoBERTa)."""
+    """An encoder of text with prediction heads (BERT, RoBERTa)."""
 
     kind: Literal["encoder"] = "encoder"
     width: PositiveInt
     vocabulary: PositiveInt
     embedding: EmbeddingSpec = EmbeddingSpec()
     encoder: StackSpec
-    pooler: bool = Field(False, description="a dense layer and tanh over the first state")
-    heads: tuple[HeadSpec, ...] = Field((), description="at most one of each kind")
+    pooler: bool = Field(False, description="dense layer and tanh over the first state")
+    heads: tuple[HeadSpec, ...] = Field((), description="heads, at most one of each kind")
     max_length: PositiveInt | None = Field(
-        None, description="longest text in tokens it was made for; unlimited if unset"
+        None, description="maximum length of a text in tokens; unlimited if unset"
     )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.encoder.check_width(self.width)
-        kinds = [head.kind for head in self.heads]
+        kinds = [head.kind for head in self.heads]  # the names of their modules
         if len(set(kinds)) < len(kinds):
             raise ValueError("two heads are of the same kind")
         pooled = [head.kind for head in self.heads if head.reads_pooled]
@@ -369,7 +370,8 @@ class EncoderSpec(CommonSpec):
 
     @property
     def predicts(self) -> Prediction | None:
-        """The predictions of the first of the heads for texts, tokens and masked tokens."""
+        """The kind of prediction: labels of sequences or tokens, or masked tokens."""
+        # A head for the pretraining task may still be there: the fine-tuned ones come first.
         if self.head("sequence"):
             return "label"
         if self.head("token"):
@@ -390,6 +392,7 @@ class EncoderSpec(CommonSpec):
 
     def ties(self) -> dict[str, str]:
         """Return the names of tied tensors: each alias and the name it is stored under."""
+        # The head is built after the table, whose name is therefore the stored one.
         alias = "heads.masked_lm.projection.weight"
         return {alias: "embedding.weight"} if self.sharing == "all" else {}
 
@@ -399,30 +402,30 @@ class VisionSpec(CommonSpec):
 
     kind: Literal["vision"] = "vision"
     width: PositiveInt
-    image_size: PositiveInt = Field(224, description="height and width in pixels")
-    patch_size: PositiveInt = 16
-    channels: PositiveInt = 3
+    image_size: PositiveInt = Field(224, description="height and width of an image in pixels")
+    patch_size: PositiveInt = Field(16, description="height and width of a patch in pixels")
+    channels: PositiveInt = Field(3, description="number of colour channels")
     encoder: StackSpec
     pooling: Literal["first", "mean"] = Field(
-        "first", description="what stands for the image: a [CLS] vector of its own, or the mean"
+        "first", description="state of the whole image: that of a [CLS] token, or the mean"
     )
-    pooler: bool = Field(False, description="a dense layer and tanh over it")
+    pooler: bool = Field(False, description="dense layer and tanh over that state")
     labels: tuple[str, ...] = Field((), description="names of the classes")
     num_classes: PositiveInt | None = Field(
-        None, description="how many, where they have no names; with neither there is no classifier"
+        None,
+        description="number of classes without names; no classifier if unset and without labels",
     )
-    dropout: Probability = Field(0.0, description="after patches and positions are added")
-    pixels: PixelSpec | None = Field(
-        None, description="how pixels become numbers; unset where that is not known"
-    )
+    dropout: Probability = Field(0.0, description="dropout probability of embeddings")
+    pixels: PixelSpec | None = Field(None, description="preprocessing of pixels; unset if unknown")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.encoder.check_width(self.width)
-        if self.image_size % self.patch_size:
+        if self.image_size % self.patch_size:  # a rest at the border would belong to no patch
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
+        # Imported models may give both, as Hugging Face does; then they must agree.
         if self.labels and self.num_classes not in (None, len(self.labels)):
             raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
         if self.pixels and not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
@@ -435,17 +438,17 @@ class VisionSpec(CommonSpec):
 
     @property
     def num_positions(self) -> int:
-        """One for each patch, and one for the class token."""
+        """Number of patches, plus one for the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
     @property
     def longest_text(self) -> None:
-        """None: it reads no text."""
+        """None, as the input is no text."""
         return None
 
     @property
     def predicts(self) -> Prediction | None:
-        """The class of the image, where there is a classifier."""
+        """The class of the image; None without a classifier."""
         return "label" if self.class_names else None
 
     @property
@@ -455,7 +458,7 @@ class VisionSpec(CommonSpec):
 
     @property
     def num_states(self) -> int:
-        """Number of states of an image: one per patch, and one for the whole if it is the first."""
+        """Number of states of an image: one for each patch, and one for the class token if any."""
         return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
 
 
@@ -472,17 +475,17 @@ _KINDS: Mapping[str, type[TranslatorSpec | CausalLMSpec | EncoderSpec | VisionSp
 
 
 def parse_spec(values: Mapping[str, Any], *, where: str) -> ModelSpec:
-    """A spec from plain data, of the class that its `kind` names.
+    """Return a spec from plain data, of the class that its `kind` names.
 
     Args:
-        values: nested plain data; without a `kind` it is a translator's, as in the first files.
-        where: the file they came from, for the error message.
+        values: nested plain data of the spec.
+        where: file of the values, for the error message.
 
     Raises:
         ModelError: when there is no such kind.
         ConfigError: when a setting is unknown or wrong.
     """
-    kind = values.get("kind", "translator")
+    kind = values.get("kind", "translator")  # the first directories had no `kind`
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ModelError(
             f"No kind of model is called {kind!r}",

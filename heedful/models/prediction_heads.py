@@ -1,4 +1,4 @@
-"""Heads: small networks that predict from an encoder's states, one for each kind of answer."""
+"""Heads: small networks that predict from an encoder's states, one for each kind of output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.nn.norms import build_norm
 
 
 class Pooler(nn.Module):
-    """A dense layer and tanh over the state that stands for the whole (Devlin 2019).
+    """A dense layer and tanh over the state of the class token (Devlin 2019).
 
     Args:
         width: model width D.
@@ -24,16 +24,16 @@ class Pooler(nn.Module):
         self.dense = linear(width, width, bias=True)
 
     def forward(self, first: Tensor) -> Tensor:
-        """[B, D] to [B, D]."""
+        """Map states of first tokens [B, D] to [B, D]."""
         return torch.tanh(self.dense(first))
 
 
 class MaskedLMHead(nn.Module):
-    """Scores of every piece at a position (Devlin 2019).
+    """Logits of every token at a position (Devlin 2019).
 
     Args:
-        spec: activation, norm, whether the output projection is the embedding table.
-        table: the embedding table, [V, D].
+        spec: activation, norm, and tying of the output projection to the embedding table.
+        table: embedding table [V, D].
     """
 
     def __init__(self, spec: MaskedLMHeadSpec, table: TokenEmbedding) -> None:
@@ -42,26 +42,29 @@ class MaskedLMHead(nn.Module):
         self.dense = linear(width, width, bias=True)
         self.activation = PLAIN_ACTIVATIONS[spec.activation]
         self.norm = build_norm(spec.norm, width)
+        # The module itself, so that both names stay one tensor through training.
         self.projection = table if spec.tied else TokenEmbedding(vocabulary, width)
+        # A bias of its own even where the table is tied, as in BERT.
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, states: Tensor) -> Tensor:
-        """[..., D] to [..., V]."""
+        """Map states [..., D] to logits [..., V]."""
         return F.linear(self.features(states), self.projection.weight, self.bias)
 
     def features(self, states: Tensor) -> Tensor:
-        """Map [..., D] to the input of the projection to pieces, [..., D]."""
+        """Map states [..., D] to the input of the output projection, [..., D]."""
+        # Apart from the projection, as the fused loss multiplies by the table itself.
         x: Tensor = self.norm(self.activation(self.dense(states)))
         return x
 
 
 class Classifier(nn.Module):
-    """Dropout and a linear map to scores of classes.
+    """Dropout and a linear map to the logits of classes.
 
     Args:
         width: model width D.
-        num_classes: how many.
-        dropout: probability, before the map.
+        num_classes: number of classes.
+        dropout: dropout probability of the input.
     """
 
     def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
@@ -70,7 +73,7 @@ class Classifier(nn.Module):
         self.output = linear(width, num_classes, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., classes]."""
+        """Map states [..., D] to logits [..., classes]."""
         scores: Tensor = self.output(self.dropout(x))
         return scores
 
@@ -83,12 +86,13 @@ class DeepClassifier(Classifier):
         self.dense = linear(width, width, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., classes]."""
+        """Map states [..., D] to logits [..., classes]."""
+        # Dropout before each of the two layers, as in RoBERTa.
         return super().forward(torch.tanh(self.dense(self.dropout(x))))
 
 
 def build_head(spec: HeadSpec, table: TokenEmbedding) -> nn.Module:
-    """Return the head a spec describes, of a model with this embedding table."""
+    """Return the head of a spec, for a model with this embedding table."""
     if spec.kind == "masked_lm":
         return MaskedLMHead(spec, table)
     classifier = Classifier

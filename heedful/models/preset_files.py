@@ -1,8 +1,7 @@
-"""Named sizes as data: the TOML files in the folder `presets`.
+"""Presets: named sizes of models as TOML files in the folder `presets`.
 
-A preset of a translator holds the tables of a run's settings that belong to a size: `[model]`,
-`[schedule]` …. A preset of another kind holds the complete `[spec]` of a published model and its
-number of parameters.
+A preset either holds tables of a run's settings for a size of translators: `[model]`,
+`[schedule]` …. Or it holds the complete `[spec]` of a published model and its number of parameters.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ _TASKS = {
     "encoder": ("masked_lm", "classify", "tag", "answer"),
     "vision": ("images",),
 }
-"""The tasks that train a kind of model."""
+"""Training tasks by kind of model."""
 
 _TEXT_TASKS = (*_TASKS["translator"], *_TASKS["causal_lm"], *_TASKS["encoder"])
 
+# Not by `__file__`: the package may be imported from a zip file.
 _FOLDER = resources.files("heedful.models") / "presets"
 
 
@@ -39,7 +39,7 @@ def preset_names() -> list[str]:
 def read_preset(name: str) -> dict[str, Any]:
     """Return the settings of a preset, as the nested data that `RunSettings` takes.
 
-    A published model has none: its spec is the shape of the model, whatever the settings.
+    A published model has none: its spec fixes the shape of the model.
 
     Raises:
         ModelError: when there is no such preset.
@@ -54,6 +54,7 @@ def preset_tasks(name: str) -> tuple[str, ...]:
     Raises:
         ModelError: when there is no such preset.
     """
+    # A size serves every text task: encoders and decoders take their part of the shape.
     return _TASKS[_read(name)["spec"]["kind"]] if has_spec(name) else _TEXT_TASKS
 
 
@@ -78,7 +79,7 @@ def read_preset_spec(name: str) -> ModelSpec:
             f"The preset {name!r} is a size of translators, whose vocabulary is still open",
             remedy=f"Published models: {', '.join(published)}",
         )
-    from heedful.models.model_spec import parse_spec  # a run's flags need the names alone
+    from heedful.models.model_spec import parse_spec  # `--help` needs only the names of presets
 
     return parse_spec(_read(name)["spec"], where=f"preset {name}")
 
@@ -87,13 +88,14 @@ def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
     """Return the complete spec of any preset.
 
     Args:
-        name: the preset.
-        vocabulary: size of a translator's joint vocabulary; that of its tokenizer if unset.
+        name: name of the preset.
+        vocabulary: size of a translator's joint vocabulary; the preset's tokenizer size if None.
 
     Raises:
         ModelError: when there is no such preset, or it has a vocabulary of its own.
     """
     from heedful.models.shape import TranslatorShape
+    from heedful.models.shape_to_spec import translator_spec
     from heedful.text.tokenizer_spec import TokenizerSpec
 
     if has_spec(name):
@@ -104,8 +106,9 @@ def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
     where = f"preset {name}"
     shape = TranslatorShape.parse(settings.get("model", {}), where=where)
     tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
+    # What its tokenizer will have on a corpus that is large enough.
     size = vocabulary if vocabulary is not None else tokenizer.vocabulary_size
-    return shape.expand(size, size)
+    return translator_spec(shape, size, size)
 
 
 def own_vocabulary_error(model: str) -> ModelError:
@@ -116,7 +119,7 @@ def own_vocabulary_error(model: str) -> ModelError:
 
 
 def published_parameters(name: str) -> int | None:
-    """Return the parameters of the published model; None for a size of translators.
+    """Return the number of parameters of a published model; None for a size of translators.
 
     Raises:
         ModelError: when there is no such preset.
@@ -131,6 +134,7 @@ def describe_preset(name: str) -> str:
 
 
 def _read(name: str) -> dict[str, Any]:
+    # A name, never a path: `../x` must not read another file.
     if name not in preset_names():
         raise ModelError(f"No preset is called {name!r}", remedy=suggest(name, preset_names()))
     text = (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")

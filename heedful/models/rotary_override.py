@@ -1,7 +1,7 @@
 """Rotary positions of a trained model, stretched to longer texts without further training.
 
-Linear: positions are divided (Chen 2023). NTK: a larger base. YaRN: low frequencies only, with
-warmer attention (Peng 2023). The weights stay as they are.
+Linear scaling divides positions (Chen 2023), NTK takes a larger base. YaRN divides low frequencies
+only and changes the temperature of attention (Peng 2023). Weights stay the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from heedful.errors import ConfigError, ModelError
 from heedful.models.build import build_around, canonical_weights
-from heedful.models.shape import RotaryScaling, TranslatorShape
+from heedful.models.shape import RotaryScaling as RotaryScaling
+from heedful.models.shape import TranslatorShape
 from heedful.models.spec_overrides import with_overrides
 
 if TYPE_CHECKING:
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 def stretch_rotary(
     model: AnyModel, scaling: RotaryScaling, factor: float, original_length: int | None = None
 ) -> CausalLM:
-    """Return a language model with the same weights whose rotary positions reach further.
+    """Return a language model with the same weights and stretched rotary positions.
 
     Args:
-        model: a causal language model; its weights are copied.
-        scaling: linear, ntk, yarn or by_wavelength.
-        factor: how many times longer texts may get.
-        original_length: tokens of the texts before; those the model was made for if unset.
+        model: causal language model; its weights are copied.
+        scaling: method, as linear, ntk, yarn or by_wavelength.
+        factor: ratio of new to original text length.
+        original_length: tokens of texts before stretching; the model's `max_length` if None.
 
     Raises:
-        ModelError: when it is no language model, or has layers without attention only.
-        ConfigError: when it has no rotary positions, or the trained length is not known.
+        ModelError: when the model is no language model.
+        ConfigError: when it has no rotary positions, or the original length is not known.
     """
     spec = model.spec
     if spec.kind != "causal_lm":
@@ -46,9 +47,12 @@ def stretch_rotary(
     options: dict[str, object] = {"rotary_scaling": scaling, "rotary_factor": factor}
     if original_length is not None:
         options["rotary_original_length"] = original_length
+    # As options of a run, so that training and this function stretch by the same code.
     shape = TranslatorShape.parse(options)
     embedding, decoder = with_overrides(spec.embedding, spec.decoder, shape, spec.max_length)
+    # `max_length` stays: it is the length of training.
     changed = spec.model_copy(update={"embedding": embedding, "decoder": decoder})
+    # No weight depends on positions: angles are computed from the spec.
     weights = canonical_weights(model)
     return cast("CausalLM", build_around(changed, weights, where="rotary_scaling"))
 
@@ -59,11 +63,11 @@ def stretching_reader(
     factor: float | None,
     original_length: int | None = None,
 ) -> ReadModel:
-    """Return a reader of model directories that stretches what it reads; `read` without a scaling.
+    """Return a reader of model directories that stretches each model; `read` without a scaling.
 
     Args:
-        read: reads a directory.
-        scaling, factor, original_length: as for `stretch_rotary`.
+        read: reader of a model directory.
+        scaling, factor, original_length: arguments of `stretch_rotary`.
 
     Raises:
         ConfigError: when there is a scaling without a factor, or a factor without a scaling.
@@ -76,6 +80,7 @@ def stretching_reader(
             where="rotary_scaling",
             remedy="Give both, such as yarn and 4",
         )
+    # Names that are never None: type checkers do not narrow parameters inside of closures.
     kind, times = scaling, factor
 
     def read_stretched(path: Path) -> tuple[AnyModel, TokenizerPair | None]:

@@ -1,29 +1,26 @@
-"""The few options of a model that a person sets; its complete spec follows from them.
+"""Options of the architecture that users set, from which the complete spec of a model follows.
 
-The command line makes flags of them, so this module imports nothing else.
+The command line makes flags of them, so this module imports nothing heavy.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import (
     Activation,
+    AnyMixer,
+    AnyPositions,
     Cell,
     Config,
     Direction,
     Feeding,
-    MixerName,
-    PositionScheme,
     PositiveInt,
     Probability,
     Readout,
 )
-
-if TYPE_CHECKING:
-    from heedful.models.model_spec import TranslatorSpec
 
 RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]
 
@@ -35,45 +32,60 @@ _OF_ATTENTION_BLOCKS = (
     *("feedforward_dropout", "bias", "attention_scale", "residual"),
     *("mixer", "encoder_mixer", "attention_every", "network", "features", "state_size"),
 )
-"""Options of `TranslatorShape` that say nothing about layers without self-attention."""
+"""Options of `TranslatorShape` that have no meaning in recurrent and convolutional layers."""
 
 
 class RecurrentShape(Config):
     """Recurrent layers instead of blocks of attention and feed-forward networks."""
 
-    cell: Cell = "lstm"
+    cell: Cell = Field(
+        "lstm",
+        description="recurrent cell: Elman's network with tanh (rnn), LSTM (Hochreiter and "
+        "Schmidhuber 1997) or GRU (Cho 2014)",
+    )
     direction: Direction = Field(
-        "both", description="of the encoder; backward is a reversed source (Sutskever 2014)"
+        "both",
+        description="reading direction of the encoder; backward reverses the source (Sutskever "
+        "2014), both reads both ways with half of the width each (Schuster 1997)",
     )
     attention: Literal["none", "additive", "concat", "dot", "general"] = Field(
         "none",
-        description="score of the decoder's attention; none: the encoder's last state is a fixed "
-        "vector, all that the decoder knows of a source",
+        description="score function of the decoder's attention (Bahdanau 2015: additive; Luong "
+        "2015: the others); with none the decoder knows only the encoder's last state",
     )
     window: PositiveInt | None = Field(
-        None, description="local-p attention: tokens on each side of a predicted place (Luong 2015)"
+        None,
+        description="half width, in tokens, of the window that attention sees around a predicted "
+        "source position (local-p attention, Luong 2015); the whole source if unset",
     )
     key_width: PositiveInt | None = Field(
         None,
-        description="numbers of a query and a key that are compared; the width if unset; additive, "
-        "concat, dot",
+        description="size of the queries and keys of additive, concat and dot attention; "
+        "model.width if unset",
     )
-    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on attention scores")
+    scale: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="factor on attention scores before the softmax"
+    )
     feeding: Feeding = Field(
         "none",
-        description="read beside each token: context (Cho 2014; Bahdanau 2015), or the output of "
-        "the step before (input feeding, Luong 2015)",
+        description="extra decoder input beside the token embedding: the context vector (Cho "
+        "2014; Bahdanau 2015), or the last output (input feeding, Luong 2015)",
     )
     readout: Readout = Field(
-        "none", description="output of state and context: tanh (Luong 2015), maxout (Bahdanau 2015)"
+        "none",
+        description="layer between decoder state and output projection: tanh (Luong 2015) or "
+        "maxout (Goodfellow 2013; Bahdanau 2015)",
     )
     residual: bool = Field(
-        False, description="layers from the second on add what they read (Wu 2016)"
+        False,
+        description="add the input of each layer from the second on to its output (Wu 2016); for "
+        "four layers and more",
     )
 
     @model_validator(mode="after")
     def _options_are_of_attention(self) -> Self:
         for name in ("window", "key_width", "scale"):
+            # Not by `model_fields_set`: an option that is given with its default does no harm.
             default = type(self).model_fields[name].default
             if self.attention == "none" and getattr(self, name) != default:
                 raise ValueError(f"{name} is of attention, and attention is none")
@@ -83,92 +95,165 @@ class RecurrentShape(Config):
 class ConvolutionShape(Config):
     """Gated convolutions instead of self-attention and feed-forward networks (Gehring 2017)."""
 
-    kernel_width: PositiveInt = Field(3, description="tokens that one output is made of")
+    kernel_width: PositiveInt = Field(
+        3,
+        description="number of tokens that each convolution sees, its own included",
+    )
 
 
 class TranslatorShape(Config):
-    """The options of a translator; everything else of its spec follows from them."""
+    """Options of the architecture, from which the complete spec follows."""
 
-    width: PositiveInt = 512
-    encoder_layers: PositiveInt = 6
-    decoder_layers: PositiveInt = 6
-    mixer: MixerName = Field(
-        "attention", description="how tokens of a decoder exchange information"
+    width: PositiveInt = Field(
+        512,
+        description="size of embeddings and hidden states (d_model); num_heads must divide it "
+        "unless head_width is set",
     )
-    encoder_mixer: MixerName = Field(
-        "attention", description="how tokens of an encoder exchange information"
+    encoder_layers: PositiveInt = Field(
+        6, description="number of encoder layers; models without an encoder ignore it"
+    )
+    decoder_layers: PositiveInt = Field(
+        6, description="number of decoder layers, also of a language model"
+    )
+    mixer: AnyMixer = Field(
+        "attention",
+        description="token mixer of decoder layers: attention, or a layer whose time grows "
+        "linearly with the length",
+    )
+    encoder_mixer: AnyMixer = Field(
+        "attention",
+        description="token mixer of encoder layers, also of encoders such as BERT and ViT",
     )
     attention_every: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="in stacks of another mixer, every layer of this number has attention"
+        None,
+        description="period N with which every N-th layer keeps attention where the mixer is "
+        "another one; no layer does if unset",
     )
     network: Literal["feedforward", "channel_mix"] = Field(
         "feedforward",
-        description="of a decoder's layers: of each token alone, or RWKV's, which also reads the "
-        "token before",
+        description="network after the mixer in decoder layers: feedforward, or channel_mix of "
+        "RWKV (Peng 2023), which also sees the previous token",
     )
     features: Literal["elu", "cosine", "random"] | None = Field(
         None,
-        description="feature map of linear_attention: cosine is cosFormer's, random Performer's; "
-        "elu if unset",
+        description="feature map of linear_attention: elu (Katharopoulos 2020), cosine "
+        "(cosFormer, Qin 2022) or random (Performer, Choromanski 2021); elu if unset",
     )
     state_size: PositiveInt | None = Field(
-        None, description="numbers that a channel of s4d or mamba remembers; 64 and 16 if unset"
+        None,
+        description="size of the recurrent state of each channel of s4d (64 if unset) or mamba "
+        "(16 if unset)",
     )
-    num_heads: PositiveInt = 8
-    num_kv_heads: PositiveInt | None = None
+    num_heads: PositiveInt = Field(
+        8, description="number of attention heads; a head size (width / num_heads) of 64 is usual"
+    )
+    num_kv_heads: PositiveInt | None = Field(
+        None,
+        description="number of key and value heads (grouped-query attention, Ainslie 2023); a "
+        "divisor of num_heads, which is the value if unset; 1 is multi-query attention",
+    )
     head_width: PositiveInt | None = Field(
-        None, description="width of an attention head; width / num_heads if unset"
+        None, description="size of an attention head; width / num_heads if unset"
     )
     feedforward: Annotated[int, Field(ge=0)] = Field(
-        2048, description="inner width of the feed-forward network; 0 leaves it out"
+        2048,
+        description="inner size of the feed-forward network, usually 4 x width; 0 leaves the "
+        "network out",
     )
     num_experts: PositiveInt | None = Field(
-        None, description="feed-forward networks in each layer of which a token uses a few"
+        None,
+        description="number of feed-forward networks (experts) in each layer, of which a router "
+        "chooses some for each token; one network without a router if unset",
     )
-    experts_per_token: PositiveInt = 2
-    activation: Activation = "relu"
-    norm: Literal["layer", "rms"] = "layer"
-    norm_placement: Literal["post", "pre", "none"] = "post"
-    residual: bool = Field(True, description="add each sub-layer's output to its input")
+    experts_per_token: PositiveInt = Field(
+        2, description="number of experts that compute each token (top-k routing)"
+    )
+    activation: Activation = Field(
+        "relu",
+        description="activation of the feed-forward network; swiglu, geglu and reglu are gated "
+        "(Shazeer 2020) and use a third matrix",
+    )
+    norm: Literal["layer", "rms"] = Field(
+        "layer",
+        description="normalisation: LayerNorm (layer) or RMSNorm (rms, Zhang and Sennrich 2019)",
+    )
+    norm_placement: Literal["post", "pre", "none"] = Field(
+        "post",
+        description="place of the norms: after each residual sum (post, Vaswani 2017), before "
+        "each sub-layer (pre), which trains deep models more stably, or nowhere (none)",
+    )
+    residual: bool = Field(
+        True, description="add the input of each sub-layer to its output; false is for experiments"
+    )
     attention_scale: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="factor on attention scores; 1/sqrt(head width) if unset"
+        None,
+        description="factor on attention scores before the softmax; 1 / sqrt(head size) if unset",
     )
-    positions: PositionScheme = "sinusoidal"
+    positions: AnyPositions = Field(
+        "sinusoidal",
+        description="position encoding: embeddings (sinusoidal, learned), rotary (Su 2021), or "
+        "terms of the attention scores (alibi, kerple, t5, relative_keys, transformer_xl)",
+    )
     rotary_scaling: RotaryScaling = Field(
-        "none", description="how rotary positions are stretched to longer texts than trained on"
+        "none",
+        description="method that stretches rotary positions for texts longer than those of "
+        "training",
     )
     rotary_factor: Annotated[float, Field(ge=1)] = Field(
-        1.0, description="how many times longer texts get by rotary_scaling"
+        1.0, description="factor of rotary_scaling: 4 reads texts four times as long"
     )
     rotary_original_length: PositiveInt | None = Field(
-        None, description="tokens of the texts before rotary_scaling; yarn and by_wavelength"
+        None,
+        description="maximum length in tokens before stretching, for yarn and by_wavelength; "
+        "max_length if unset",
     )
-    window: PositiveInt | None = Field(None, description="self-attention sees only this near")
+    window: PositiveInt | None = Field(
+        None,
+        description="distance in tokens below which self-attention sees other tokens (sliding "
+        "window); unlimited if unset",
+    )
     mask: str | None = Field(
         None,
-        description="keys that self-attention sees, such as 'window(128) | global(2)' or "
-        "'strided(32)'; a decoder sees none that come later",
+        description="attention pattern, such as 'window(128) | global(2)' or 'strided(32)'; a "
+        "decoder still sees no later tokens",
     )
     global_tokens: PositiveInt | None = Field(
         None,
-        description="tokens at the beginning of a text that attend by projections of their own "
-        "(Longformer); the mask says what they see: global(N)",
+        description="number of first tokens that get attention projections of their own "
+        "(Longformer, Beltagy 2020); use with mask = 'global(N)'",
     )
     relative_values: PositiveInt | None = Field(
         None,
-        description="farthest distance with a vector of its own that is added to values (Shaw)",
+        description="maximum distance in tokens that has an embedding added to the values (Shaw "
+        "2018); none if unset",
     )
     memory: PositiveInt | None = Field(
         None,
-        description="language models: tokens before a segment (data.max_length) that its attention "
-        "still sees; each token sees so many before it (Transformer-XL)",
+        description="number of earlier tokens whose hidden states a language model keeps from "
+        "segment to segment of data.max_length (Transformer-XL, Dai 2019)",
     )
-    share_embeddings: Literal["all", "target", "none"] = "all"
-    dropout: Probability = 0.1
-    attention_dropout: Probability = 0.0
-    feedforward_dropout: Probability = 0.0
-    bias: bool = True
-    max_length: PositiveInt = 256
+    share_embeddings: Literal["all", "target", "none"] = Field(
+        "all",
+        description="matrices that are shared (Press and Wolf 2017): source, target and output "
+        "(all), target and output, or none",
+    )
+    dropout: Probability = Field(
+        0.1,
+        description="dropout probability of embeddings and sub-layer outputs; 0.1 is usual, 0.3 "
+        "for small data",
+    )
+    attention_dropout: Probability = Field(
+        0.0, description="dropout probability of attention weights"
+    )
+    feedforward_dropout: Probability = Field(
+        0.0, description="dropout probability inside the feed-forward network, after the activation"
+    )
+    bias: bool = Field(True, description="add bias vectors to the linear layers")
+    max_length: PositiveInt = Field(
+        256,
+        description="maximum length in tokens of a translator with learned positions, cosine "
+        "features or linformer; other tasks use data.max_length",
+    )
     recurrent: RecurrentShape | None = Field(
         None, description="recurrent layers instead of blocks of attention"
     )
@@ -180,19 +265,23 @@ class TranslatorShape(Config):
     def _options_have_an_effect(self) -> Self:
         if self.recurrent and self.convolution:
             raise ValueError("layers are recurrent or convolutions: recurrent, convolution")
+        # An option without effect is refused: a comparison of its values would be of equal models.
         if not self.recurrent and not self.convolution:
             return self
         layers = "recurrent layers" if self.recurrent else "convolutions"
+        # `model_fields` of the class: pydantic deprecates it on instances.
         defaults = {name: type(self).model_fields[name].default for name in _OF_ATTENTION_BLOCKS}
         for name, default in defaults.items():
             if getattr(self, name) != default:
                 raise ValueError(f"{name} is of blocks of attention; the model's are {layers}")
+        # The other encodings are terms or rotations of the scores of self-attention.
         if self.positions not in ("sinusoidal", "learned", "none"):
             raise ValueError(f"positions = {self.positions!r} are known by self-attention only")
         return self
 
     @model_validator(mode="after")
     def _one_option_says_what_is_seen(self) -> Self:
+        # The message has the mask of both, as either order of precedence would surprise.
         if self.window is not None and self.mask is not None:
             raise ValueError(
                 f"window and mask both say what is seen; as one mask: ({self.mask}) & "
@@ -205,9 +294,3 @@ class TranslatorShape(Config):
         if self.num_experts is not None and not self.feedforward:
             raise ValueError("num_experts needs feedforward above 0: experts are such networks")
         return self
-
-    def expand(self, source_vocabulary: int, target_vocabulary: int) -> TranslatorSpec:
-        """Return the complete spec for vocabularies of these sizes, in pieces."""
-        from heedful.models.shape_to_spec import translator_spec
-
-        return translator_spec(self, source_vocabulary, target_vocabulary)

@@ -1,4 +1,4 @@
-"""From the options of a run's settings to complete specs."""
+"""Complete specs of all kinds of models from the options of a run's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from heedful.config import explained
 from heedful.errors import ConfigError
 from heedful.models.mixers import (
-    attention_spec,
     layer_mixers,
     refuse_idle_options,
     refuse_memory,
@@ -34,7 +33,7 @@ from heedful.nn.spec import (
     PartSpec,
     PixelSpec,
     PositionSpec,
-    T5BiasSpec,
+    bias_of_shape,
 )
 
 if TYPE_CHECKING:
@@ -50,9 +49,9 @@ def translator_spec(
     """Return the spec of a translator.
 
     Args:
-        shape: the options.
-        source_vocabulary: number of pieces.
-        target_vocabulary: number of pieces.
+        shape: options of the architecture.
+        source_vocabulary: source vocabulary size.
+        target_vocabulary: target vocabulary size.
     """
     refuse_memory(shape, "A translator reads each sentence as a whole")
     encoder, decoder = _encoder(shape), _decoder(shape, reads_memory=True)
@@ -71,15 +70,19 @@ def translator_spec(
 
 @_explained
 def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> CausalLMSpec:
-    """Return a causal language model of `shape.decoder_layers` blocks that sees its own text only.
+    """Return the spec of a causal language model of `shape.decoder_layers` blocks.
+
+    Its attention does not see other texts of a packed row.
 
     Args:
-        shape: the options; those of an encoder are not used.
-        vocabulary: number of pieces.
-        max_length: tokens seen at once, as many positions as are learned.
+        shape: options of the architecture; an encoder's are not used.
+        vocabulary: vocabulary size.
+        max_length: most tokens of a sequence; also the number of learned positions.
     """
+    # The length of the task replaces the shape's: linformer and cosine features depend on it.
     shape = with_memory(shape.model_copy(update={"max_length": max_length}))
     decoder = _decoder(shape, reads_memory=False).with_attentions(
+        # Windows of training pack several texts in a row (`data/`), which must not mix.
         lambda attention: attention.model_copy(
             update={"mask": AllOfSpec(parts=(attention.mask, SegmentSpec()))}
         )
@@ -90,7 +93,7 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         vocabulary=vocabulary,
         embedding=_embedding(shape, max_length),
         decoder=decoder,
-        tied=shape.share_embeddings != "none",
+        tied=shape.share_embeddings != "none",  # one side: `all` and `target` mean the same
         max_length=max_length,
         memory=shape.memory,
     )
@@ -100,13 +103,13 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
 def encoder_spec(
     shape: TranslatorShape, vocabulary: int, max_length: int, heads: tuple[HeadSpec, ...]
 ) -> EncoderSpec:
-    """Return an encoder of texts of `shape.encoder_layers` blocks, without a pooler.
+    """Return the spec of an encoder of `shape.encoder_layers` blocks, without a pooler.
 
     Args:
-        shape: the options; those of a decoder are not used.
-        vocabulary: number of pieces.
-        max_length: tokens of the longest text, as many positions as are learned.
-        heads: what is predicted.
+        shape: options of the architecture; a decoder's are not used.
+        vocabulary: vocabulary size.
+        max_length: most tokens of a sequence; also the number of learned positions.
+        heads: prediction heads.
     """
     refuse_memory(shape, "An encoder reads each text as a whole")
     shape = shape.model_copy(update={"max_length": max_length})
@@ -133,21 +136,22 @@ def vision_spec(
     labels: tuple[str, ...],
     pixels: PixelSpec,
 ) -> VisionSpec:
-    """Return an encoder of images of `shape.encoder_layers` blocks with a classifier.
+    """Return the spec of an image encoder of `shape.encoder_layers` blocks with a classifier.
 
     Args:
-        shape: the options; those of a decoder are not used.
+        shape: options of the architecture; a decoder's are not used.
         image_size: height and width in pixels.
-        channels: of a pixel.
-        patch_size: side of a patch in pixels, which divides the image's.
-        pooling: what stands for an image.
-        labels: of the classes.
-        pixels: how they become numbers.
+        channels: number of color channels.
+        patch_size: side of a patch in pixels, a divisor of `image_size`.
+        pooling: source of the image's vector, the first state or the mean.
+        labels: names of the classes.
+        pixels: normalisation of pixels.
 
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
     """
     refuse_memory(shape, "An image is read as a whole")
+    # Only a table can be interpolated for another size of images (Dosovitskiy 2021, 3.2).
     if shape.positions != "learned":
         raise ConfigError(
             f"The positions of an image's patches are learned, not {shape.positions}",
@@ -175,11 +179,14 @@ def vision_spec(
 
 def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
     kind: Literal["sinusoidal", "learned", "none"] = "none"
-    if shape.positions == "sinusoidal" or shape.positions == "learned":
-        kind = shape.positions
+    if shape.positions == "sinusoidal":
+        kind = "sinusoidal"
+    elif shape.positions == "learned":
+        kind = "learned"
+    # One more than `max_length`: an end or begin token comes on top of the text.
     rows = max_length + 1 if kind == "learned" else None
-    # Scores of convolutions' attention are not scaled: of states of variance 1 they would be so far
-    # apart that a query saw one token alone, and outputs would grow from layer to layer.
+    # The attention of convolutions does not scale its scores: of states of variance 1 they would be
+    # so far apart that a query saw a single token, and outputs would grow from layer to layer.
     is_small = shape.convolution is not None
     return EmbeddingSpec(
         scale=not is_small,
@@ -193,7 +200,7 @@ def _encoder(shape: TranslatorShape) -> StackSpec:
         return stack
     layers = shape.encoder_layers
     mixers = layer_mixers(shape, shape.encoder_mixer, num_layers=layers, causal=False)
-    return _stack(shape, layers, mixers, _feedforward(shape), T5BiasSpec(bidirectional=True))
+    return _stack(shape, layers, mixers, _feedforward(shape), causal=False)
 
 
 def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
@@ -201,9 +208,10 @@ def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
         return stack
     layers = shape.decoder_layers
     mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
-    cross = attention_spec(shape) if reads_memory else None
+    # Over everything: a window or mask of the shape is for self-attention.
+    cross = AttentionSpec.with_heads_of_shape(shape) if reads_memory else None
     network = _channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
-    return _stack(shape, layers, mixers, network, T5BiasSpec(bidirectional=False), cross)
+    return _stack(shape, layers, mixers, network, cross, causal=True)
 
 
 def _stack(
@@ -211,15 +219,20 @@ def _stack(
     num_layers: int,
     mixers: Sequence[PartSpec],
     network: FeedForwardSpec | ChannelMixSpec | None,
-    bias: T5BiasSpec,
     cross_attention: AttentionSpec | None = None,
+    *,
+    causal: bool,
 ) -> StackSpec:
-    has_scores = any(mixer.kind == "attention" for mixer in mixers)  # T5's bias is added to them
+    bias = bias_of_shape(shape, causal)
+    has_scores = any(mixer.kind == "attention" for mixer in mixers)  # a bias is added to them
+    is_shared = bias is not None and bias.is_shared and has_scores
     return StackSpec(
         num_layers=num_layers,
+        # One block for each mixer of the period, which `StackSpec` repeats.
         pattern=tuple(_block(shape, mixer, network, cross_attention) for mixer in mixers),
+        # Pre-norm blocks leave the stream unnormed, so the last one is followed by a norm.
         final_norm=NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None,
-        shared_position_bias=bias if shape.positions == "t5" and has_scores else None,
+        shared_position_bias=bias if is_shared else None,
     )
 
 
@@ -241,6 +254,7 @@ def _block(
 
 
 def _feedforward(shape: TranslatorShape) -> FeedForwardSpec | None:
+    # A width of 0 leaves the sub-layer out: an option to study attention alone.
     if not shape.feedforward:
         return None
     return FeedForwardSpec(
@@ -271,5 +285,5 @@ def _experts(shape: TranslatorShape) -> ExpertsSpec | None:
     return ExpertsSpec(
         num_experts=shape.num_experts,
         per_token=shape.experts_per_token,
-        renormalize=several,  # the weight of a single one would always be 1
+        renormalize=several,  # of a single expert it would be 1, and the router get no gradient
     )

@@ -1,4 +1,4 @@
-"""A trained model's spec beside the options of a run: contradictions, and what may be set anew."""
+"""Options of a run against the spec of a trained model: contradictions, and allowed changes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.config import Config
 from heedful.errors import ConfigError
-from heedful.models.mixers import rotary_options
 from heedful.models.model_spec import ModelSpec
 from heedful.models.recurrent_stacks import recurrent_options
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import AllOfSpec, MaskSpec, SegmentSpec, own_rules
 from heedful.nn.mask_text import parse_mask, write_mask
-from heedful.nn.spec import AttentionSpec, EmbeddingSpec, PartSpec, RotarySpec
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, RotarySpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
 
 
 def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
-    """Return the options that were set and that a model contradicts, a few words each.
+    """Return a few words for each option that was set and differs from the model.
 
-    Dropout may be set anew. Options of a stack that the model lacks say nothing about it.
+    Dropout may differ. Options of a stack that the model lacks are ignored.
 
     Args:
-        shape: the options; those left at their defaults were not set.
-        spec: of the model.
+        shape: options of the run; those at their defaults were not set.
+        spec: spec of the model.
     """
     differences: list[str] = []
     for option, value in _values(spec):
         wanted = getattr(shape, option)
         if option == "mask" and wanted is not None:
+            # Through the same normal form, as a mask can be written in several ways.
             wanted = dict(_seen(parse_mask(wanted, where="model.mask")))["mask"]
+        # None asks for the default, which for a trained model is what it has.
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
         if option == "recurrent":
@@ -41,18 +42,19 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
         if option == "share_embeddings" and _is_same_sharing(wanted, value, spec):
             continue
         text = f"model.{option} is {_plain(wanted)}, and the model's {_plain(value)}"
+        # Equal layers give the same text: say it once.
         if text not in differences:
             differences.append(text)
     return differences
 
 
 def _within(section: str, wanted: Config, values: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the options of a section that were set and that a model contradicts.
+    """Yield a few words for each option of a section that was set and differs from the model.
 
     Args:
-        section: its name.
-        wanted: the section.
-        values: of the model, as far as it tells; None for one of other layers.
+        section: name of the section.
+        wanted: options of the section.
+        values: known values of the model; None for a model without such layers.
     """
     if values is None:
         yield f"model.{section} is set, and the model has no such layers"
@@ -64,7 +66,7 @@ def _within(section: str, wanted: Config, values: Mapping[str, Any] | None) -> I
 
 
 DROPOUTS = ("dropout", "attention_dropout", "feedforward_dropout")
-"""Options that may differ from those a model was trained with."""
+"""Options that may differ from those of training: no tensor depends on them."""
 
 
 def with_overrides(
@@ -73,24 +75,24 @@ def with_overrides(
     shape: TranslatorShape,
     trained_length: int | None = None,
 ) -> tuple[EmbeddingSpec, StackSpec]:
-    """Return an embedding and a stack with the options of dropout and rotary scaling that were set.
+    """Return an embedding and a stack with the dropout and rotary scaling of the options.
 
     Args:
-        embedding: of a model.
-        stack: of the same model.
-        shape: the options; those left at their defaults were not set.
-        trained_length: tokens of the texts that rotary scaling starts from, where neither the
-            options nor the model say so.
+        embedding: embedding spec of a model.
+        stack: stack spec of the same model.
+        shape: options of the run; those at their defaults were not set.
+        trained_length: original length of rotary scaling in tokens, where neither the options nor
+            the model have one.
 
     Raises:
         ConfigError: when there are no rotary positions to stretch.
     """
-    if scaling := rotary_options(shape):
+    if scaling := RotarySpec.scaling_of_shape(shape):
         stack = _with_rotary(stack, scaling, trained_length)
     rates = {name: getattr(shape, name) for name in DROPOUTS if name in shape.model_fields_set}
     if "dropout" in rates:
         embedding = embedding.model_copy(update={"dropout": rates["dropout"]})
-        if stack.final_dropout:
+        if stack.final_dropout:  # 0: this architecture has none there
             stack = stack.model_copy(update={"final_dropout": rates["dropout"]})
     pattern = tuple(_block_with_dropout(block, rates) for block in stack.pattern)
     return embedding, stack.model_copy(update={"pattern": pattern})
@@ -99,16 +101,18 @@ def with_overrides(
 def _with_rotary(
     stack: StackSpec, scaling: Mapping[str, Any], trained_length: int | None
 ) -> StackSpec:
-    """Change the rotary positions of a stack; blocks without any stay as they are."""
+    """Return a stack with changed rotary positions; blocks without any stay the same."""
     length = {"original_length": trained_length}
     pattern, changed = [], 0
     for block in stack.pattern:
         for name, attention in block.attentions().items():
             if attention.rotary is not None:
+                # Later entries win: the options over the model, and both over the trained length.
                 rotary = RotarySpec.parse({**length, **attention.rotary.plain(), **scaling})
                 block = block.replace(**{name: attention.model_copy(update={"rotary": rotary})})
                 changed += 1
         pattern.append(block)
+    # A model with other positions would silently ignore the option.
     if not changed:
         raise ConfigError(
             "The model has no rotary positions to stretch",
@@ -118,35 +122,23 @@ def _with_rotary(
     return stack.model_copy(update={"pattern": tuple(pattern)})
 
 
-_WITH_DROPOUT = ("recurrent_decoder", "convolution")
-"""Kinds of parts that have the model's dropout inside."""
-
-
 def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSpec:
-    parts: dict[str, PartSpec] = {}
-    if "attention_dropout" in rates:
-        change = {"dropout": rates["attention_dropout"]}
-        parts |= {name: each.model_copy(update=change) for name, each in block.attentions().items()}
-    if "feedforward_dropout" in rates and block.part("channel_mix") is None:
-        change = {"dropout": rates["feedforward_dropout"]}
-        networks = {s.name: s.part for s in block.sublayers if s.part.kind == "feedforward"}
-        parts |= {name: each.model_copy(update=change) for name, each in networks.items()}
-    if "dropout" not in rates:
-        return block.replace(**parts)
-    change = {"dropout": rates["dropout"]}
-    own = {each.name: each.part for each in block.sublayers if each.part.kind in _WITH_DROPOUT}
-    parts |= {name: part.model_copy(update=change) for name, part in own.items()}
-    if any(part.kind == "convolution" for part in own.values()):  # it drops what it reads
-        return block.replace(**parts)
-    return block.replace(**parts, **change)
+    parts = {
+        each.name: each.part.model_copy(update={"dropout": rates[option]})
+        for each in block.sublayers
+        if (option := each.part.dropout_option) is not None and option in rates
+    }
+    if "dropout" not in rates or any(part.kind == "convolution" for part in parts.values()):
+        return block.replace(**parts)  # a convolution drops what it reads
+    return block.replace(**parts, dropout=rates["dropout"])
 
 
-_IN_BLOCKS_OF_THEIR_OWN = {"recurrent", "recurrent_decoder", "convolution"}
-"""Kinds of parts whose stacks have none of the options of the Transformer's blocks."""
+_OTHER_LAYERS = {"recurrent", "recurrent_decoder", "convolution"}
+"""Kinds of parts whose stacks have no options of Transformer blocks."""
 
 
 def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
-    """Yield each option and the value the model has, once for every place it decides about."""
+    """Yield each option with its value in the model, once for every part that it decides."""
     yield "width", spec.width
     if spec.sharing is not None:
         yield "share_embeddings", spec.sharing
@@ -156,10 +148,10 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
         yield "memory", spec.memory
     stacks = spec.stacks()
     recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
-    yield "recurrent", recurrent or None
+    yield "recurrent", recurrent or None  # None: `_within` then reports the section
     for name, stack in stacks.items():
         yield f"{name}_layers", stack.num_layers
-        if not _IN_BLOCKS_OF_THEIR_OWN & _kinds(stack):
+        if not _OTHER_LAYERS & _kinds(stack):
             yield from _mixers(name, stack)
             yield from _of_stack(stack, spec.width)
         if spec.kind != "vision":  # the positions of patches are always learned
@@ -174,10 +166,12 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
             yield "num_kv_heads", attention.num_kv_heads or attention.num_heads
             yield "bias", attention.bias
             yield "attention_scale", attention.scale_of_scores(width)
+            # Cross-attention sees the whole source, whatever the mask of the decoder.
             if attention.over == "input":
                 yield from _seen(attention.mask)
                 yield "global_tokens", attention.global_tokens
                 yield "relative_values", attention.relative_values
+        # A spec has a norm also where none is placed.
         if block.norm_placement != "none":
             yield "norm", block.norm.kind
         yield "norm_placement", block.norm_placement
@@ -186,6 +180,7 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
 
 
 def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
+    # By name first: `block.feedforward` refuses blocks without such a network.
     mix = block.part("channel_mix")
     if mix is not None and mix.kind == "channel_mix":
         yield "network", mix.kind
@@ -211,6 +206,7 @@ def _kinds(stack: StackSpec) -> set[str]:
 def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
     """Yield the mixer of a stack, and how often attention takes its place."""
     kinds = [part.kind for block in stack.pattern for part in block.mixers()]
+    # Where attention alternates with another mixer, the option `mixer` names the other one.
     others = [kind for kind in kinds if kind != "attention"]
     yield "encoder_mixer" if name == "encoder" else "mixer", (others or kinds)[0]
     if others:
@@ -238,7 +234,7 @@ def _seen(mask: MaskSpec) -> Iterator[tuple[str, Any]]:
 
 
 def _is_same_sharing(option: str, value: str, spec: ModelSpec) -> bool:
-    """Return whether two ways to share tables are one, as where no source has its own table."""
+    """Return whether two values of `share_embeddings` mean the same for a model of one text."""
     return spec.reads != "pairs" and (option == "none") == (value == "none")
 
 
@@ -247,7 +243,7 @@ def _plain(value: Any) -> str:
 
 
 def separating_texts(attention: AttentionSpec) -> AttentionSpec:
-    """Return an attention that hides other texts of the same row as well."""
+    """Return an attention that also hides other texts of the same row."""
     mask = attention.mask
     if mask.heeds_segments:
         return attention

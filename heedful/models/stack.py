@@ -1,4 +1,4 @@
-"""Blocks on top of each other, and the state they decode with.
+"""Stacks of blocks, and their state in decoding.
 
 Shapes: B sentences, W beams of each, L length, S length of the memory, D model width.
 """
@@ -29,11 +29,11 @@ class StackState:
     """Everything a stack remembers while it decodes B sentences with W beams each: a value.
 
     Args:
-        blocks: of every block the states of its mixers.
-        lineage: of the tokens in rows that the beams of a sentence share; None where each beam has
-            rows of its own.
-        width: W.
-        memory_positions: [B, S] int64 of the memory that is read, if there is one.
+        blocks: states of the sub-layers of every block.
+        lineage: lineage of the tokens in rows that the beams of a sentence share; None where each
+            beam has rows of its own.
+        width: number of beams W.
+        memory_positions: [B, S] int64, positions of the memory, if there is one.
     """
 
     blocks: tuple[BlockState, ...]
@@ -42,7 +42,7 @@ class StackState:
     memory_positions: Tensor | None = None
 
     def append(self, positions: Tensor) -> tuple[Self, Context]:
-        """Return the state with more tokens, before the blocks have read them, and their context.
+        """Return the state with the positions of more tokens, and the context of their pass.
 
         Args:
             positions: [B, W] int64, a token of each beam; [B, n], n tokens of the only beam.
@@ -50,6 +50,7 @@ class StackState:
         memory = None
         if self.memory_positions is not None:
             memory = Positions(query=positions, key=self.memory_positions)
+        # Without shared rows a beam is a row of the batch, so its token becomes [B · W, 1].
         if self.lineage is None:
             own = positions.reshape(-1, 1) if self.width > 1 else positions
             return self, Context(Positions.of_self(own), memory)
@@ -60,15 +61,18 @@ class StackState:
         """Return the state of chosen, repeated or dropped beams and sentences.
 
         Args:
-            rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
-                entries of a row are beams of one sentence, so its memory is never copied per beam.
+            rows: [B', W'] int64; the value `sentence · W + beam` names the beam that the new state
+                has in this place. A row has beams of one sentence only, so that its memory is
+                never copied for each beam.
         """
+        # The lineage decides which slots of the shared rows stay, and all caches follow it.
         lineage, memory, choice = None, self.memory_positions, Reordering(rows)
         if self.lineage is not None:
             lineage, choice = choose_beams(self.lineage, rows)
         elif memory is not None:
             choice = Reordering(rows, chosen_sentences(rows, self.width, len(memory)))
         if memory is not None and choice.sentences is not None:
+            # Most steps keep all sentences: then `sentences` is None and nothing is copied.
             memory = memory.index_select(0, choice.sentences)
         blocks = tuple(
             tuple(None if state is None else state.reorder(choice) for state in states)
@@ -84,8 +88,8 @@ class Stack(nn.Module):
 
     Args:
         width: model width D.
-        spec: the blocks, the final norm and dropout, a shared position bias.
-        name: prefix of captures in this stack, `encoder` or `decoder`.
+        spec: blocks, final norm and dropout, shared position bias.
+        name: prefix of the addresses of captures, `encoder` or `decoder`.
     """
 
     def __init__(self, width: int, spec: StackSpec, name: str) -> None:
@@ -97,6 +101,7 @@ class Stack(nn.Module):
         self.attends = spec.has_self_attention
         self.position_bias = None
         if spec.shared_position_bias is not None:
+            # A bias has a value for each head, and all layers have as many heads (Raffel 2020).
             attention = next(
                 part for block in spec.blocks for part in block.mixers() if part.kind == "attention"
             )
@@ -106,47 +111,47 @@ class Stack(nn.Module):
         """Pass whole sequences through every block.
 
         Args:
-            x: [B, L, D], embedded.
-            context: positions of x. A capture may ask for x itself, [B, L, D], as
-                `{name}.embedding`, for the output of block N as `{name}.N.output`, and for the
-                result as `{name}.output`.
-            read: the memory as every block keeps it, from `read`.
+            x: embedded tokens [B, L, D].
+            context: positions of x. A capture may ask for x as `{name}.embedding`, for the output
+                of block N as `{name}.N.output`, and for the result as `{name}.output`.
+            read: result of `read` for the memory.
 
         Returns:
-            [B, L, D].
+            Output of the last block [B, L, D], after the final norm.
         """
         here = self._enter(x, context)
         x, _ = self._run(x, here, read)
         return self._leave(x, here)
 
     def read(self, memory: Memory) -> tuple[BlockState, ...]:
-        """Return a memory as every block keeps it: keys and values, projected once.
+        """Project a memory to the keys and values of every block, once for all steps.
 
         Args:
-            memory: with states [B, S, D].
+            memory: encoder output with states [B, S, D].
         """
         return tuple(
-            tuple(part.read(memory) if hasattr(part, "read") else None for part in block.parts())
+            tuple(None if part is None else part.read(memory) for part in block.readers())
             for block in self._blocks
         )
 
     def read_from(self, state: StackState) -> tuple[BlockState, ...]:
-        """Return the memory as every block keeps it in a state."""
+        """Return the projected memory of every block from a state, as `read` gives it."""
         return tuple(
             tuple(
-                _memory_alone(part, each) if hasattr(part, "read") else None
-                for part, each in zip(block.parts(), states, strict=True)
+                None if part is None else _memory_alone(part, each)
+                for part, each in zip(block.readers(), states, strict=True)
             )
             for block, states in zip(self._blocks, state.blocks, strict=True)
         )
 
     def memory_attention(self) -> dict[str, int]:
-        """Return the attentions over a memory, in their order: address and number of the layer."""
+        """Return the address and layer index of each attention over a memory, in their order."""
         return {
             f"{self.name}.{number}.{sublayer.address}": number
             for number, block in enumerate(self._blocks)
-            for sublayer, part in zip(block.sublayers, block.parts(), strict=True)
-            if hasattr(part, "read") and hasattr(part, "num_heads")
+            for sublayer, part in zip(block.sublayers, block.readers(), strict=True)
+            # A recurrent decoder without attention reads a memory and has no heads.
+            if hasattr(part, "num_heads")
         }
 
     def start(
@@ -155,16 +160,17 @@ class Stack(nn.Module):
         """Return the state before the first token, of one beam for each sentence.
 
         Args:
-            like: [B, ...], a row for each sentence, on the device.
-            memory: to be read, if the blocks read one.
-            make_cache: kind of cache; each beam has rows of its own in it. None for one whose rows
-                all beams of a sentence share. Without attention there are no such rows.
+            like: tensor [B, ...] with a row for each sentence, on the device of the state.
+            memory: encoder output, for blocks with cross-attention.
+            make_cache: constructor of caches in which each beam has rows of its own; None for a
+                cache whose rows all beams of a sentence share.
         """
         read = self.read(memory) if memory is not None else ((),) * len(self.blocks)
         blocks = tuple(
             _initial_state(block, each, like, make_cache)
             for block, each in zip(self._blocks, read, strict=True)
         )
+        # Mixers without keys have a state for each beam, and no rows to share.
         shares_rows = make_cache is None and self.attends
         lineage = Lineage.empty(len(like), like.device) if shares_rows else None
         return StackState(blocks, lineage, 1, None if memory is None else memory.positions)
@@ -174,11 +180,12 @@ class Stack(nn.Module):
 
         Args:
             x: [B, W, D], a token of each beam; [B, n, D], n tokens of the only beam.
-            positions: [B, W] or [B, n] int64, of these tokens; −1 is padding, on any side.
-            state: from `start`, `step` or `reorder`.
+            positions: [B, W] or [B, n] int64, positions of these tokens; −1 is padding, on any
+                side.
+            state: result of `start`, `step` or `reorder`.
 
         Returns:
-            As x, and the state after these tokens.
+            The output, of the shape of x, and the state after these tokens.
         """
         state, context = state.append(positions)
         here = self._enter(x, context)
@@ -188,16 +195,17 @@ class Stack(nn.Module):
     def read_segment(
         self, x: Tensor, context: Context, inputs: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Pass a segment of each text through every block, which also see tokens before it.
+        """Pass a segment of each text through every block, with attention to tokens before it.
 
         Args:
-            x: [B, L, D], embedded.
+            x: embedded tokens [B, L, D].
             context: positions of the segment as queries, and of the M + L tokens as keys.
-            inputs: of every self-attention, [B, M, D] each, the tokens before.
+            inputs: input of every self-attention for the tokens before, [B, M, D] each.
 
         Returns:
-            [B, L, D], and the inputs of every self-attention, of the last M tokens.
+            The output [B, L, D], and the input of every self-attention for the last M tokens.
         """
+        # In the order of the self-attentions, whatever blocks they belong to.
         kept = iter(inputs)
         states: list[Any] = [
             tuple(
@@ -218,7 +226,8 @@ class Stack(nn.Module):
         return cast("Iterable[Block]", self.blocks)
 
     def _enter(self, x: Tensor, context: Context) -> Context:
-        """Return the context of the blocks of a pass, which begins with x [B, L, D]."""
+        """Return the context of the blocks for a pass over x [B, L, D]."""
+        # Handed down in the context, so that the bias is computed once for all blocks.
         shared = () if self.position_bias is None else (self.position_bias,)
         context = replace(context, embedding=x, biases=(*context.biases, *shared))
         here = context.at(self.name)
@@ -228,12 +237,12 @@ class Stack(nn.Module):
     def _run(
         self, x: Tensor, here: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
-        """Pass x [B, L, D] through the blocks; return it with the states after its tokens.
+        """Pass x [B, L, D] through the blocks; return the output and the states after its tokens.
 
         Args:
             x: output of the embedding.
-            here: context of the blocks, from `_enter`.
-            states: state of every block before these tokens; empty where nothing is kept.
+            here: context of the blocks, result of `_enter`.
+            states: state of every block before these tokens; empty for whole sequences.
         """
         after: list[BlockState] = []
         for index, block in enumerate(self.blocks):
@@ -255,28 +264,29 @@ class Stack(nn.Module):
 
 
 def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dtype]:
-    """Return where a block computes and in what type.
+    """Return the device and the type of a block's computations.
 
     An engine replaces linear layers and keeps the norms. A block without norms may then have no
-    parameters left, but biases, which are of the type of the products.
+    parameters left, but biases, whose type is that of the matmuls.
     """
     biases = (getattr(each, "bias", None) for each in block.modules())
-    # The first will do: nearly always a parameter, so that a search begins without a list of all.
+    # The first is enough, nearly always a parameter: no search begins with a list of all modules.
     tensors = chain(block.parameters(), biases)
-    found = next((each for each in tensors if isinstance(each, Tensor)), None)
-    return (rows.device, torch.float32) if found is None else (found.device, found.dtype)
+    first = next((each for each in tensors if isinstance(each, Tensor)), None)
+    return (rows.device, torch.float32) if first is None else (first.device, first.dtype)
 
 
 def _memory_alone(part: Any, state: Any) -> Any:
-    """Return the state of a part that reads a memory, without the tokens read since."""
+    """Return the state of a part that reads a memory as it was before the first token."""
     restart = getattr(part, "restart", None)
+    # Keys and values of cross-attention do not change; a recurrent decoder's state does.
     return state if restart is None else restart(state)
 
 
 def _initial_state(
     block: Block, read: BlockState, rows: Tensor, make_cache: MakeCache | None
 ) -> BlockState:
-    """Return the states of a block before the first token, beside those it read of a memory."""
+    """Return the states of a block before the first token; those of a memory are in `read`."""
     device, dtype = _device_and_type(block, rows)
     like = torch.empty(0, dtype=dtype, device=device)
     like = like.to(requested_dtype(like))  # under autocast keys come in its type

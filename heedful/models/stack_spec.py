@@ -1,4 +1,4 @@
-"""The config tree of a stack: blocks of sub-layers, the same tree as its modules. No torch here."""
+"""The config tree of a stack: blocks of sub-layers, like the tree of its modules, without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
-from heedful.errors import ConfigError, ModelError
+from heedful.errors import ModelError
 from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
@@ -20,29 +20,29 @@ from heedful.nn.spec import (
 )
 
 _PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after", "none": "none"}
-_NETWORKS = ("feedforward", "channel_mix")
 _NAMES = ("self_attention", "cross_attention", "feedforward")
 
 
 class SubLayerSpec(Config):
     """A part with its norm, dropout and residual connection.
 
-    The name is that of the part's tensors (`blocks.0.self_attention.query.weight`; the norm's are
-    under `blocks.0.self_attention_norm`), and says where captures are addressed.
+    The name is the prefix of the part's tensors (`blocks.0.self_attention.query.weight`, and
+    `blocks.0.self_attention_norm.weight` of the norm) and of the addresses of its captures.
     """
 
+    # No dots: names are parts of the paths of tensors and of captures.
     name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
     part: PartSpec
     norm: NormSpec = NormSpec()
     norm_placement: NormPlacement = Field(
         "after",
-        description="before: of what the part reads (GPT-2); after: of the residual sum (2017); "
-        "both: of what the part reads and of its output (Gemma 2); none",
+        description="place of the norm: on the part's input (before, GPT-2), on the residual sum "
+        "(after, Vaswani 2017), on the part's input and output (both, Gemma 2), or none",
     )
-    dropout: Probability = Field(0.0, description="on the part's output, before the residual sum")
-    residual: bool = Field(True, description="add the part's output to what stood before it")
+    dropout: Probability = Field(0.0, description="dropout probability of the part's output")
+    residual: bool = Field(True, description="add the sub-layer's input to the part's output")
     residual_scale: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="factor on the residual sum; the root of 1/2 keeps its variance"
+        1.0, description="factor on the residual sum; sqrt(1/2) keeps the variance"
     )
 
     @model_validator(mode="after")
@@ -59,6 +59,7 @@ class BlockSpec(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
+        # Names are keys of modules and tensors.
         names = [each.name for each in self.sublayers]
         if len(set(names)) < len(names):
             raise ValueError("two sub-layers have one name")
@@ -79,19 +80,20 @@ class BlockSpec(Config):
         """Build the Transformer's block: self-attention, cross-attention if given, feed-forward.
 
         Args:
-            self_attention: over the input; the sub-layer of another mixer is called `mixer`.
-            feedforward: the network; the sub-layer of a channel mix is called `channel_mix`; None
-                leaves it out.
-            cross_attention: over the encoder's output.
-            norm: of every sub-layer.
-            norm_placement: after the residual sum (2017), before each sub-layer, or nowhere.
-            dropout: on each sub-layer's output.
-            residual: add each sub-layer's output to its input.
+            self_attention: mixer of the input; another mixer's sub-layer is called `mixer`.
+            feedforward: network; a channel mix's sub-layer is called `channel_mix`; None leaves
+                the sub-layer out.
+            cross_attention: attention over the encoder's output.
+            norm: norm of every sub-layer.
+            norm_placement: place of the norms: post (2017), pre or none.
+            dropout: dropout probability of each sub-layer's output.
+            residual: presence of residual connections.
         """
         if cross_attention is not None:
             cross_attention = cross_attention.model_copy(update={"over": "memory"})
         parts = dict(zip(_NAMES, (self_attention, cross_attention, feedforward), strict=True))
         if self_attention.kind != "attention":
+            # First in the dictionary, as the order of sub-layers is the order of the pass.
             parts = {"mixer": parts.pop("self_attention"), **parts}
         if feedforward is not None and feedforward.kind != "feedforward":
             parts[feedforward.kind] = parts.pop("feedforward")
@@ -112,7 +114,7 @@ class BlockSpec(Config):
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Turn a block of schema version 1, which named its three parts, into sub-layers."""
+        """Turn the short form of a block, which names its three parts, into sub-layers."""
         if "sublayers" in values:
             return values
         values = dict(values)
@@ -121,9 +123,11 @@ class BlockSpec(Config):
         sublayers = []
         for name in _NAMES:
             part = values.pop(name, None)
+            # The other two were required: without its part such a sub-layer is refused by name.
             if part is None and name == "cross_attention":
                 continue
             sublayer = common | {"name": name}
+            # An unknown word stays, and is refused by the check of the field.
             sublayer["norm_placement"] = _PLACEMENTS.get(placement, placement)
             if isinstance(part, Mapping):
                 kind = "feedforward" if name == "feedforward" else "attention"
@@ -142,16 +146,17 @@ class BlockSpec(Config):
         return {name: part for name, part in parts.items() if part.kind == "attention"}
 
     def mixers(self) -> list[PartSpec]:
-        """Return the parts through which tokens of the input exchange information."""
-        parts = [each.part for each in self.sublayers if each.part.kind not in _NETWORKS]
-        return [part for part in parts if getattr(part, "over", "input") == "input"]
+        """Return the parts that let tokens of the input exchange information."""
+        parts = [each.part for each in self.sublayers]
+        # Cross-attention lets tokens see the source, not each other.
+        return [part for part in parts if not part.is_network and not part.reads_memory]
 
     @property
     def self_attention(self) -> AttentionSpec:
         """The attention over the input.
 
         Raises:
-            ModelError: when tokens exchange information by something else.
+            ModelError: when the block has another mixer.
         """
         attention: AttentionSpec = self._of_kind("self_attention", self.attentions())
         return attention
@@ -183,6 +188,7 @@ class BlockSpec(Config):
     def norm_placement(self) -> Literal["post", "pre", "none"]:
         """The place of every sub-layer's norm: after the sum, before the part, or nowhere."""
         placement: NormPlacement = self._common("norm_placement")
+        # `both` is missing: it has no name among the placements of a whole block.
         names: dict[str, Literal["post", "pre", "none"]] = {
             "before": "pre",
             "after": "post",
@@ -208,8 +214,8 @@ class BlockSpec(Config):
         """Return a copy with other parts or settings.
 
         Args:
-            changes: a part by the name of its sub-layer, None to leave that sub-layer out; any
-                other setting of `SubLayerSpec`, for all sub-layers.
+            changes: new part by the name of its sub-layer, None to leave the sub-layer out; any
+                other setting of `SubLayerSpec` for all sub-layers.
         """
         names = {each.name for each in self.sublayers}
         settings = {key: value for key, value in changes.items() if key not in names}
@@ -239,13 +245,14 @@ class StackSpec(Config):
     num_layers: PositiveInt
     pattern: Annotated[tuple[BlockSpec, ...], Field(min_length=1)]
     final_norm: NormSpec | None = None
-    final_dropout: Probability = Field(0.0, description="on the last states, after that norm")
+    final_dropout: Probability = Field(0.0, description="dropout probability of the last states")
     shared_position_bias: BiasSpec | None = Field(
-        None, description="a position bias that all layers share (T5)"
+        None, description="position bias that all layers share (T5); none if unset"
     )
 
     @model_validator(mode="after")
     def _pattern_fits(self) -> Self:
+        # Blocks that no layer uses would be checked and shown, but never built.
         if len(self.pattern) > self.num_layers:
             raise ValueError(
                 f"pattern has {len(self.pattern)} blocks, num_layers is {self.num_layers}"
@@ -266,7 +273,7 @@ class StackSpec(Config):
         final_dropout: float = 0.0,
         shared_position_bias: BiasSpec | None = None,
     ) -> Self:
-        """Build a stack of equal blocks; arguments as the fields."""
+        """Build a stack of equal blocks; the arguments are the fields of the class."""
         return cls(
             num_layers=num_layers,
             pattern=(block,),
@@ -277,16 +284,13 @@ class StackSpec(Config):
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Turn a stack of schema version 1, of equal blocks and `kept_heads`, into a pattern."""
+        """Turn the short form of equal blocks, a single `block`, into a pattern."""
         values = dict(values)
-        kept = values.pop("kept_heads", None)
         block = values.pop("block", None)
         if not isinstance(block, Mapping):
+            # Not a table: the check of the field refuses it in words.
             return values if block is None else values | {"pattern": block}
-        upgraded = BlockSpec.upgrade(block)
-        if kept is None:
-            return values | {"pattern": [upgraded]}
-        return values | {"pattern": _prune(upgraded, values.get("num_layers"), kept)}
+        return values | {"pattern": [BlockSpec.upgrade(block)]}
 
     @property
     def blocks(self) -> tuple[BlockSpec, ...]:
@@ -300,6 +304,7 @@ class StackSpec(Config):
         Raises:
             ModelError: when layers differ in more than that.
         """
+        # Pruning leaves different heads in layers whose blocks are otherwise equal.
         whole = [_with_all_heads(block) for block in self.pattern]
         if any(block != whole[0] for block in whole):
             raise ModelError("This needs layers that are alike; the model's differ")
@@ -307,7 +312,7 @@ class StackSpec(Config):
 
     @property
     def is_pruned(self) -> bool:
-        """True if some layer lost heads."""
+        """True if heads were pruned from any layer."""
         attentions = (each for block in self.pattern for each in block.attentions().values())
         return any(each.kept_heads is not None for each in attentions)
 
@@ -321,24 +326,24 @@ class StackSpec(Config):
     def has_memory(self) -> bool:
         """True if a part reads an encoder's output."""
         parts = (each.part for block in self.pattern for each in block.sublayers)
-        return any(getattr(part, "over", None) == "memory" for part in parts)
+        return any(part.reads_memory for part in parts)
 
     @property
     def longest_text(self) -> int | None:
-        """Tokens of the longest text that every mixer can read; None if any length is fine."""
+        """Most tokens of a text that every mixer can read; None without a limit."""
         parts = (part for block in self.pattern for part in block.mixers())
-        lengths = (getattr(part, "longest_text", None) for part in parts)
+        lengths = (part.longest_text for part in parts)
         return min((length for length in lengths if length is not None), default=None)
 
     def with_block(self, block: BlockSpec) -> Self:
-        """Return a copy all of whose layers are this block."""
+        """Return a copy in which every layer is this block."""
         return self.model_copy(update={"pattern": (block,)})
 
     def with_attentions(self, change: Callable[[AttentionSpec], AttentionSpec]) -> Self:
         """Return a copy with changed attentions over the input; layers without one stay.
 
         Args:
-            change: makes the new attention from the old one.
+            change: function from the old attention to the new one.
         """
         return self.model_copy(
             update={
@@ -356,31 +361,32 @@ class StackSpec(Config):
         )
 
     def check_writes(self) -> None:
-        """Refuse parts that read tokens which a decoder has not written yet.
+        """Refuse parts that depend on tokens which a decoder has not written yet.
 
         Raises:
             ValueError: with the part's reason.
         """
         for block in self.pattern:
             for sublayer in block.sublayers:
-                reason = getattr(sublayer.part, "reads_ahead", None)
+                reason = sublayer.part.reads_ahead
                 if reason is not None:
                     raise ValueError(f"the decoder cannot have {sublayer.name}: {reason}")
 
     def check_remembers(self, memory: int) -> None:
-        """Refuse parts that do not read the states of tokens before a segment, or want more.
+        """Refuse parts that cannot use a memory of earlier tokens, or would see beyond it.
 
         Args:
-            memory: tokens whose states are kept.
+            memory: number of earlier tokens whose states are kept.
 
         Raises:
-            ValueError: when there is one.
+            ValueError: when the stack has such a part.
         """
         for block in self.pattern:
             for part in block.mixers():
                 if part.kind != "attention" or part.global_tokens is not None:
                     kind = "global_tokens" if part.kind == "attention" else part.kind
                     raise ValueError(f"memory is read by plain attention, and a layer has {kind}")
+                # Else a token's view would depend on where its segment begins.
                 if part.mask.reach is None or part.mask.reach > memory:
                     raise ValueError(
                         f"memory holds {memory} tokens, and the mask of a layer shows more: add a "
@@ -391,24 +397,24 @@ class StackSpec(Config):
         """Refuse parts that do not fit the model width.
 
         Raises:
-            ValueError: when one does not.
+            ValueError: when a part does not fit.
         """
         for block in self.pattern:
             for sublayer in block.sublayers:
                 sublayer.part.check_width(width)
 
     def check_causal(self, name: str) -> None:
-        """Refuse mixers that can only see a whole text.
+        """Refuse mixers that see later tokens.
 
         Args:
-            name: of the stack, for the message.
+            name: name of the stack, for the message.
 
         Raises:
-            ValueError: when there is one.
+            ValueError: when the stack has such a mixer.
         """
         for block in self.pattern:
             for sublayer in block.sublayers:
-                if getattr(sublayer.part, "causal", True) is False:
+                if sublayer.part.sees_later:
                     raise ValueError(
                         f"{sublayer.name} of the {name} ({sublayer.part.kind}) sees tokens that "
                         "are not yet written: use a causal mixer"
@@ -418,10 +424,10 @@ class StackSpec(Config):
         """Refuse masks that need more positions than there are.
 
         Args:
-            number: of positions.
+            number: number of positions.
 
         Raises:
-            ValueError: when one does.
+            ValueError: when the stack has such a mask.
         """
         for block in self.pattern:
             for name, attention in block.attentions().items():
@@ -437,25 +443,3 @@ def _with_all_heads(block: BlockSpec) -> BlockSpec:
         if attention.kept_heads is not None:
             block = block.replace(**{name: attention.model_copy(update={"kept_heads": None})})
     return block
-
-
-def _prune(block: Mapping[str, Any], num_layers: Any, kept: Any) -> list[Mapping[str, Any]]:
-    """Return a block for each layer, with the heads that `kept_heads` of version 1 left in it."""
-    if not isinstance(kept, list) or len(kept) != num_layers:
-        number = len(kept) if isinstance(kept, list) else kept
-        raise ConfigError(f"kept_heads has {number} layers, num_layers is {num_layers}")
-    names = {each["name"] for each in block["sublayers"]}
-    for number, layer in enumerate(kept):
-        if not isinstance(layer, Mapping) or not set(layer) <= names:
-            raise ConfigError(f"kept_heads.{number}: there is no such attention")
-    return [
-        {**block, "sublayers": [_with_heads(each, layer) for each in block["sublayers"]]}
-        for layer in kept
-    ]
-
-
-def _with_heads(sublayer: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    heads = layer.get(sublayer["name"])
-    if heads is None:
-        return sublayer
-    return {**sublayer, "part": {**sublayer["part"], "kept_heads": heads}}

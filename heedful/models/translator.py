@@ -20,7 +20,7 @@ from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
 
 Output = Callable[[Tensor], Tensor]
-"""Scores target pieces by decoder states."""
+"""Function from decoder states [..., D] to logits of target tokens."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class TranslatorState:
     """Everything the translator remembers while it decodes B sentences with W beams each.
 
     Args:
-        decoder: states of its blocks.
-        lengths: [B] int64, tokens decoded so far.
+        decoder: state of the decoder's stack.
+        lengths: [B] int64, number of tokens decoded so far.
     """
 
     decoder: StackState
@@ -47,12 +47,13 @@ class Translator(nn.Module):
     """A sequence-to-sequence model over token ids.
 
     Args:
-        spec: the complete description; see `heedful.models.model_spec`.
+        spec: complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: TranslatorSpec) -> None:
         super().__init__()
         self.spec = spec
+        # First, so that shared tables are stored under this name (`TranslatorSpec.ties`).
         self.target_embedding = TokenEmbedding(spec.target_vocabulary, spec.width)
         self.source_embedding = (
             self.target_embedding
@@ -67,6 +68,7 @@ class Translator(nn.Module):
         self.output_bias = (
             nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
         )
+        # One for each side, as learned positions are not shared between source and target.
         self.source_input = InputEmbedding(spec.width, spec.embedding)
         self.target_input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
@@ -74,16 +76,17 @@ class Translator(nn.Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """[V, D], whose rows the decoder's states are compared to."""
+        """The matrix [V, D] of the output projection."""
         return self.output_projection.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Decoder states [..., D] to scores of every target piece [..., V]."""
+        """Project decoder states [..., D] to logits of target tokens [..., V]."""
         logits = self.output_projection.logits(hidden, self.output_bias)
-        return soft_cap(logits, self.spec.logits_softcap)
+        return soft_cap(logits, self.spec.logits_softcap)  # Gemma 2 (2024)
 
     def output_over(self, ids: Tensor) -> Output:
-        """Return a function that scores target pieces `ids` [V'] as `logits` scores all."""
+        """Return a function like `logits` for the target tokens `ids` [V'] alone."""
+        # Rows are gathered here, once for all steps of a search.
         output = self.output_projection.logits_over(ids, self.output_bias)
         softcap = self.spec.logits_softcap
         return output if softcap is None else lambda hidden: soft_cap(output(hidden), softcap)
@@ -100,16 +103,17 @@ class Translator(nn.Module):
         Args:
             source: [B, S] int64 ids.
             source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
-            capture: what to keep on the way, at addresses such as `encoder.0.self.weights`.
-            segments: [B, S] int64, the sentence of each token where a row packs several, which
-                then do not see each other.
+            capture: tensors to keep, by addresses such as `encoder.0.self.weights`.
+            segments: [B, S] int64, number of the sentence of each token where a row packs several,
+                which then do not see each other.
 
         Raises:
-            ModelError: for segments that a mixer cannot tell apart.
+            ModelError: when there are segments that a mixer does not support.
         """
         x = self.source_input(source, source_positions, self.source_embedding)
         context = Context(Positions.of_self(source_positions, segments), capture=capture)
         states = self.encoder(x, context)
+        # The embedding goes along: attention of convolutions adds it to the values (Gehring 2017).
         return Memory(states, source_positions, embedding=x, segments=segments)
 
     def decode(
@@ -123,18 +127,18 @@ class Translator(nn.Module):
         """Run the decoder over whole targets (teacher forcing).
 
         Args:
-            memory: from `encode`.
+            memory: result of `encode`.
             target: [B, T] int64 decoder inputs, which start with the begin token.
             target_positions: [B, T] int64; −1 is padding.
-            capture: what to keep on the way, at addresses such as `decoder.3.cross.weights`.
-            segments: [B, T] int64, the sentence of the memory's row that each token translates,
-                where a row packs several.
+            capture: tensors to keep, by addresses such as `decoder.3.cross.weights`.
+            segments: [B, T] int64, number of the source sentence of each token where a row packs
+                several.
 
         Returns:
-            [B, T, D], what `logits` takes; position t predicts target t + 1.
+            Input of `logits` [B, T, D]; position t predicts target t + 1.
 
         Raises:
-            ModelError: for segments that a mixer cannot tell apart, or of one side only.
+            ModelError: when there are segments that a mixer does not support, or on one side only.
         """
         positions = Positions(target_positions, memory.positions, segments, memory.segments)
         return self._decode(self.decoder.read(memory), positions, target, capture)
@@ -149,18 +153,19 @@ class Translator(nn.Module):
         source_segments: Tensor | None = None,
         target_segments: Tensor | None = None,
     ) -> Tensor:
-        """Decoder states [B, T, D] for sources [B, S] and decoder inputs [B, T].
+        """Return decoder states [B, T, D] for sources [B, S] and decoder inputs [B, T].
 
         Rows of several pairs have segments [B, S] and [B, T], equal for both sides of a pair, and
         positions that begin anew in each.
         """
+        # A single call for training: wrappers such as DistributedDataParallel know only `forward`.
         memory = self.encode(source, source_positions, capture, source_segments)
         segments = (target_segments, source_segments)
         positions = Positions(target_positions, source_positions, *segments)
         return self._decode(self.decoder.read(memory), positions, target, capture)
 
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
-        """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
+        """Encode sources and return the state before the first target token, of one beam each."""
         memory = self.encode(source, source_positions)
         lengths = torch.zeros(source.shape[0], dtype=torch.int64, device=source.device)
         return TranslatorState(self.decoder.start(source, memory), lengths)
@@ -171,13 +176,14 @@ class Translator(nn.Module):
         """Decode one more token of every beam.
 
         Args:
-            state: from `start`, `step` or `reorder`.
+            state: result of `start`, `step` or `reorder`.
             tokens: [B, W] int64, each beam's latest token; the begin token at first.
-            output: from `output_over`, where only some pieces are asked about.
+            output: result of `output_over`, for logits of some tokens; None for all.
 
         Returns:
             Logits [B, W, V] float32 of the next token, and the state after it.
         """
+        # All beams of a sentence are of one length.
         positions = state.lengths[:, None].expand_as(tokens)
         x = self.target_input(tokens, positions, self.target_embedding)
         hidden, decoder = self.decoder.step(x, positions, state.decoder)
@@ -188,9 +194,10 @@ class Translator(nn.Module):
         """Choose, repeat or drop beams and sentences.
 
         Args:
-            state: B sentences with W beams.
-            rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
-                entries of a row are beams of one sentence, so its memory is never copied per beam.
+            state: state of B sentences with W beams.
+            rows: [B', W'] int64; the value `sentence · W + beam` names the beam that the new state
+                has in this place. A row has beams of one sentence only, so that its memory is
+                never copied for each beam.
         """
         sentences = rows[:, 0] // state.decoder.width
         return TranslatorState(state.decoder.reorder(rows), state.lengths[sentences])
@@ -204,13 +211,15 @@ class Translator(nn.Module):
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> Tensor:
-        """Cross-attention weights of given targets, recomputed from the definition.
+        """Return cross-attention weights for given targets, computed by the definition.
 
         Args:
-            source: [B, S] int64 ids at `source_positions` [B, S].
-            target: [B, T] int64 decoder inputs at `target_positions` [B, T].
-            layers: decoder layers, all if None.
-            heads: heads of each, all if None.
+            source: [B, S] int64 ids.
+            source_positions: [B, S] int64; −1 is padding.
+            target: [B, T] int64 decoder inputs.
+            target_positions: [B, T] int64; −1 is padding.
+            layers: indices of decoder layers; all if None.
+            heads: indices of heads of each layer; all if None.
 
         Returns:
             [N', B, H', T, S] float32; zero where either side is padding.
@@ -226,13 +235,13 @@ class Translator(nn.Module):
         target_positions: Tensor,
         layers: Sequence[int] | None = None,
     ) -> Tensor:
-        """Cross-attention weights of given targets over sources that have been read already.
+        """Return cross-attention weights for given targets over encoded sources.
 
         Args:
-            state: of B sentences; only what was made of their sources counts.
-            target: [B, T] int64 decoder inputs at `target_positions` [B, T].
+            state: state of B sentences, of which only the projected memory is used.
+            target: [B, T] int64 decoder inputs.
             target_positions: [B, T] int64; −1 is padding.
-            layers: decoder layers, all if None.
+            layers: indices of decoder layers; all if None.
 
         Returns:
             [N', B, H, T, S] float32; zero where either side is padding.
@@ -246,12 +255,13 @@ class Translator(nn.Module):
                 "This model has no attention to its source, of which it keeps one vector",
                 remedy="Leave out alignments and coverage, or use a model with attention",
             )
+        # Distinct layers in their order: a layer may attend to the source twice.
         chosen = list(dict.fromkeys(attention.values())) if layers is None else layers
         addresses = [
             f"{each}.weights" for layer in chosen for each, at in attention.items() if at == layer
         ]
         capture = Stopping(addresses)
-        with suppress(Enough):  # what comes after the last weights is not needed
+        with suppress(Enough):  # raised at the last of these weights: the rest of the pass is saved
             read = self.decoder.read_from(state.decoder)
             positions = Positions(query=target_positions, key=state.memory_positions)
             self._decode(read, positions, target, capture)
@@ -266,16 +276,17 @@ class Translator(nn.Module):
         return {"encoder": self.source_input, "decoder": self.target_input}
 
     def stream_logits(self, hidden: Tensor) -> Tensor:
-        """Scores [B, T, V] of the next piece from normed decoder states of any layer [B, T, D]."""
+        """Return logits [B, T, V] of the next token from normed states of any layer [B, T, D]."""
+        # The states of a layer, unlike those of `forward`, are not scaled yet.
         return self.logits(self._scaled(hidden))
 
     def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Scores [R, V] of the next piece at R chosen tokens.
+        """Return logits [R, V] of the next token at R chosen tokens.
 
         Args:
-            states: [B, T, D] of `forward`.
-            positions: [B, S] int64 of the sources; other kinds of model need theirs.
-            rows: [B, T] bool, the chosen tokens.
+            states: [B, T, D], result of `forward`.
+            positions: [B, S] int64, positions of the sources; used by other kinds of model.
+            rows: [B, T] bool, flags of the chosen tokens.
         """
         return self.logits(states[rows])
 
@@ -286,11 +297,12 @@ class Translator(nn.Module):
         target: Tensor,
         capture: Capture | None,
     ) -> Tensor:
-        """Run the decoder; positions are of the target's queries and the memory's keys."""
+        """Run the decoder, with positions of the target as queries and of the memory as keys."""
         x = self.target_input(target, positions.query, self.target_embedding)
+        # Self-attention has the target on both sides; cross-attention the memory as keys.
         own = Positions.of_self(positions.query, positions.query_segment)
         return self._scaled(self.decoder(x, Context(own, positions, capture=capture), read))
 
     def _scaled(self, hidden: Tensor) -> Tensor:
-        scale = self.spec.output_scale
+        scale = self.spec.output_scale  # 1/√D in T5, whose output table is tied (Raffel 2020)
         return hidden if scale is None else hidden * scale

@@ -16,22 +16,24 @@ from heedful.nn.positions import LearnedPositions, Positions
 
 
 class VisionModel(nn.Module):
-    """Images to a state per patch, to one vector for the whole, to scores of classes.
+    """An encoder of image patches with an optional classifier.
 
     Args:
-        spec: the complete description; see `heedful.models.model_spec`.
+        spec: complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: VisionSpec) -> None:
         super().__init__()
         self.spec = spec
         self.patches = PatchEmbedding(spec.width, spec.image_size, spec.patch_size, spec.channels)
+        # Drawn like a row of an embedding table, which it is in effect.
         self.class_token = (
             nn.Parameter(nn.init.normal_(torch.empty(spec.width), std=spec.width**-0.5))
             if spec.pooling == "first"
             else None
         )
         self.positions = LearnedPositions(spec.width, spec.num_states)
+        # After the sum with positions, as in the appendix B.1 of the paper.
         self.dropout = nn.Dropout(spec.dropout)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None
@@ -43,19 +45,21 @@ class VisionModel(nn.Module):
 
         Args:
             images: [B, C, h, w] float.
-            capture: what to keep on the way, at addresses such as `encoder.0.self.weights` and
+            capture: tensors to keep, by addresses such as `encoder.0.self.weights` and
                 `encoder.0.output`.
 
         Returns:
-            States [B, n, D] of the n patches in reading order; [B, 1 + n, D] with that of the
-            whole image before them when `pooling` is `first`.
+            States [B, n, D] of the n patches in reading order; [B, 1 + n, D] where `pooling` is
+            `first`, with the class token's state first.
 
         Raises:
             DataError: when the images have another size or number of channels than the spec.
         """
         x = self.patches(images)
         if self.class_token is not None:
+            # The parameter is float32 where patches come from a bfloat16 matmul.
             x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
+        # Images have no padding, so every row has the same positions.
         at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         x = self.dropout(x + self.positions(at))
         states: Tensor = self.encoder(x, Context(Positions.of_self(at), capture=capture))
@@ -65,7 +69,7 @@ class VisionModel(nn.Module):
         """Return a vector for each image: its first state or the mean, through the pooler if any.
 
         Args:
-            states: [B, 1 + n or n, D] of `forward`.
+            states: [B, 1 + n or n, D], result of `forward`.
 
         Returns:
             [B, D].
@@ -74,7 +78,7 @@ class VisionModel(nn.Module):
         return vector if self.pooler is None else self.pooler(vector)
 
     def class_logits(self, states: Tensor) -> Tensor:
-        """Scores [B, classes] of each image's class, from the states of `forward`.
+        """Return logits [B, classes] of each image's class, from the states of `forward`.
 
         Raises:
             ModelError: when the model has no classifier.
@@ -96,35 +100,38 @@ class VisionModel(nn.Module):
         return {"encoder": self}
 
     def stream_logits(self, hidden: Tensor) -> Tensor:
-        """Scores [B, classes] of the image from normed states of any layer [B, 1 + n or n, D]."""
+        """Return logits [B, classes] from normed states of any layer [B, 1 + n or n, D]."""
         return self.class_logits(hidden)
 
     def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Scores [B, classes] of each image; positions and rows are for other kinds of model."""
+        """Return logits [B, classes]; other kinds of model use `positions` and `rows`."""
         return self.class_logits(states)
 
     def at_size(self, image_size: int) -> VisionModel:
-        """This model for images of another size: a copy whose positions are interpolated.
+        """Return a copy for images of another size, with interpolated positions.
 
-        Fine-tuning at a finer resolution than that of pre-training helps (section 3.2).
+        Fine-tuning at a higher resolution than that of pre-training helps (section 3.2).
 
         Args:
             image_size: height and width in pixels, a multiple of the patch size.
 
         Raises:
-            ConfigError: when it is not.
+            ConfigError: when the size is no multiple of the patch size.
         """
+        # Parsed anew, which checks the size; `model_copy` would not.
         spec = VisionSpec.parse(
             {**self.spec.plain(), "image_size": image_size}, where=f"image size {image_size}"
         )
         weights = self.state_dict()
-        before = self.class_token is not None  # its position stays as it is
+        before = self.class_token is not None  # row 0 is the class token's, which has no place
         table = weights["positions.weight"]
         sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
         finer = stretched(table[before:], sides[0], sides[1])
         weights["positions.weight"] = torch.cat([table[:before], finer])
+        # Weights follow at once, so none are drawn and no memory is used twice.
         with torch.device("meta"):
             model = VisionModel(spec)
+        # Clones, so that training the copy leaves this model as it is.
         own = {name: tensor.clone() for name, tensor in weights.items()}
         model.load_state_dict(own, assign=True)
         return model.train(self.training)

@@ -1,4 +1,4 @@
-"""Captures: tensors of a forward pass kept in a value that is passed in, not in modules."""
+"""Captures: values passed into a forward pass that keep some of its tensors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from torch import Tensor
 
 
 class Capture:
-    """Keeps tensors at wanted addresses, such as `decoder.3.cross.weights`.
+    """Keep the tensors of a pass at wanted addresses, such as `decoder.3.cross.weights`.
 
     Args:
-        wanted: the addresses to keep, in which `*` stands for one part and `**` for any number of
+        wanted: addresses to keep, in which `*` stands for one part and `**` for any number of
             parts; a tensor is only computed for an address that is wanted.
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self.wanted = frozenset(wanted)
         self.found: dict[str, Tensor] = {}
+        # Compiled once: every block of every pass asks again. Plain addresses need no pattern.
         self._patterns = [address_pattern(address) for address in self.wanted if "*" in address]
+        # A cache, and also the record of all offered addresses: a dict keeps its order.
         self._answers: dict[str, bool] = {}
 
     @property
@@ -28,7 +30,7 @@ class Capture:
         return tuple(self._answers)
 
     def wants(self, address: str) -> bool:
-        """Return whether the tensor at this address is asked for."""
+        """Return whether the tensor at this address is wanted."""
         answer = self._answers.get(address)
         if answer is None:
             answer = address in self.wanted or any(p.fullmatch(address) for p in self._patterns)
@@ -36,13 +38,14 @@ class Capture:
         return answer
 
     def concerns(self, place: str, besides: Iterable[str] = ()) -> bool:
-        """Return whether anything inside a part of the model may be asked for.
+        """Return whether a tensor inside a part of the model may be wanted.
 
         Args:
-            place: the part, such as `decoder.3`.
+            place: address of the part, such as `decoder.3`.
             besides: addresses within it, such as `cross.weights`, that do not count.
         """
         spared = {f"{place}.{each}" for each in besides}
+        # A pattern may reach into any part, so it always counts: a false yes costs only time.
         concerned = (each for each in self.wanted if "*" in each or each.startswith(f"{place}."))
         return any(each not in spared for each in concerned)
 
@@ -51,7 +54,7 @@ class Capture:
         self.found[address] = value
 
     def ends_with(self, address: str) -> bool:
-        """Return whether the pass ends once this address has been kept, after all before it."""
+        """Return whether the pass ends once the tensor of this address has been kept."""
         return False
 
     def unmet(self) -> list[str]:
@@ -64,19 +67,24 @@ class Capture:
 
 
 class Enough(Exception):
-    """Ends a pass that has given all that was wanted of it."""
+    """The signal that ends a pass whose wanted tensors have all been kept."""
 
 
 class Stopping(Capture):
-    """A capture that raises `Enough` as soon as it has what it wants.
+    """A capture that raises `Enough` once all wanted tensors have been kept.
 
     Args:
-        wanted: the addresses, without `*`.
+        wanted: addresses without `*`, whose number is therefore known.
     """
 
     def keep(self, address: str, value: Tensor) -> None:
-        """Keep the tensor of an address; go no further after the last."""
+        """Keep the tensor of an address.
+
+        Raises:
+            Enough: after the last of the wanted addresses.
+        """
         super().keep(address, value)
+        # Parts keep only what is wanted, so equal sizes mean that nothing is missing.
         if len(self.found) == len(self.wanted):
             raise Enough
 
@@ -86,13 +94,14 @@ class Stopping(Capture):
 
 
 def offer(capture: Capture | None, address: str, value: Tensor) -> None:
-    """Give a tensor that is there anyway to whoever wants it."""
+    """Keep a tensor that the pass computes anyway, if the capture wants it."""
     if capture is not None and capture.wants(address):
         capture.keep(address, value)
 
 
 def address_pattern(wanted: str) -> re.Pattern[str]:
-    """Matches addresses: `*` stands for one part, `**` for any number of parts."""
+    """Return a pattern of addresses: `*` stands for one part, `**` for any number of parts."""
+    # `**` first: the other way round it would be read as two single stars.
     parts = re.split(r"(\*\*|\*)", wanted)
     wild = {"*": r"[^.]*", "**": r".*"}
     return re.compile("".join(wild.get(part) or re.escape(part) for part in parts))

@@ -16,10 +16,10 @@ from heedful.nn.spec import EmbeddingSpec, PositionSpec
 
 
 class TokenEmbedding(nn.Module):
-    """The table of token vectors. May be one table for source, target and output (Press 2017).
+    """The table of token vectors, which source, target and output may share (Press 2017).
 
     Args:
-        vocabulary: number of pieces V.
+        vocabulary: size V of the vocabulary.
         width: model width D. Entries start with variance 1/D, so that scaled by sqrt(D) they
             have unit variance and, as an output projection, give logits of unit variance.
     """
@@ -29,41 +29,46 @@ class TokenEmbedding(nn.Module):
         self.weight = nn.Parameter(nn.init.normal_(torch.empty(vocabulary, width), std=width**-0.5))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[...] int64 to [..., D]."""
+        """Return the vectors [..., D] of ids [...] int64."""
         return F.embedding(ids, self.weight)
 
     def logits(self, states: Tensor, bias: Tensor | None) -> Tensor:
-        """Scores of every piece, as an output projection: states [..., D] to [..., V]."""
+        """Project states [..., D] to the logits of all tokens, [..., V]."""
         return F.linear(states, self.weight, bias)
 
     def logits_over(self, ids: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return a projection that scores some pieces as `logits` scores all; for many calls.
+        """Return a projection to the logits of some tokens, made for many calls.
 
         Args:
-            ids: [V'] int64, the pieces.
-            bias: [V] of all pieces, or None.
+            ids: [V'] int64, the tokens.
+            bias: [V], the bias of all tokens, or None.
 
         Returns:
-            A function of states [..., D] that gives scores [..., V'].
+            A function from states [..., D] to logits [..., V'].
         """
+        # The rows are gathered here, once, and not at every step of a search.
         chosen = None if bias is None else bias[ids]
         return functools.partial(F.linear, weight=self.weight[ids], bias=chosen)
 
 
 class InputEmbedding(nn.Module):
-    """Embeds ids: table (given, as it may be shared), scale, segments, positions, norm, dropout.
+    """Embedding of ids: table, scale, segments, positions, norm, dropout.
+
+    The table is an argument of each call, since other parts of the model may share it.
 
     Args:
         width: model width D.
-        spec: which of those there are.
+        spec: scale, segments, positions, norm and dropout.
     """
 
     def __init__(self, width: int, spec: EmbeddingSpec) -> None:
         super().__init__()
         self.scale = math.sqrt(width) if spec.scale else 1.0
         self._rounded: dict[torch.dtype, float] = {}
-        if spec.scale == "rounded":  # products of 16 bits would take all of sqrt(width)
-            exact = torch.tensor(self.scale, device="cpu")
+        if spec.scale == "rounded":
+            # Gemma rounds sqrt(D) to the table's type before it multiplies, and was trained so;
+            # a Python float would be multiplied with all of its digits.
+            exact = torch.tensor(self.scale, device="cpu")  # "meta" holds no values to round
             self._rounded = {d: float(exact.to(d)) for d in (torch.bfloat16, torch.float16)}
         self.positions = _build_positions(spec.positions, width)
         self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
@@ -77,18 +82,19 @@ class InputEmbedding(nn.Module):
         table: TokenEmbedding,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Ids [B, L] at positions [B, L] (−1: padding) to vectors [B, L, D].
+        """Embed ids [B, L] at positions [B, L] (−1: padding) as vectors [B, L, D].
 
         Args:
             ids: int64.
             positions: int64.
-            table: of the vocabulary.
-            segments: [B, L] int64, for a spec that has them; all of the first kind if None.
+            table: table of the vocabulary.
+            segments: [B, L] int64, kinds of segment; all of the first kind if None.
 
         Raises:
-            ModelError: when a learned position lies past its table.
+            ModelError: when a position lies past the table of learned positions.
         """
         x = self.embed(ids, positions, table, segments)
+        # The norm stands between the sum and dropout, as in BERT (Devlin 2019).
         if self.norm is not None:
             x = self.norm(x)
         dropped: Tensor = self.dropout(x)
@@ -97,13 +103,15 @@ class InputEmbedding(nn.Module):
     def embed(
         self, ids: Tensor, positions: Tensor, table: TokenEmbedding, segments: Tensor | None
     ) -> Tensor:
-        """Scaled vectors of tokens, plus those of segments and positions: what the norm takes."""
+        """Return the sum of token, segment and position vectors, before norm and dropout."""
         x: Tensor = table(ids)
         if self.scale != 1.0:
             x = x * self._rounded.get(x.dtype, self.scale)
         if self.segments is not None:
+            # Without segments all tokens are of BERT's sentence A, whose vector is still added.
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:
+            # Sinusoids are float32; added as they are they would widen a bfloat16 stream.
             x = x + self.positions(positions).to(x.dtype)
         return x
 

@@ -8,13 +8,14 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.config import Activation, PlainActivation
 from heedful.nn.mixer import Context
-from heedful.nn.spec import GATED, Activation, FeedForwardSpec, PlainActivation
+from heedful.nn.spec import GATED, FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """The approximation by tanh that GPT-2 has (Hendrycks and Gimpel 2016)."""
+    """GELU in its tanh approximation, as in GPT-2 (Hendrycks and Gimpel 2016)."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -37,6 +38,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, spec: FeedForwardSpec) -> None:
         super().__init__()
         gated = spec.activation in GATED
+        # A gated form activates its gate alone; `up` stays linear (Shazeer 2020).
         self.activation = PLAIN_ACTIVATIONS[GATED.get(spec.activation, spec.activation)]
         self.kind = None if gated else cast("PlainActivation", spec.activation)
         self.gate = linear(width, spec.width, spec.bias) if gated else None
@@ -45,11 +47,11 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
-        """Transform every token by itself.
+        """Transform every token separately.
 
         Args:
             x: [..., D].
-            context: its capture may ask for `{address}.inner`, the input of `down`.
+            context: context whose capture may ask for `{address}.inner`, the input of `down`.
 
         Returns:
             [..., D].
@@ -58,6 +60,7 @@ class FeedForward(nn.Module):
         if self.gate is not None:
             inner = inner * self.up(x)
         if context is not None:
+            # Before dropout, so that a capture in training shows the activations themselves.
             context.offer("inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down
@@ -67,7 +70,7 @@ class FeedForward(nn.Module):
         return Work(weights=queries * weight_work(self))
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the numbers of a token kept inside; see `Costed`."""
+        """Return the elements of a token kept inside; see `Costed`."""
         # ReLU's derivative is read off its result; other activations need their input as well.
         from_result = self.activation is F.relu
         copies = (1 if from_result else 2) + (2 if self.gate is not None else 0)
@@ -79,13 +82,14 @@ class FeedForward(nn.Module):
 
     @property
     def peak_numbers(self) -> int:
-        """The numbers of a token that stand side by side while it passes, at most."""
+        """The largest number of elements of a token that are in memory at once."""
         return (2 if self.gate is None else 3) * self.up.out_features
 
 
 def linear(in_width: int, out_width: int, bias: bool) -> nn.Linear:
-    """A linear map, Xavier-uniform at first, its bias zero (Glorot 2010)."""
+    """Return a linear map with Xavier-uniform weights and a bias of zero (Glorot 2010)."""
     layer = nn.Linear(in_width, out_width, bias=bias)
+    # PyTorch's default would leave a square map a third of this variance.
     nn.init.xavier_uniform_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)

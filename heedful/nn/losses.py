@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of an output projection, and its consistency between two passes."""
+"""Label-smoothed cross-entropy of an output projection, and R-Drop's divergence of two passes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heedful.nn.attention.kernels.request import soft_cap
 
 
 class LossSums(NamedTuple):
-    """Sums over the given positions, in nats, float32.
+    """Sums over the given positions in nats, float32.
 
     Args:
-        loss: [], what to differentiate.
-        nll: [], the plain negative log-likelihood, for reporting.
-        divergence: [], KL(p‖q) + KL(q‖p) of two passes; 0 of one.
+        loss: [], the sum to differentiate.
+        nll: [], negative log-likelihood without smoothing, for reports.
+        divergence: [], KL(p‖q) + KL(q‖p) of two passes; 0 for one pass.
     """
 
     loss: Tensor
@@ -35,7 +35,7 @@ def smoothed_cross_entropy(
 ) -> LossSums:
     """Sum the loss of predicting `targets` from `hidden @ weight.T + bias` (Szegedy 2016).
 
-    The smoothed target gives 1 − ε to the right piece and ε/V to every piece, the right one too.
+    The smoothed target gives 1 − ε to the right token and ε/V to every token, the right one too.
 
     Args:
         hidden: [n, D] at real positions only.
@@ -43,7 +43,7 @@ def smoothed_cross_entropy(
         targets: [n] int64 in [0, V).
         label_smoothing: ε, the share of the target spread over the vocabulary.
         bias: [V] or None.
-        softcap: if given, logits become softcap · tanh(logit / softcap).
+        softcap: bound c of the logits, which become c · tanh(logit / c); None for no bound.
 
     Returns:
         The smoothed loss, differentiable, and the plain negative log-likelihood.
@@ -60,22 +60,23 @@ def consistent_cross_entropy(
     bias: Tensor | None = None,
     softcap: float | None = None,
 ) -> LossSums:
-    """Sum the losses of two passes over the same positions, and how far they disagree (Liang 2021).
+    """Sum the losses of two passes over the same positions and their divergence (Liang 2021).
 
     Args:
-        hidden: [2, n, D] of the two passes, which predict p and q.
+        hidden: [2, n, D], hidden states of the two passes, which predict p and q.
         weight: [V, D] output projection.
         targets: [n] int64 in [0, V).
-        label_smoothing: as in `smoothed_cross_entropy`.
+        label_smoothing: ε; see `smoothed_cross_entropy`.
         consistency: weight of KL(p‖q) + KL(q‖p).
         bias: [V] or None.
-        softcap: as in `smoothed_cross_entropy`.
+        softcap: bound of the logits; see `smoothed_cross_entropy`.
 
     Returns:
-        The losses of both passes plus the weighted divergence; the nll of both; the divergence.
+        The losses of both passes plus the weighted divergence, both nll, and the divergence.
     """
     log_p, log_q = _log_probs(hidden, weight, bias, softcap)
     p, q = (_sums(each, targets, label_smoothing) for each in (log_p, log_q))
+    # Both directions of KL in one sum: Σ (p − q)(log p − log q).
     divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
     loss = p.loss + q.loss + consistency * divergence
     return LossSums(loss, p.nll + q.nll, divergence.detach())
@@ -84,7 +85,8 @@ def consistent_cross_entropy(
 def _log_probs(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None
 ) -> Tensor:
-    # Softmax in float32: sums over 10,000 pieces lose two digits in bfloat16.
+    # Softmax in float32: sums over a vocabulary of 10,000 lose two digits in bfloat16;
+    # float64 stays as it is, for gradient checks.
     logits = F.linear(hidden, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.log_softmax(soft_cap(logits, softcap), dim=-1)
@@ -92,6 +94,8 @@ def _log_probs(
 
 def _sums(log_probs: Tensor, targets: Tensor, smoothing: float) -> LossSums:
     nll = -log_probs.gather(1, targets[:, None]).sum()
+    # Cross-entropy with the uniform distribution, of which ε/V falls on the right token as well.
     uniform = -log_probs.mean(-1).sum()
     loss = (1.0 - smoothing) * nll + smoothing * uniform
+    # Detached: sums of reported values would keep the graph of every update alive.
     return LossSums(loss, nll.detach(), nll.new_zeros(()))

@@ -1,7 +1,7 @@
-"""Weights of which only a part is learned: parametrisations for `torch.nn.utils.parametrize`.
+"""Weights of which only a part is trained: parametrisations for `torch.nn.utils.parametrize`.
 
-The module that has the weight does not know: where it reads its weight, the whole is computed from
-the frozen tensor and the learned ones. So a forward pass is that of a module with the sum.
+The module that owns the weight stays as it is: each access computes the whole weight from the
+frozen tensor and the trained ones. So a forward pass is that of a module with the merged weight.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from heedful.device import full_precision
 
 
 class LowRank(nn.Module):
-    """A matrix plus products of two thin ones, in some of its rows (LoRA, Hu 2021).
+    """A matrix plus low-rank updates of some of its rows (LoRA; Hu 2021, section 4.1).
 
     Args:
-        maps: names of the maps that learn a change; each the rows [start, stop) of the matrix, in
-            ascending order.
+        maps: names of the maps that are adapted, each with its rows [start, stop) of the matrix,
+            in ascending order.
         in_width: columns of the matrix.
-        rank: r, the inner width of the products.
-        scale: factor of the products.
+        rank: r, the inner dimension of up · down.
+        scale: factor on up · down.
 
     Attributes:
-        down: by map, [r, in_width], random at first.
-        up: by map, [stop - start, r], zero at first, so that the matrix begins unchanged.
+        down: [r, in_width] for each map, random at first.
+        up: [stop - start, r] for each map, zero at first, so that the matrix begins unchanged.
     """
 
     def __init__(
@@ -40,14 +40,16 @@ class LowRank(nn.Module):
         self.up = nn.ParameterDict(
             {name: torch.zeros(stop - start, rank) for name, (start, stop) in maps.items()}
         )
+        # The bound of the authors' program: Kaiming-uniform with a = √5. With both factors zero
+        # neither would ever get a gradient.
         for down in self.down.values():
             nn.init.uniform_(down, -1 / math.sqrt(in_width), 1 / math.sqrt(in_width))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The matrix [rows, in_width] with its changes."""
+        """Return the matrix [rows, in_width] with its updates added."""
         parts: list[Tensor] = []
         done = 0
-        # In a lower precision the sum would not be that of the merged model.
+        # Under autocast the sum would be rounded, and the merged model would give other outputs.
         with full_precision(weight):
             for name, (start, stop) in self.maps.items():
                 change = self.scale * (self.up[name] @ self.down[name])
@@ -57,11 +59,11 @@ class LowRank(nn.Module):
 
 
 class NewRows(nn.Module):
-    """A table to which rows were added; only these are learned.
+    """A frozen table with inserted rows, which alone are trained.
 
     Args:
-        rows: [n, …], their first values.
-        first: where they stand in the whole table.
+        rows: [n, …], first values of the inserted rows.
+        first: index of the first inserted row in the whole table.
     """
 
     def __init__(self, rows: Tensor, first: int) -> None:
@@ -70,10 +72,11 @@ class NewRows(nn.Module):
         self.rows = nn.Parameter(rows.detach().clone())
 
     def forward(self, table: Tensor) -> Tensor:
-        """The whole table, from the rows that there were."""
+        """Insert the rows into the frozen table."""
         return torch.cat([table[: self.first], self.rows, table[self.first :]])
 
     def right_inverse(self, whole: Tensor) -> Tensor:
-        """The rows that there were, from the whole table."""
+        """Return the frozen rows of a whole table."""
+        # `parametrize` calls this when it is registered, to find the tensor that it keeps.
         after = self.first + len(self.rows)
         return torch.cat([whole[: self.first], whole[after:]])

@@ -1,4 +1,4 @@
-"""Specs of attention masks: the rules of who may see whom, as data. No torch here."""
+"""Specs of attention masks, the rules for the keys that a query may see, as data; torch-free."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from heedful.config import Config, PositiveInt
 
 
 class CommonMaskSpec(Config):
-    """The questions that the spec of every mask answers."""
+    """The properties that the spec of every mask has."""
 
     @property
     def heeds_segments(self) -> bool:
-        """Return whether texts that share a row do not see each other."""
+        """True where sequences that share a row do not see each other."""
         return any(part.heeds_segments for part in getattr(self, "parts", ()))
 
     @property
     def span(self) -> int:
-        """The number of positions that there must be for the mask to differ from a smaller one."""
+        """The shortest sequence length at which the mask shows its full pattern."""
         return max((part.span for part in getattr(self, "parts", ())), default=1)
 
     @property
     def reach(self) -> int | None:
-        """The number of positions before its own that a query may see; None if there is no end."""
+        """The number of earlier positions that a query may see; None if it is unbounded."""
         return None
 
 
@@ -47,16 +47,18 @@ class WindowSpec(CommonMaskSpec):
     """
 
     kind: Literal["window"] = "window"
-    size: PositiveInt
+    size: PositiveInt = Field(
+        description="half width of the window, including the query's position"
+    )
 
     @property
     def span(self) -> int:
-        """A window as long as a text shows all of it."""
+        """The size: shorter sequences see everything."""
         return self.size
 
     @property
     def reach(self) -> int:
-        """All of the window but the query's own position."""
+        """The window without the query's own position."""
         return self.size - 1
 
 
@@ -64,7 +66,7 @@ class PrefixSpec(CommonMaskSpec):
     """Keys at positions below `length` are visible (prefix language model; Raffel 2020)."""
 
     kind: Literal["prefix"] = "prefix"
-    length: Annotated[int, Field(ge=0)]
+    length: Annotated[int, Field(ge=0, description="length of the prefix in tokens")]
 
 
 class SegmentSpec(CommonMaskSpec):
@@ -74,7 +76,7 @@ class SegmentSpec(CommonMaskSpec):
 
     @property
     def heeds_segments(self) -> bool:
-        """Always."""
+        """True: the mask is made for packed rows."""
         return True
 
 
@@ -85,24 +87,26 @@ class DilatedSpec(CommonMaskSpec):
     """
 
     kind: Literal["dilated"] = "dilated"
-    size: PositiveInt = Field(description="keys seen on each side, the query's own among them")
-    dilation: PositiveInt = Field(2, description="distance from one key that is seen to the next")
+    size: PositiveInt = Field(
+        description="number of visible keys on each side, including the query's own"
+    )
+    dilation: PositiveInt = Field(2, description="distance between neighbouring visible keys")
 
     @property
     def span(self) -> int:
-        """The distance of the farthest key, and the query."""
+        """The distance of the farthest key, plus the query."""
         return (self.size - 1) * self.dilation + 1
 
 
 class StridedSpec(CommonMaskSpec):
-    """Keys nearer than `stride`, and those at its multiples (Child 2019, "strided")."""
+    """Keys nearer than `stride`, and keys at its multiples, are visible (Child 2019, "strided")."""
 
     kind: Literal["strided"] = "strided"
-    stride: PositiveInt = Field(description="near the square root of the length")
+    stride: PositiveInt = Field(description="distance between far keys; sqrt(length) is usual")
 
     @property
     def span(self) -> int:
-        """As a window."""
+        """The stride: shorter sequences see everything."""
         return self.stride
 
 
@@ -110,8 +114,8 @@ class FixedSpec(CommonMaskSpec):
     """Keys of the query's own block, and the last `summary` keys of every block (Child 2019)."""
 
     kind: Literal["fixed"] = "fixed"
-    stride: PositiveInt = Field(description="positions of a block")
-    summary: PositiveInt = Field(8, description="positions at its end that every query sees")
+    stride: PositiveInt = Field(description="length of a block in tokens")
+    summary: PositiveInt = Field(8, description="last tokens of a block, visible to all")
 
     @model_validator(mode="after")
     def _summary_is_part_of_a_block(self) -> Self:
@@ -121,7 +125,7 @@ class FixedSpec(CommonMaskSpec):
 
     @property
     def span(self) -> int:
-        """A block as long as a text shows all of it."""
+        """The block: shorter sequences see everything."""
         return self.stride
 
 
@@ -132,26 +136,27 @@ class GlobalSpec(CommonMaskSpec):
     """
 
     kind: Literal["global"] = "global"
-    count: PositiveInt = 1
+    count: PositiveInt = Field(1, description="number of global positions")
 
     @property
     def span(self) -> int:
-        """If all positions are global, all see everything."""
+        """The count: in shorter sequences every token is global."""
         return self.count
 
 
 class RandomSpec(CommonMaskSpec):
     """Each block of queries sees `count` blocks of keys drawn at random (BigBird; Zaheer 2020).
 
-    The blocks are drawn once, from the seed, among those of the first `length` positions.
+    The blocks are drawn once, by the seed, among the blocks of the first `length` positions.
     """
 
     kind: Literal["random"] = "random"
-    size: PositiveInt = Field(description="positions of a block")
-    count: PositiveInt = Field(description="blocks of keys that a block of queries sees")
-    length: PositiveInt = Field(description="positions that there are to draw from")
+    size: PositiveInt = Field(description="length of a block in tokens")
+    count: PositiveInt = Field(description="number of visible blocks for each block of queries")
+    length: PositiveInt = Field(description="number of positions whose blocks may be drawn")
     seed: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="of the draw; without one, another process would see other keys"
+        None,
+        description="random seed of the blocks; required, so that a loaded model sees the same",
     )
 
     @model_validator(mode="after")
@@ -161,7 +166,7 @@ class RandomSpec(CommonMaskSpec):
                 "random blocks need a seed: without one the model would see other keys each time "
                 "it is loaded"
             )
-        blocks = -(-self.length // self.size)
+        blocks = -(-self.length // self.size)  # rounded up
         if self.count > blocks:
             raise ValueError(
                 f"{self.count} blocks cannot be drawn: {self.length} positions make {blocks} "
@@ -171,7 +176,7 @@ class RandomSpec(CommonMaskSpec):
 
     @property
     def span(self) -> int:
-        """The positions that are drawn from."""
+        """The number of positions whose blocks are drawn from."""
         return self.length
 
 
@@ -183,11 +188,12 @@ class Window2dSpec(CommonMaskSpec):
     """
 
     kind: Literal["window_2d"] = "window_2d"
-    columns: PositiveInt = Field(description="tokens of a row of the image")
-    height: PositiveInt
-    width: PositiveInt
+    columns: PositiveInt = Field(description="number of tokens in a row of the image")
+    height: PositiveInt = Field(description="number of visible rows on each side, its own included")
+    width: PositiveInt = Field(description="number of visible columns on each side, likewise")
     first: Annotated[int, Field(ge=0)] = Field(0, description="position of the top left token")
 
+    # A wider window would reach around the end of a row into the next one.
     @model_validator(mode="after")
     def _fits_a_row(self) -> Self:
         if self.width > self.columns:
@@ -198,14 +204,15 @@ class Window2dSpec(CommonMaskSpec):
 
 
 class AllOfSpec(CommonMaskSpec):
-    """Keys that every part shows are visible."""
+    """Keys that all parts show are visible."""
 
     kind: Literal["all_of"] = "all_of"
     parts: tuple[MaskSpec, ...]
 
     @property
     def reach(self) -> int | None:
-        """That of the narrowest part."""
+        """The reach of the narrowest part."""
+        # An intersection is bounded as soon as one part is; a union is not, so it keeps None.
         ends = (part.reach for part in self.parts)
         return min((end for end in ends if end is not None), default=None)
 
@@ -236,7 +243,7 @@ MaskSpec = Annotated[
 
 
 def own_rules(mask: MaskSpec) -> MaskSpec:
-    """Return a mask without what follows from the task: not after the query, not another text."""
+    """Return a mask without the rules that follow from the task: causality and segments."""
     rules = [rule for rule in _rules(mask) if rule.kind not in ("everything", "causal", "segment")]
     if not rules:
         return EverythingSpec()
@@ -244,7 +251,7 @@ def own_rules(mask: MaskSpec) -> MaskSpec:
 
 
 def _rules(mask: MaskSpec) -> list[MaskSpec]:
-    """Return masks all of which show a key that is seen."""
+    """Return the masks whose intersection is the given mask."""
     if mask.kind != "all_of":
         return [mask]
     return [rule for part in mask.parts for rule in _rules(part)]

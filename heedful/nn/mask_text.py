@@ -1,7 +1,7 @@
 """Masks written as an expression: `causal & window(4) | prefix(2)`. No torch here.
 
-The words are the kinds of `heedful.nn.mask_spec`, with their settings in brackets in the order they
-have there; `&` binds more tightly than `|`.
+The words are the kinds of `heedful.nn.mask_spec`, with their settings in brackets in the order of
+the spec's fields; `&` binds more tightly than `|`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import NamedTuple
 
 from heedful.config import Config
 from heedful.errors import ConfigError, suggest
-from heedful.nn.mask_spec import AllOfSpec, AnyOfSpec, EverythingSpec, MaskSpec
+from heedful.nn.mask_spec import AllOfSpec, AnyOfSpec, EverythingSpec, MaskSpec, WindowSpec
 
 LONGEST = 300
+# The parser recurses once for each bracket: 16 levels stay far from Python's recursion limit.
 _DEEPEST = 16
+# Six digits are enough for positions. `bad` takes any other character, so that it is a token too
+# and an error can point at it.
 _TOKEN = re.compile(
     r"\s*(?:(?P<word>[A-Za-z_]\w*)|(?P<number>\d{1,6})|(?P<sign>[&|(),])|(?P<bad>\S))"
 )
@@ -29,7 +32,8 @@ class _Token(NamedTuple):
 
 
 def mask_kinds() -> dict[str, type[Config]]:
-    """Return the words of the language, each with its spec."""
+    """Return the spec class of each word of the language."""
+    # The union inside of `Annotated`: a kind that is added to it has its word at once.
     kinds = typing.get_args(typing.get_args(MaskSpec)[0])
     return {
         kind.model_fields["kind"].default: kind
@@ -39,14 +43,14 @@ def mask_kinds() -> dict[str, type[Config]]:
 
 
 def parse_mask(text: str, *, where: str | None = None) -> MaskSpec:
-    """Return the mask that an expression says; an empty one means every key.
+    """Parse the expression of a mask; an empty expression stands for every key.
 
     Args:
-        text: the expression.
-        where: the setting that holds it, for errors.
+        text: mask expression, such as `causal & window(4)`.
+        where: name of the setting that holds the expression, for errors.
 
     Raises:
-        ConfigError: naming the place of the mistake.
+        ConfigError: when the text is no expression; the error points at the mistake.
     """
     if len(text) > LONGEST:
         raise ConfigError(
@@ -55,17 +59,19 @@ def parse_mask(text: str, *, where: str | None = None) -> MaskSpec:
     if not text.strip():
         return EverythingSpec()
     reader = _Reader(text, where)
+    # Recursive descent: an `either` is one or more `both` around `|`, a `both` one or more `one`.
     mask = reader.either(0)
     reader.expect_end()
     return mask
 
 
 def write_mask(mask: MaskSpec) -> str:
-    """Return the expression of a mask, which `parse_mask` reads as the same mask."""
+    """Return the expression of a mask, from which `parse_mask` makes the same mask."""
     if mask.kind == "any_of":
         return " | ".join(map(write_mask, mask.parts))
     if mask.kind == "all_of":
         written = [write_mask(part) for part in mask.parts]
+        # `|` binds less tightly than `&`, so only a union inside an intersection needs brackets.
         either = [part.kind == "any_of" for part in mask.parts]
         return " & ".join(f"({w})" if e else w for w, e in zip(written, either, strict=True))
     values = [getattr(mask, name) for name in type(mask).model_fields if name != "kind"]
@@ -73,7 +79,7 @@ def write_mask(mask: MaskSpec) -> str:
 
 
 class _Reader:
-    """Reads an expression from left to right."""
+    """A recursive descent parser of mask expressions."""
 
     def __init__(self, text: str, setting: str | None) -> None:
         self.text = text
@@ -87,6 +93,7 @@ class _Reader:
 
     def take(self, sign: str) -> bool:
         """Skip a sign if it comes next, and return whether it did."""
+        # The end is a token as well, so there is always a next one to look at.
         if self.next.kind == "sign" and self.next.text == sign:
             self.place += 1
             return True
@@ -125,6 +132,7 @@ class _Reader:
         kind = kinds[word.text]
         names = [name for name in kind.model_fields if name != "kind"]
         values = self.arguments(word.text, names)
+        # The spec checks ranges itself; its errors get the word and its settings as their place.
         where = self.in_setting(f"{word.text}({', '.join(names)})")
         return typing.cast(MaskSpec, kind.parse(values, where=where))
 
@@ -141,6 +149,7 @@ class _Reader:
                 self.place += 1
         if len(values) > len(names):
             raise self.error(needed)
+        # Fewer values than names: the spec's defaults fill them, or it reports what is missing.
         return dict(zip(names, values, strict=False))
 
     def expect(self, sign: str) -> None:
@@ -152,6 +161,7 @@ class _Reader:
             raise self.error("'&' or '|' is expected")
 
     def where(self) -> str:
+        # The expression with a mark before the token that could not be parsed.
         return self.in_setting(f"{self.text[: self.next.at]}▸{self.text[self.next.at :]}")
 
     def in_setting(self, place: str) -> str:
@@ -170,3 +180,19 @@ def _tokens(text: str) -> Iterator[_Token]:
         kind = match.lastgroup
         if kind is not None:
             yield _Token(kind, match[kind], match.start(kind))
+
+
+def mask_of_options(window: int | None, text: str | None) -> MaskSpec:
+    """Return the mask of a shape's options, of which one is given.
+
+    Args:
+        window: distance below which keys are visible.
+        text: mask as a formula, such as `window(128) | global(2)`.
+
+    Raises:
+        ConfigError: when the formula cannot be read.
+    """
+    if window is not None:
+        return WindowSpec(size=window)
+    assert text is not None
+    return parse_mask(text, where="model.mask")

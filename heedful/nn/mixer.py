@@ -1,11 +1,12 @@
 """The protocol of mixers, the parts of a block through which tokens exchange information.
 
-A mixer is attention of any mask, linear attention, a recurrent cell, a convolution. Over a whole
-sequence it is called as a function. Token by token it carries a state, a value that only the mixer
-knows the inside of: keys and values, a vector, a matrix for each head. A cross mixer reads an
-encoder's output, from which its state is made once.
+A mixer is, for instance, attention of any mask, linear attention, a recurrent cell or a
+convolution. Over a whole sequence it is called as a function. Token by token it carries a state,
+which is opaque to its callers: keys and values, a vector, a matrix for each head. A cross mixer
+attends to an encoder's output, from which its state is made once.
 
-Shapes: B sentences, W beams of each, L length, S length of the memory, D model width.
+Shapes: B sentences, W beams of each, L length, S length of the memory, K key/value heads, E and Ev
+width of a key head and of a value head, D model width.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
 
 MakeCache = Callable[[Tensor, Tensor], "KeyValueCache"]
-"""Makes an empty cache for keys and values [B, K, 0, E] like those it is called with."""
+"""A function that makes an empty cache for keys and values like its arguments [B, K, 0, E]."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """The positions of one pass, shared by all blocks of a stack, and what it captures.
+    """The positions and the capture of one pass, shared by all blocks of a stack.
 
     Args:
-        positions: of the input, for mixers of the input itself.
-        memory_positions: of the input's queries and the memory's keys, for cross mixers.
+        positions: positions of the input, for mixers of the input itself.
+        memory_positions: positions of the input as queries and of the memory as keys, for cross
+            mixers.
         biases: position biases that all blocks share.
-        capture: tensors to keep of the pass.
-        address: the part of the model that runs, `decoder.3.self`, where something is captured.
-        embedding: the input of the stack, as x: embedded tokens.
+        capture: capture of the pass; None if no tensor is wanted.
+        address: address of the part that runs, such as `decoder.3.self`; empty without a capture.
+        embedding: embedded tokens, the input of the stack; as x.
     """
 
     positions: Positions
@@ -48,21 +50,22 @@ class Context:
 
     def at(self, name: str) -> Context:
         """Return the context of a part by its name inside this one."""
-        if self.capture is None:  # nobody asks for addresses; one context serves every block
+        if self.capture is None:  # without addresses one context serves every block
             return self
         return replace(self, address=f"{self.address}.{name}" if self.address else name)
 
     def offer(self, name: str, value: Tensor) -> None:
-        """Give a tensor to the capture, if it wants what is at `{address}.{name}`."""
+        """Keep a tensor at `{address}.{name}`, if the capture wants it."""
         if self.wants(name):
             self.keep(name, value)
 
     def wants(self, name: str) -> bool:
-        """Return whether the capture wants what is at `{address}.{name}`."""
+        """Return whether the capture wants the tensor at `{address}.{name}`."""
         return self.capture is not None and self.capture.wants(f"{self.address}.{name}")
 
     def keep(self, name: str, value: Tensor) -> None:
-        """Give the capture a tensor that it wants."""
+        """Keep a tensor that the capture wants at `{address}.{name}`."""
+        # Callers ask `wants` first, so that tensors that nobody wants are never computed.
         assert self.capture is not None
         self.capture.keep(f"{self.address}.{name}", value)
 
@@ -74,7 +77,8 @@ class Memory:
     Args:
         states: [B, S, D].
         positions: [B, S] int64; −1 is padding.
-        embedding: [B, S, D], the encoder's input, with its padding; None where there is none.
+        embedding: [B, S, D], input of the encoder, which convolutional decoders add to the values
+            (Gehring 2017, section 3.3); None for other models.
         segments: [B, S] int64, the sequence of each token where a row packs several.
     """
 
@@ -86,23 +90,24 @@ class Memory:
 
 @dataclass(frozen=True)
 class Reordering:
-    """A choice of beams and sentences, after which decoding goes on.
+    """A choice of beams and sentences with which decoding continues.
 
     Args:
-        rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All entries
+        rows: [B', W'] int64, the chosen beam of each new one as `sentence · W + beam`. All entries
             of a row are beams of one sentence.
-        sentences: [B'] int64, the sentence of each row; None if they are all, in their order.
-        slots: [B', S'] int64, the slots of the rows that beams share which are still somebody's
-            past; None if all stay.
+        sentences: [B'] int64, the sentence of each row; None if all sentences stay in order.
+        slots: [B', S'] int64, the cache slots that some beam still attends to, of rows that beams
+            share; None if all stay.
     """
 
+    # One number for sentence and beam: a state flattened to [B · W, …] is reordered by one index.
     rows: Tensor
     sentences: Tensor | None = None
     slots: Tensor | None = None
 
 
 class MixerState(Protocol):
-    """Everything a mixer remembers of the tokens so far: a value, never changed in place."""
+    """The state of a mixer after the tokens so far: a value, never changed in place."""
 
     def reorder(self, choice: Reordering) -> Self:
         """Return the state of the chosen beams and sentences."""
@@ -112,7 +117,7 @@ class Mixer(Protocol):
     """A part that lets the tokens of a sequence exchange information."""
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
-        """Mix a whole sequence, x [B, L, D] to the same shape."""
+        """Mix the tokens of whole sequences x [B, L, D] into the same shape."""
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
@@ -120,33 +125,33 @@ class Mixer(Protocol):
         """Return the state before the first token.
 
         Args:
-            rows: B.
-            like: a tensor of the type and on the device of the state.
-            make_cache: kind of cache, for mixers that keep keys and values; None for one whose
-                rows all beams of a sentence share.
+            rows: number of sentences B.
+            like: tensor of the dtype and the device that the state is to have.
+            make_cache: maker of the cache, for mixers that keep keys and values; None for a cache
+                whose rows all beams of a sentence share.
         """
 
     def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
         """Mix more tokens.
 
         Args:
-            x: [B, W, D], a token of each beam; [B, n, D], n tokens of the only beam.
-            state: from `initial_state`, `step` or `reorder`.
-            context: positions of these tokens and of all that attention may look back at.
+            x: [B, W, D], one token of each beam; or [B, n, D], n tokens of the only beam.
+            state: state from `initial_state`, `step` or `reorder`.
+            context: positions of these tokens and of all tokens that attention may see.
 
         Returns:
-            As x, and the state after these tokens.
+            The output in the shape of x, and the state after these tokens.
         """
 
 
 class CrossMixer(Protocol):
-    """A part that lets tokens read a memory."""
+    """A part that lets tokens attend to a memory."""
 
     def read(self, memory: Memory) -> MixerState:
-        """Return what the part keeps of a memory; made once, used at every step."""
+        """Project a memory once for all steps, for instance to keys and values."""
 
     def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
-        """Read the memory with x [B, L, D]: all beams of a sentence may stand side by side in L."""
+        """Attend from x [B, L, D] to the memory; L may be the beams of a sentence side by side."""
 
 
 class KeyValueCache(Protocol):
@@ -154,11 +159,11 @@ class KeyValueCache(Protocol):
 
     @property
     def keys(self) -> Tensor:
-        """[B, K, S, E]."""
+        """Keys [B, K, S, E]."""
 
     @property
     def values(self) -> Tensor:
-        """[B, K, S, Ev]."""
+        """Values [B, K, S, Ev]."""
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
         """Return the cache with more tokens, and the positions of all of them."""

@@ -1,12 +1,11 @@
-"""Specs of mixers other than attention, as data. No torch here.
+"""Specs of mixers other than attention, as data; nothing here imports torch.
 
-Linear and low-rank attention, averages and gated sums come first, then state spaces and RWKV, then
-the recurrent cells, attention by score functions and convolutions of the time before 2017.
+In the order of linear attention, averages, state spaces, and what there was before 2017.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,13 +14,68 @@ from heedful.config import Config, PositiveInt, Probability
 from heedful.config import Direction as Direction
 from heedful.config import Feeding as Feeding
 from heedful.config import Readout as Readout
+from heedful.errors import ConfigError
 
 
-class AnyWidthSpec(Config):
-    """A part that fits every model width."""
+class CommonPartSpec(Config):
+    """Base of the specs of parts of sub-layers.
+
+    Attributes:
+        module: `package.module:name` of a function or class that makes the part from the model
+            width D and the spec.
+        label: name of the part in texts.
+        is_network: True for a feed-forward network and its replacements.
+        is_one_way: True for a mixer that reads forward only, so it is refused in encoders.
+        dropout_option: option of a shape that sets the part's own dropout; None without one.
+    """
+
+    family: ClassVar[str] = "mixer"
+    module: ClassVar[str]
+    label: ClassVar[str]
+    is_network: ClassVar[bool] = False
+    is_one_way: ClassVar[bool] = False
+    dropout_option: ClassVar[str | None] = None
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the mixer for the options of a shape; by default they are ignored.
+
+        Args:
+            shape: a `TranslatorShape`.
+            causal: restriction of every token to those before it.
+
+        Raises:
+            ConfigError: when options contradict the mixer.
+        """
+        return cls()
+
+    @property
+    def title(self) -> str:
+        """The name of the part in texts."""
+        return self.label
+
+    @property
+    def reads_memory(self) -> bool:
+        """True if the part reads an encoder's output."""
+        return getattr(self, "over", "input") == "memory"
+
+    @property
+    def sees_later(self) -> bool:
+        """True if tokens see later tokens, which do not exist yet in generation."""
+        return not getattr(self, "causal", True)
+
+    @property
+    def reads_ahead(self) -> str | None:
+        """The reason why the part cannot generate token by token; None if it can."""
+        return None
+
+    @property
+    def longest_text(self) -> int | None:
+        """Maximum length of a text in tokens; None if unlimited."""
+        return None
 
     def check_width(self, width: int) -> None:
-        """Accept any model width."""
+        """Refuse an unsuitable model width with a ValueError; every width is suitable here."""
 
 
 class EluFeaturesSpec(Config):
@@ -34,23 +88,21 @@ class CosineFeaturesSpec(Config):
     """max(x, 0), and a weight that falls with distance as a cosine does (cosFormer; Qin 2022)."""
 
     kind: Literal["cosine"] = "cosine"
-    length: PositiveInt = Field(
-        1024, description="longest text in tokens; at that distance a weight is 0"
-    )
+    length: PositiveInt = Field(1024, description="maximum length in tokens, where weights reach 0")
 
 
 class RandomFeaturesSpec(Config):
     """Positive orthogonal random features, which approximate softmax (Performer; Choromanski 2021).
 
-    The error falls as one over the square root of their number.
+    The error is proportional to one over the square root of the number of features.
     """
 
     kind: Literal["random"] = "random"
-    num_features: PositiveInt = 256
+    num_features: PositiveInt = Field(256, description="number of features of a head")
     redraw_every: PositiveInt | None = Field(
-        1000, description="passes in training between two draws; one draw for ever if unset"
+        1000, description="number of training passes between draws; drawn only once if unset"
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="of the draws")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="random seed of the features")
 
 
 FeaturesSpec = Annotated[
@@ -58,18 +110,20 @@ FeaturesSpec = Annotated[
 ]
 
 
-class CommonHeadsSpec(Config):
+class CommonHeadsSpec(CommonPartSpec):
     """Heads of a mixer with queries, keys and values."""
 
-    num_heads: PositiveInt
-    head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
-    bias: bool = True
+    num_heads: PositiveInt = Field(description="number of heads")
+    head_width: PositiveInt | None = Field(
+        None, description="width of a head; width / num_heads if unset"
+    )
+    bias: bool = Field(True, description="bias vectors of the projections")
 
     def check_width(self, width: int) -> None:
-        """Refuse heads that do not share the model width evenly.
+        """Refuse heads that do not divide the model width.
 
         Raises:
-            ValueError: when they do not.
+            ValueError: when the model width cannot be divided so.
         """
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
@@ -78,35 +132,54 @@ class CommonHeadsSpec(Config):
 class LinearAttentionSpec(CommonHeadsSpec):
     """Attention by a positive feature map instead of softmax (Katharopoulos 2020)."""
 
+    module = "heedful.nn.mixers.linear_attention:LinearAttention"
+    label = "Linear attention"
     kind: Literal["linear_attention"] = "linear_attention"
-    causal: bool = Field(False, description="tokens see themselves and those before them only")
+    causal: bool = Field(False, description="hide later tokens")
     features: FeaturesSpec = Field(
-        EluFeaturesSpec(), description="elu: linear attention; cosine: cosFormer; random: Performer"
+        EluFeaturesSpec(), description="feature map: elu, cosine (cosFormer) or random (Performer)"
     )
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return linear attention with the heads and features of a shape."""
+        kind = shape.features or "elu"
+        # A text may have an end token.
+        length = {"length": shape.max_length + 1} if kind == "cosine" else {}
+        options = {"causal": causal, "features": {"kind": kind} | length}
+        return cls.parse(_heads(shape) | options, where="model")
+
+    @property
+    def title(self) -> str:
+        """The name of the features' paper, if they have one."""
+        return {"cosine": "cosFormer", "random": "Performer"}.get(self.features.kind, self.label)
 
     @property
     def longest_text(self) -> int | None:
-        """Tokens of the longest text that it can read; None if any length is fine."""
+        """The length of the longest sequence; None for no limit."""
         return self.features.length if self.features.kind == "cosine" else None
 
 
 class LinformerSpec(CommonHeadsSpec):
     """Attention over a fixed number of sums of keys and values (Linformer; Wang 2020).
 
-    Every sum is over the whole text, so a token sees those after it: there is no causal form.
+    Every sum is over the whole sequence, so a token sees later ones: there is no causal form.
     """
 
+    module = "heedful.nn.mixers.linformer:Linformer"
+    label = "Linformer"
     kind: Literal["linformer"] = "linformer"
     causal: Literal[False] = False
-    rank: PositiveInt = Field(128, description="number of sums, k of the paper")
-    length: PositiveInt = Field(512, description="longest text in tokens, n of the paper")
+    rank: PositiveInt = Field(128, description="number of sums (k in the paper)")
+    length: PositiveInt = Field(512, description="maximum length in tokens")
     sharing: Literal["none", "heads", "key_value"] = Field(
         "heads",
-        description="of the weights of the sums: each head has its own for keys and for values; "
-        "all heads share those; keys and values share them too",
+        description="sharing of the weights of sums: none, among all heads (heads), or also "
+        "between keys and values (key_value)",
     )
 
     @model_validator(mode="after")
+    # With more sums than tokens the scores would cost more than those of full attention.
     def _is_low(self) -> Self:
         if self.rank > self.length:
             raise ValueError(
@@ -115,81 +188,138 @@ class LinformerSpec(CommonHeadsSpec):
             )
         return self
 
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return Linformer for the longest text of a shape.
+
+        Raises:
+            ConfigError: when later tokens are to be hidden.
+        """
+        if causal:
+            raise ConfigError(
+                "Every sum of Linformer is over the whole text, so it cannot hide later tokens "
+                "from a model that writes",
+                where="model.mixer",
+                remedy="Use it as model.encoder_mixer; linear_attention is cheap and writes",
+            )
+        length = shape.max_length + 1  # a text may have an end token
+        options = {"length": length, "rank": min(128, length)}
+        return cls.parse(_heads(shape) | options, where="model")
+
     @property
     def longest_text(self) -> int | None:
-        """Tokens of the longest text that it can read."""
+        """The length of the longest sequence."""
         return self.length
 
 
-class AverageAttentionSpec(AnyWidthSpec):
+def _heads(shape: Any) -> dict[str, Any]:
+    return {"num_heads": shape.num_heads, "head_width": shape.head_width, "bias": shape.bias}
+
+
+class AverageAttentionSpec(CommonPartSpec):
     """The average of all tokens so far, transformed and gated (Zhang 2018).
 
-    Instead of self-attention in a decoder: a step takes the same time however long the text.
+    It replaces the self-attention of a decoder: a step takes the same time at any length.
     """
 
+    module = "heedful.nn.mixers.average_attention:AverageAttention"
+    label = "Average attention"
+    is_one_way = True
     kind: Literal["average_attention"] = "average_attention"
     feedforward: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="inner width of the network on averages; 0: none; 4 x width if unset"
+        None, description="inner width of the network (0: none); 4 x width if unset"
     )
-    gate: bool = Field(True, description="learned shares of the token and of the average")
+    gate: bool = Field(True, description="gate between token and average")
     causal: Literal[True] = True
 
     def inner_width(self, width: int) -> int:
-        """Return the inner width of the network in a model of width D; 0 if there is none."""
+        """Return the inner width of the network in a model of width D; 0 for no network."""
         return 4 * width if self.feedforward is None else self.feedforward
 
 
-class SSRUSpec(AnyWidthSpec):
+class SSRUSpec(CommonPartSpec):
     """The simpler simple recurrent unit: one forget gate, no output gate (Kim 2019).
 
-    Instead of self-attention in a decoder: a step takes the same time however long the text.
+    It replaces the self-attention of a decoder: a step takes the same time at any length.
     """
 
+    module = "heedful.nn.mixers.ssru:SSRU"
+    label = "SSRU"
+    is_one_way = True
     kind: Literal["ssru"] = "ssru"
-    bias: bool = Field(True, description="of the forget gate")
+    bias: bool = Field(True, description="bias vector of the forget gate")
     causal: Literal[True] = True
 
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the unit with the biases of a shape."""
+        return cls(bias=shape.bias)
 
-class S4DSpec(AnyWidthSpec):
+
+class S4DSpec(CommonPartSpec):
     """A diagonal state space of each channel, the same for every token (Gu 2022)."""
 
+    module = "heedful.nn.mixers.s4d:S4D"
+    label = "S4D"
+    is_one_way = True
     kind: Literal["s4d"] = "s4d"
     state_size: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
-        64, description="numbers that a channel remembers, as half as many complex ones"
+        64, description="real numbers in the state of a channel (half as many complex ones)"
     )
     initialization: Literal["lin", "inv"] = Field(
-        "lin", description="frequencies of the states at first: evenly spaced, or by inverses"
+        "lin", description="initial frequencies of the states: S4D-Lin or S4D-Inv"
     )
     discretization: Literal["zoh", "bilinear"] = Field(
-        "zoh", description="from continuous time to tokens: zero-order hold, or bilinear (Tustin)"
+        "zoh", description="discretization: zero-order hold, or bilinear (Tustin)"
     )
-    bias: bool = True
+    bias: bool = Field(True, description="bias vectors of the linear layers")
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return state spaces of the size that a shape names."""
+        return cls.parse({"bias": shape.bias} | _state_size(shape), where="model")
 
 
-class MambaSpec(AnyWidthSpec):
-    """A selective state space: what is kept and read follows from the token (Gu and Dao 2023)."""
+def _state_size(shape: Any) -> dict[str, Any]:
+    return {} if shape.state_size is None else {"state_size": shape.state_size}
 
+
+class MambaSpec(CommonPartSpec):
+    """A state space whose decay, input and output depend on the token (Gu and Dao 2023)."""
+
+    module = "heedful.nn.mixers.mamba:Mamba"
+    label = "Mamba"
+    is_one_way = True
     kind: Literal["mamba"] = "mamba"
-    state_size: PositiveInt = Field(16, description="numbers that a channel remembers")
-    expansion: PositiveInt = Field(2, description="inner width in model widths")
-    convolution: PositiveInt = Field(4, description="tokens that the convolution before it sees")
-    rank: PositiveInt | None = Field(
-        None, description="numbers that a token's step sizes follow from; width / 16 if unset"
-    )
-    bias: bool = Field(False, description="of the maps into it and out of it")
+    state_size: PositiveInt = Field(16, description="size of the state of a channel")
+    expansion: PositiveInt = Field(2, description="inner width / model width")
+    convolution: PositiveInt = Field(4, description="kernel width of the convolution")
+    rank: PositiveInt | None = Field(None, description="rank of step sizes; width / 16 if unset")
+    bias: bool = Field(False, description="bias vectors of the input and output projections")
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return a state space of the size that a shape names."""
+        return cls.parse(_state_size(shape), where="model")
 
 
-class RWKVSpec(AnyWidthSpec):
+class RWKVSpec(CommonPartSpec):
     """RWKV version 4's time mixing: an average of values that fades with time (Peng 2023)."""
 
+    module = "heedful.nn.mixers.rwkv:TimeMix"
+    label = "RWKV"
+    is_one_way = True
     kind: Literal["rwkv"] = "rwkv"
 
 
-class ChannelMixSpec(AnyWidthSpec):
-    """RWKV version 4's network: squared ReLU behind a gate, of a token and the one before it."""
+class ChannelMixSpec(CommonPartSpec):
+    """RWKV version 4's network: gated squared ReLU of a token and the previous one (Peng 2023)."""
 
+    module = "heedful.nn.mixers.rwkv:ChannelMix"
+    label = "Channel mix"
+    is_network = True
     kind: Literal["channel_mix"] = "channel_mix"
-    width: PositiveInt
+    width: PositiveInt = Field(description="inner width")
 
 
 Score = Literal["additive", "concat", "dot", "general"]
@@ -197,19 +327,26 @@ Score = Literal["additive", "concat", "dot", "general"]
 q · k; q · W k (both Luong 2015)."""
 
 
-class RecurrentSpec(Config):
-    """A layer of a recurrent cell: each state is made from the one before and a token."""
+class RecurrentSpec(CommonPartSpec):
+    """A recurrent layer: each state is computed from the previous state and a token."""
 
+    module = "heedful.nn.mixers.recurrent:RecurrentMixer"
+    label = "Recurrent layer"
     kind: Literal["recurrent"] = "recurrent"
-    cell: Cell = "lstm"
-    direction: Direction = "forward"
+    cell: Cell = Field("lstm", description="recurrent cell: rnn, lstm or gru")
+    direction: Direction = Field("forward", description="reading direction")
     keep_bias: float = Field(
-        1.0, description="first bias of the gate that keeps the state (Gers 2000); rnn has none"
+        1.0, description="initial bias of the gate that keeps the state (Gers 2000); not for rnn"
     )
 
     @property
+    def title(self) -> str:
+        """The name of the cell."""
+        return self.cell.upper()
+
+    @property
     def reads_ahead(self) -> str | None:
-        """The reason why it cannot write token by token; None if it can."""
+        """The reason why the part cannot generate token by token; None if it can."""
         if self.direction == "forward":
             return None
         return f"a recurrent layer of direction {self.direction} reads tokens not written yet"
@@ -218,19 +355,22 @@ class RecurrentSpec(Config):
         """Refuse two directions that do not share the model width evenly.
 
         Raises:
-            ValueError: when they do not.
+            ValueError: when the model width cannot be divided so.
         """
         if self.direction == "both" and width % 2:
             raise ValueError(f"width {width} is odd; two directions have half of it each")
 
 
-class ConvolutionSpec(AnyWidthSpec):
+class ConvolutionSpec(CommonPartSpec):
     """A convolution over neighbouring tokens with gated linear units (Dauphin 2017)."""
 
+    module = "heedful.nn.mixers.convolution:Convolution"
+    label = "Gated convolution"
+    dropout_option = "dropout"
     kind: Literal["convolution"] = "convolution"
-    kernel_width: PositiveInt = Field(3, description="tokens that one output is made of")
-    causal: bool = Field(False, description="tokens see themselves and those before them only")
-    dropout: Probability = Field(0.0, description="on what the convolution reads")
+    kernel_width: PositiveInt = Field(3, description="number of tokens that an output depends on")
+    causal: bool = Field(False, description="hide later tokens")
+    dropout: Probability = Field(0.0, description="dropout probability of the input")
 
     @model_validator(mode="after")
     def _has_a_middle(self) -> Self:
@@ -243,36 +383,40 @@ class ConvolutionSpec(AnyWidthSpec):
 
     @property
     def reads_ahead(self) -> str | None:
-        """The reason why it cannot write token by token; None if it can."""
+        """The reason why the part cannot generate token by token; None if it can."""
         return None if self.causal else "a convolution without causal = true reads later tokens"
 
 
-class ScoreAttentionSpec(AnyWidthSpec):
+class ScoreAttentionSpec(CommonPartSpec):
     """Attention of one head over the encoder's output, by a score function of states.
 
-    Local attention (local-p, Luong 2015) predicts a place p = S · sigmoid(v · tanh(W q)) in a
+    Local attention (local-p, Luong 2015) predicts a position p = S · sigmoid(v · tanh(W q)) in a
     source of S tokens. It attends to tokens up to `window` away from it, and multiplies their
     weights by a Gaussian around it whose standard deviation is half of `window`.
     """
 
+    module = "heedful.nn.attention.score_attention:ScoreAttention"
+    label = "Attention by a score function"
     kind: Literal["score_attention"] = "score_attention"
-    over: Literal["input", "memory"] = Field("memory", description="the encoder's output")
-    score: Score = "additive"
+    over: Literal["input", "memory"] = Field(
+        "memory", description="attend over the encoder's output"
+    )
+    score: Score = Field("additive", description="score function")
     width: PositiveInt | None = Field(
         None,
-        description="numbers of a query and a key that additive, concat and dot compare; the model "
-        "width if unset, and dot then compares states as they are",
+        description="size of the queries and keys of additive, concat and dot; if unset, the model "
+        "width, and dot compares unprojected states",
     )
-    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on scores")
+    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on attention scores")
     window: PositiveInt | None = Field(
-        None, description="local-p: tokens on each side of the predicted place; all if unset"
+        None, description="half width of the window of local-p attention; unlimited if unset"
     )
     embeddings: bool = Field(
         False,
-        description="queries add their token's embedding, values the source token's, and outputs "
-        "are multiplied by the root of the source's length (Gehring 2017)",
+        description="add token embeddings to queries and values, and multiply outputs by the root "
+        "of the source's length (Gehring 2017)",
     )
-    dropout: Probability = Field(0.0, description="on attention weights")
+    dropout: Probability = Field(0.0, description="dropout probability of attention weights")
 
     @model_validator(mode="after")
     def _width_is_projected_to(self) -> Self:
@@ -294,36 +438,44 @@ class ScoreAttentionSpec(AnyWidthSpec):
         return self
 
 
-class RecurrentDecoderSpec(Config):
-    """Recurrent layers that write from an encoder's output, with or without attention to it.
+class RecurrentDecoderSpec(CommonPartSpec):
+    """Recurrent layers that decode from an encoder's output, with or without attention to it.
 
-    Without attention all they know of a source is one vector, its last state (Sutskever 2014; Cho
-    2014). With it each step has a context vector of its own. If that is read together with the
-    token, the state before the token asks for it (Bahdanau 2015); else the state after it (Luong
-    2015). The first states are tanh(W · last state), of each layer.
+    Without attention they see the source only as one vector, its last state (Sutskever 2014; Cho
+    2014). With attention each step has a context vector of its own. If the first layer reads it
+    beside the token, the previous state is the query (Bahdanau 2015); otherwise the current one
+    (Luong 2015). The initial state of each layer is tanh(W · last state).
     """
 
+    module = "heedful.nn.mixers.recurrent_decoder:RecurrentDecoder"
+    label = "Recurrent decoder"
+    dropout_option = "dropout"
     kind: Literal["recurrent_decoder"] = "recurrent_decoder"
     over: Literal["memory"] = "memory"
-    cell: Cell = "lstm"
-    num_layers: PositiveInt = 1
+    cell: Cell = Field("lstm", description="recurrent cell: rnn, lstm or gru")
+    num_layers: PositiveInt = Field(1, description="number of layers")
     summary: Direction = Field(
-        "forward",
-        description="the encoder's last state: that of the last token, if it reads forward; of the "
-        "first, backward; half of its width of each, both",
+        "forward", description="reading direction of the encoder, whose last state is read"
     )
-    attention: ScoreAttentionSpec | None = Field(None, description="one vector for all if unset")
-    feeding: Feeding = Field("none", description="read by the first layer beside the token")
-    readout: Readout = Field("none", description="output from state, token and context")
-    dropout: Probability = Field(0.0, description="between layers")
+    attention: ScoreAttentionSpec | None = Field(None, description="attention; none if unset")
+    feeding: Feeding = Field("none", description="extra input of the first layer")
+    readout: Readout = Field("none", description="layer between state and output")
+    dropout: Probability = Field(0.0, description="dropout probability between layers")
     residual: bool = Field(
-        False, description="layers from the second on add what they read (Wu 2016)"
+        False, description="add the input of each layer from the second on to its output (Wu 2016)"
     )
     keep_bias: float = Field(
-        1.0, description="first bias of the gate that keeps the state (Gers 2000); rnn has none"
+        1.0, description="initial bias of the gate that keeps the state (Gers 2000); not for rnn"
     )
 
+    @property
+    def title(self) -> str:
+        """The name of the cell, and the number of layers if there are several."""
+        layers = f" of {self.num_layers} layers" if self.num_layers > 1 else ""
+        return f"{self.cell.upper()}{layers}"
+
     @model_validator(mode="after")
+    # A context vector that nothing reads would be trained for nothing, without any error.
     def _context_is_used(self) -> Self:
         if self.attention is None and self.feeding == "output":
             raise ValueError("feeding = 'output' feeds what attention found: it needs attention")
@@ -337,10 +489,10 @@ class RecurrentDecoderSpec(Config):
         return self
 
     def check_width(self, width: int) -> None:
-        """Refuse a summary of two directions that do not share the model width evenly.
+        """Refuse an odd model width for a summary of two directions.
 
         Raises:
-            ValueError: when they do not.
+            ValueError: when the model width cannot be divided so.
         """
         if self.summary == "both" and width % 2:
             raise ValueError(f"width {width} is odd; two directions have half of it each")

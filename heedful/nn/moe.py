@@ -1,22 +1,22 @@
 """A mixture of experts: many feed-forward networks, of which each token uses a few.
 
-A router scores the experts for every token; the best few work on it, and their outputs are summed
-by the router's weights (Shazeer 2017; Fedus 2021). No token is dropped and no expert has a limit,
+A router scores the experts for every token; the best few process it, and their outputs are summed
+with the router's weights (Shazeer 2017; Fedus 2021). No token is dropped and no expert has a limit,
 so a token's output does not depend on its neighbours. Tokens are sorted by expert, and each expert
 makes one pass over its tokens. Padding is not routed: it costs nothing and counts for nothing.
 
-How the load-balancing loss travels. A router left alone sends everything to a few experts, so
-training adds a loss that grows with imbalance. It arises in the layer, and the objective is far
-away. It is not left in the module: it is offered to the pass's `Capture`, like anything else that
-one may want to see of a pass, at these addresses (`…` is the block, such as `encoder.3`):
+A router without further loss sends most tokens to a few experts, so training adds a loss that grows
+with imbalance. The layer computes it, and the objective adds it. Between them it is not stored in
+the module but offered to the `Capture` of the pass, at these addresses (`…` is the block, such as
+`encoder.3`):
 
     ….feedforward.balance   0-dim; X · Σ (share of tokens · mean probability) over experts: A when
                             experts are used alike, X when all tokens go to the same
-    ….feedforward.penalty   0-dim; the balance times its weight: what is added to the mean loss
+    ….feedforward.penalty   0-dim; the balance times its weight, a term of the mean loss
     ….feedforward.routing   [B, L, X]; the weight of every expert in every token's output
 
 An objective passes `Capture([PENALTIES])` to the model and adds `penalty(capture)`, the sum over
-layers, to its loss per token. Whoever does not ask pays nothing, and the output is the same.
+layers, to its loss per token. Without a capture nothing is computed; the output is the same.
 
 Legend: X experts, A of them for each token, T tokens that are no padding, B batch, L length,
 D model width.
@@ -39,14 +39,14 @@ from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 PENALTIES = "**.penalty"
-"""The addresses of all that a model's layers add to the loss in training."""
+"""The addresses of all terms that layers add to the loss in training."""
 
 
 def penalty(capture: Capture) -> Tensor | float:
-    """Return the sum that layers of a pass add to the mean loss of a token; 0 for none.
+    """Return the sum of the terms that layers add to the mean loss of a token; 0 for none.
 
     Args:
-        capture: of `PENALTIES`, after the pass.
+        capture: capture of `PENALTIES`, after the pass.
     """
     results = [value for address, value in capture.found.items() if address.endswith(".penalty")]
     return torch.stack(results).sum() if results else 0.0
@@ -54,12 +54,12 @@ def penalty(capture: Capture) -> Tensor | float:
 
 @dataclass(frozen=True)
 class Routes:
-    """The experts that work on each token, and their weights.
+    """The experts of each token, and the weights of their outputs.
 
     Args:
-        probabilities: [T, X] float32, of every expert.
-        experts: [T, A] int64, those chosen, the best first.
-        weights: [T, A] float32, of the chosen experts' outputs.
+        probabilities: [T, X] float32, softmax over all experts.
+        experts: [T, A] int64, chosen experts, the best first.
+        weights: [T, A] float32, weights of the chosen experts' outputs.
     """
 
     probabilities: Tensor
@@ -67,25 +67,27 @@ class Routes:
     weights: Tensor
 
     def balance(self) -> Tensor:
-        """The load-balancing loss, 0-dim float32 (Fedus 2021, equation 4).
+        """Return the load-balancing loss, 0-dim float32 (Fedus 2021, equation 4).
 
-        The shares of tokens are counts, so the gradient is that of the probabilities.
+        Shares of tokens are counts without gradient; the probabilities have one.
         """
         tokens, num_experts = self.probabilities.shape
         if not tokens:
+            # Zero, yet part of the graph: every process needs a gradient of the router.
             return self.probabilities.sum()
         counts = torch.bincount(self.experts.flatten(), minlength=num_experts)
         return num_experts * (counts / tokens * self.probabilities.mean(0)).sum()
 
     def dense(self) -> Tensor:
-        """[T, X] float32: the weight of every expert, 0 for those not chosen."""
+        """Return the weight of every expert, [T, X] float32, 0 for those not chosen."""
         return torch.zeros_like(self.probabilities).scatter(1, self.experts, self.weights)
 
 
 class Router(nn.Linear):
-    """The map that experts are chosen by.
+    """The linear map that scores the experts.
 
-    In a model that runs it stays what it is, where other linear layers make room for faster ones.
+    Engines exchange other linear layers for faster ones but not this one, as rounding could change
+    which experts are chosen.
     """
 
 
@@ -94,8 +96,8 @@ class MixtureOfExperts(nn.Module):
 
     Args:
         width: model width D.
-        spec: of each expert.
-        experts: how many there are, how many a token uses, how their outputs are weighted.
+        spec: spec of each expert.
+        experts: number of experts, experts for each token, and weighting of their outputs.
     """
 
     adds_penalty = True
@@ -114,28 +116,32 @@ class MixtureOfExperts(nn.Module):
 
         Args:
             x: [B, L, D].
-            context: positions of x, −1 where there is padding; see the top of the file for what a
-                capture may ask for.
+            context: positions of x, −1 for padding; its capture may ask for the addresses at the
+                top of this file.
 
         Returns:
-            [B, L, D]; zeros where there is padding.
+            [B, L, D]; zeros for padding.
         """
         positions = context.positions.query.reshape(x.shape[:2])
+        # The host reads the number of real tokens and the loads of the experts, so layers with
+        # experts stay out of CUDA graphs.
         real = (positions >= 0).flatten().nonzero().squeeze(1)
         tokens = x.flatten(0, 1).index_select(0, real)
         routes = self.route(tokens)
         mixed = self._mix(tokens, routes)
         if context.capture is not None:
-            self._show(routes, real, positions, context)
+            self._capture(routes, real, positions, context)
         result = mixed.new_zeros(positions.numel(), x.shape[-1]).index_copy(0, real, mixed)
         return result.view_as(x)
 
     def route(self, tokens: Tensor) -> Routes:
-        """Choose the experts of tokens [T, D]; computed in float32, as near ties decide a path."""
+        """Choose the experts of tokens [T, D], in float32, as rounding could decide a near tie."""
         with full_precision(tokens):
             logits = F.linear(tokens.float(), self.router.weight.float())
         probabilities = logits.softmax(-1)
         weights, experts = probabilities.topk(self.per_token, dim=-1)
+        # As in Mixtral (Jiang 2024). Switch keeps the probability: with a single expert it gives
+        # the router its only gradient (Fedus 2021).
         if self.renormalize:
             weights = weights / weights.sum(-1, keepdim=True)
         return Routes(probabilities, experts, weights)
@@ -146,12 +152,12 @@ class MixtureOfExperts(nn.Module):
         return expert + Work(weights=queries * weight_work(self.router))
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the numbers kept by one expert; see `Costed`."""
+        """Return the elements kept by one expert; see `Costed`."""
         return self._expert.saved(length, mixed=mixed, shared_bias=shared_bias)
 
     @property
     def peak_numbers(self) -> int:
-        """The numbers of a token that stand side by side while it passes one expert."""
+        """The largest number of elements of a token that one expert has in memory at once."""
         return self._expert.peak_numbers
 
     @property
@@ -159,13 +165,14 @@ class MixtureOfExperts(nn.Module):
         return cast("FeedForward", self.experts[0])
 
     def _mix(self, tokens: Tensor, routes: Routes) -> Tensor:
-        """The weighted sum [T, D] of what each token's experts make of it."""
-        # Entries of [T · A], sorted by expert; entry i is of token i // A.
+        """Return the weighted sum [T, D] of the outputs of each token's experts."""
+        # Entries of [T · A], sorted by expert, so that each expert is one matmul of its tokens;
+        # entry i belongs to token i // A.
         order = routes.experts.flatten().argsort(stable=True)
         counts = torch.bincount(routes.experts.flatten(), minlength=len(self.experts)).tolist()
         grouped = tokens.index_select(0, order // self.per_token).split(counts)
-        # In training an idle expert passes over nothing, so that it has a gradient, of zeros, and
-        # every process of a distributed run has the same set of gradients.
+        # In training an idle expert processes an empty batch, so that it has a gradient of zeros
+        # and every process of a distributed run has the same set of gradients.
         parts = [
             expert(part)
             for expert, part in zip(self.experts, grouped, strict=True)
@@ -173,11 +180,12 @@ class MixtureOfExperts(nn.Module):
         ]
         if not parts:
             return torch.zeros_like(tokens)
-        done = torch.cat(parts).index_select(0, order.argsort())
-        done = done.view(*routes.weights.shape, tokens.shape[-1])
-        return (done * routes.weights[..., None].to(done.dtype)).sum(1)
+        # The argsort of a permutation is its inverse: back to the order of [T · A].
+        outputs = torch.cat(parts).index_select(0, order.argsort())
+        outputs = outputs.view(*routes.weights.shape, tokens.shape[-1])
+        return (outputs * routes.weights[..., None].to(outputs.dtype)).sum(1)
 
-    def _show(self, routes: Routes, real: Tensor, positions: Tensor, context: Context) -> None:
+    def _capture(self, routes: Routes, real: Tensor, positions: Tensor, context: Context) -> None:
         if context.wants("balance"):
             context.keep("balance", routes.balance())
         if context.wants("penalty"):
@@ -190,7 +198,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def build_feedforward(width: int, spec: FeedForwardSpec) -> FeedForward | MixtureOfExperts:
-    """The network a spec describes: one, or several that share the tokens."""
+    """Build the network that a spec describes: a single one, or experts."""
     if spec.experts is None:
         return FeedForward(width, spec)
     return MixtureOfExperts(width, spec, spec.experts)

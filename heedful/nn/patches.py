@@ -1,4 +1,4 @@
-"""Images as sequences: patches cut out, each one vector (Dosovitskiy 2021).
+"""Images as sequences: each patch becomes one vector (Dosovitskiy 2021).
 
 Shapes: B batch, C channels, h and w height and width in pixels, p side of a patch in pixels,
 n = (h/p)·(w/p) patches in reading order, D model width.
@@ -15,23 +15,25 @@ from heedful.nn.spec import PixelSpec
 
 
 def cut(images: Tensor, patch_size: int) -> Tensor:
-    """Square patches in reading order, without overlap.
+    """Cut images into square patches in reading order, without overlap.
 
     Args:
         images: [B, C, h, w].
         patch_size: p, which divides h and w.
 
     Returns:
-        [B, n, C·p·p]; the numbers of a patch run over channels, its rows, its columns.
+        [B, n, C·p·p]; the elements of a patch are ordered by channel, row, column.
     """
     batch, channels, height, width = images.shape
     rows, columns = height // patch_size, width // patch_size
     grid = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
+    # [B, h/p, w/p, C, p, p]: a patch in the order of Conv2d's kernel [D, C, p, p], so that weights
+    # of published models load by a reshape.
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 class PatchEmbedding(nn.Module):
-    """A linear map of each patch's pixels; the same as a convolution whose steps are its size.
+    """A linear map of each patch's pixels: a convolution whose stride is its kernel size.
 
     Args:
         width: model width D.
@@ -48,7 +50,7 @@ class PatchEmbedding(nn.Module):
         self.projection = linear(channels * patch_size**2, width, bias=True)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images [B, C, h, w] to vectors [B, n, D].
+        """Embed the patches of images [B, C, h, w] as vectors [B, n, D].
 
         Raises:
             DataError: when the images have another size or number of channels.
@@ -65,11 +67,13 @@ class PatchEmbedding(nn.Module):
 
 
 def stretched(table: Tensor, old: int, new: int) -> Tensor:
-    """Learned positions of a square of patches, interpolated (bicubic) for another number of them.
+    """Interpolate learned positions for another image size (Dosovitskiy 2021, section 3.2).
+
+    Interpolation is bicubic over the square of patches.
 
     Args:
-        table: [n, D] for n = `old`² patches in reading order.
-        old: patches on a side.
+        table: [n, D], positions of n = `old`² patches in reading order.
+        old: patches on a side of the table's image.
         new: patches on a side of the result.
 
     Returns:
@@ -77,6 +81,7 @@ def stretched(table: Tensor, old: int, new: int) -> Tensor:
     """
     assert table.shape[0] == old * old, (table.shape, old)
     grid = table.T.reshape(1, -1, old, old)
+    # In float32: each value is a weighted sum of 16, and in 16 bits every term would be rounded.
     resized = nn.functional.interpolate(grid.float(), size=(new, new), mode="bicubic")
     return resized.to(table.dtype).flatten(2)[0].T.contiguous()
 
@@ -86,11 +91,11 @@ def _sizes(shape: torch.Size | tuple[int, ...]) -> str:
 
 
 def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
-    """Images of the model's size as its input.
+    """Normalise the pixels of images that have the model's size.
 
     Args:
         pixels: [B, C, h, w], 0 to 255, uint8 or float.
-        spec: what the model was trained with.
+        spec: scaling and statistics that the model was trained with.
 
     Returns:
         [B, C, h, w] float32.
@@ -99,4 +104,5 @@ def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
         torch.tensor(values, device=pixels.device)[:, None, None]
         for values in (spec.mean, spec.std)
     )
+    # The first multiplication makes a new tensor, so the steps in place do not change the caller's.
     return pixels.float().mul(spec.rescale).sub_(mean).div_(std)

@@ -1,9 +1,9 @@
-"""Positions and segments of tokens, which masks and biases are made from; waves and rotations.
+"""Positions and segments of tokens; sinusoidal, learned and rotary position encodings.
 
-Attention never looks at array indices. A token's place is a number that travels with it, and −1
-marks a slot that holds nothing; padding on any side, packed sequences, ring caches and beams are
-then all the same case. Shapes: B batch, L length (Lq queries, Lk keys), D model width, H heads, E
-head width.
+Masks and biases are functions of these positions, never of array indices. A token's position
+travels with it, and −1 marks a slot that holds nothing; padding on any side, packed sequences, ring
+caches and beams are then all the same case. Shapes: B batch, L length (Lq queries, Lk keys), D
+model width, H heads, E head width.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class Visibility(Protocol):
-    """The protocol of a mask, as positions use it: hashable, since results are kept by it."""
+    """The protocol of a mask, as positions use it: hashable, as it is a key of derived results."""
 
     def allow(self, positions: Positions) -> Tensor:
         """Return the pairs that are allowed, bool [B|1, H|1, Lq, Lk]; see `masks.Mask`."""
@@ -40,20 +40,20 @@ class Visibility(Protocol):
 
 
 _groups: list[ProcessGroup] = []
-"""Of the contexts that are entered, the innermost last: a plain list, which compilers can read."""
+"""Groups of the entered contexts, the innermost last: a plain list, which compilers can read."""
 
 
 @contextmanager
 def context_parallel(group: ProcessGroup) -> Iterator[None]:
-    """A context in which sequences are divided along their length among processes.
+    """Divide sequences along their length among processes, within this context.
 
-    Every process passes its share of the same sequences through the same model: as many tokens as
-    the others, with their positions in the whole. Attention sends keys and values round a ring of
-    the processes (Liu 2023). Only whole sequences can be passed, with gradients or without: no
-    caches, and no captures of weights. A backward pass may come later, outside.
+    Every process passes its share of the same sequences through the same model: equally many tokens
+    each, with their positions in the whole sequence. Attention sends keys and values round a ring
+    of the processes (Liu 2023). Only whole sequences can be passed, with gradients or without: no
+    caches, and no captures of weights. The backward pass may run outside of the context.
 
     Args:
-        group: the processes, in the order of the ring.
+        group: processes in the order of the ring.
     """
     _groups.append(group)
     try:
@@ -66,27 +66,28 @@ def _current_group() -> ProcessGroup | None:
     return _groups[-1] if _groups else None
 
 
+# eq=False: tensors compare element by element, so a generated `==` would raise.
 @dataclass(frozen=True, eq=False)
 class Positions:
     """Positions, and optionally segments, of the queries and keys of one attention.
 
-    What is derived from a value (a visibility mask, distances) is computed once and kept with it,
-    so all layers that share the value share the work.
+    Derived results (a visibility mask, distances) are computed once and kept with the value, so all
+    layers that share the value share the work.
 
     Args:
         query: [B, Lq] int64 positions of the queries; −1 marks padding.
         key: [B, Lk] int64 positions of the keys; −1 marks padding or an unused cache slot.
-        query_segment: [B, Lq] int64 numbers of the packed sequence a query belongs to.
+        query_segment: [B, Lq] int64, the packed sequence that each query belongs to.
         key_segment: [B, Lk] int64, the same for keys.
-        lineage: [B, Lq, Lk] bool, where a row holds several continuations of one text: which keys
-            are of the past of the continuation that a query belongs to.
-        counted: whether it is known, without looking, that queries and keys of each row stand at
-            0, 1, 2 … and that none is padding or of another sequence.
+        lineage: [B, Lq, Lk] bool, for rows that several beams share: true where a key belongs to
+            the past of the query's own beam.
+        counted: flag of rows whose queries and keys are known, without reading them, to stand at
+            0, 1, 2 …, none of them padding or of another sequence.
 
     Attributes:
-        group: the processes among which the sequences are divided, each with its own queries and
-            keys; None where all are here. It stays with the value, so that a pass that is repeated
-            for its gradients, maybe in another thread, is divided too.
+        group: processes among which the sequences are divided, each with its own queries and
+            keys; None where all tokens are in this process. It stays with the value, so that a
+            block recomputed for its gradients, perhaps in another thread, is divided as well.
     """
 
     query: Tensor
@@ -100,32 +101,29 @@ class Positions:
 
     @classmethod
     def of_self(cls, positions: Tensor, segments: Tensor | None = None) -> Self:
-        """Self-attention: the queries are the keys.
+        """Make the positions of self-attention, whose queries are its keys.
 
         Args:
-            positions: [B, L] int64, −1 where there is nothing.
+            positions: [B, L] int64, −1 for padding.
             segments: [B, L] int64, the packed sequence of each token.
         """
         return cls(positions, positions, segments, segments)
 
     @classmethod
     def counting(cls, batch: int, length: int, device: torch.device) -> Self:
-        """Self-attention of whole rows: a token in every place, counted from 0.
+        """Make the positions of self-attention over rows without padding, counted from 0.
 
         Args:
             batch: B.
             length: L.
-            device: of the positions.
+            device: device of the positions.
         """
         positions = torch.arange(length, device=device).expand(batch, length)
         return cls(positions, positions, counted=True)
 
-    def between_queries(self, start: int, stop: int) -> Self:
-        """Only the queries with array indices from `start` up to `stop`."""
-        return self.at_queries(slice(start, stop))
-
     def at_queries(self, rows: slice | list[int] | Tensor) -> Self:
-        """Only the queries with these array indices."""
+        """Keep only the queries with these array indices."""
+        # `counted` and derived results are dropped: a selection need not begin at position 0.
         segment, lineage = self.query_segment, self.lineage
         return type(self)(
             self.query[:, rows],
@@ -135,12 +133,8 @@ class Positions:
             None if lineage is None else lineage[:, rows],
         )
 
-    def between_keys(self, start: int, stop: int) -> Self:
-        """Only the keys with array indices from `start` up to `stop`."""
-        return self.at_keys(slice(start, stop))
-
     def at_keys(self, columns: slice | Tensor) -> Self:
-        """Only the keys with these array indices."""
+        """Keep only the keys with these array indices."""
         segment, lineage = self.key_segment, self.lineage
         return type(self)(
             self.query,
@@ -151,37 +145,40 @@ class Positions:
         )
 
     def derive(self, name: Hashable, compute: Callable[[], _T]) -> _T:
-        """The result of `compute`, made once for this value under `name`.
+        """Return the result of `compute`, made once for this value under `name`.
 
-        `compute` must depend on this value and on what `name` says, and on nothing else.
+        `compute` must depend on nothing else than this value and the settings in `name`.
         """
+        # Kept here and not in a global cache, so that it is freed together with the batch.
         if name not in self._derived:
             return self.keep(name, compute())
         return cast("_T", self._derived[name])
 
     def keep(self, name: Hashable, value: _T) -> _T:
-        """Keep what was derived of this value under a name, and return it."""
+        """Keep a derived result under a name, and return it."""
         self._derived[name] = value
         return value
 
     def diagonals(self) -> Tensor | None:
-        """Distances of the diagonals [Lq + Lk − 1], lowest first; None unless they are known."""
+        """Return the ascending distances of the diagonals [Lq + Lk − 1]; None if unknown."""
         if not self.counted:
             return None
+        # Query i and key j stand on diagonal j − i, from 1 − Lq to Lk − 1.
         return torch.arange(1 - self.query.shape[1], self.key.shape[1], device=self.key.device)
 
     def distance(self) -> Tensor:
-        """Key position minus query position, [B, Lq, Lk] int64; meaningless where either is −1."""
+        """Return key minus query position, [B, Lq, Lk] int64; undefined where one is −1."""
         return self.derive("distance", lambda: self.key[:, None, :] - self.query[:, :, None])
 
     def visible(self, mask: Visibility) -> Tensor:
-        """Return the keys that each query may see: allowed by the mask, both of them really there.
+        """Return the keys that each query may see: the mask allows them, and neither is padding.
 
         Returns:
             Bool [B|1, H|1, Lq, Lk].
         """
         name = ("visible", mask)
         if name not in self._derived:
+            # Padding and empty slots are hidden here, once, so that no mask has to know of them.
             real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
             seen = real & mask.allow(self)
             if self.lineage is not None:
@@ -192,14 +189,14 @@ class Positions:
 
 
 class SinusoidalPositions(nn.Module):
-    """Sine and cosine waves of geometrically growing length (Vaswani 2017, section 3.5).
+    """Sines and cosines with wavelengths in a geometric progression (Vaswani 2017, section 3.5).
 
-    Even channels hold sines, odd ones cosines; or the first half sines, the second cosines. Any
-    position can be computed; nothing is learned.
+    Even channels hold sines and odd ones cosines, or the first half sines and the second cosines.
+    Any position can be encoded, and there are no parameters.
 
     Args:
         width: model width D.
-        layout: `pairs` or `halves`.
+        layout: `pairs` for interleaved sines and cosines, `halves` for sines before cosines.
     """
 
     def __init__(self, width: int, layout: Literal["pairs", "halves"] = "pairs") -> None:
@@ -211,18 +208,18 @@ class SinusoidalPositions(nn.Module):
         """Encode positions.
 
         Args:
-            positions: [B, L] int64, −1 where there is nothing.
+            positions: [B, L] int64, −1 for padding.
 
         Returns:
-            [B, L, D] float32; zeros where there is nothing.
+            [B, L, D] float32; zeros for padding.
         """
-        waves = sinusoids(positions.flatten(), self.width, self.layout)
-        encodings: Tensor = waves.unflatten(0, positions.shape)
+        table = sinusoids(positions.flatten(), self.width, self.layout)
+        encodings: Tensor = table.unflatten(0, positions.shape)
         return encodings.masked_fill((positions < 0)[..., None], 0.0)
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector per position (Gehring 2017; Devlin 2019).
+    """A trained vector for each position (Gehring 2017; Devlin 2019).
 
     Args:
         width: model width D.
@@ -238,13 +235,13 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Look positions up.
+        """Look up the vectors of positions.
 
         Args:
-            positions: [B, L] int64, −1 where there is nothing.
+            positions: [B, L] int64, −1 for padding.
 
         Returns:
-            [B, L, D]; zeros where there is nothing.
+            [B, L, D]; zeros for padding.
 
         Raises:
             ModelError: when a position lies past the table.
@@ -255,12 +252,15 @@ class LearnedPositions(nn.Module):
             f"the learned positions, which end at {self.max_length - 1}",
             f"Use at most {self.max_length} tokens, or a model with sinusoidal or rotary positions",
         )
+        # Padding at −1 is no index of a table: it looks up position 0 and is cleared after it.
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 
 
 class Rotary(nn.Module):
-    """Turns pairs of channels by angles proportional to the position. Nothing is learned.
+    """Rotary position embedding: rotates pairs of channels by angles proportional to the position.
+
+    A score then depends on the distance of query and key alone (Su 2021, section 3.2).
 
     Args:
         width: head width E.
@@ -274,7 +274,7 @@ class Rotary(nn.Module):
         super().__init__()
         self.spec = spec
         self.layout = spec.layout
-        # Plain numbers: buffers would lose precision when the model is cast to bfloat16.
+        # Python floats: buffers would lose precision when the model is cast to bfloat16.
         self.frequencies = spec.frequencies(width)
         self.temperature = spec.attention_factor()
         self.rotated = 2 * len(self.frequencies)
@@ -284,23 +284,24 @@ class Rotary(nn.Module):
 
         Args:
             x: [B, H, L, E].
-            positions: [B, L] int64; what stands at −1 comes out arbitrary, but finite.
+            positions: [B, L] int64; the result is arbitrary but finite where they are −1.
 
         Returns:
-            [B, H, L, E] in the type of x. The temperature is applied to the rotated channels, so
-            it acts once on queries and once on keys.
+            [B, H, L, E] in the dtype of x. The temperature multiplies the rotated channels, once
+            of the queries and once of the keys.
         """
-        cosine, sine = (each[:, None] for each in self.waves(positions))
-        turned, untouched = x[..., : self.rotated], x[..., self.rotated :]
-        first, second = self._split(turned.to(torch.promote_types(x.dtype, torch.float32)))
+        cosine, sine = (each[:, None] for each in self.cos_sin(positions))  # [B, 1, L, pairs]
+        to_rotate, untouched = x[..., : self.rotated], x[..., self.rotated :]
+        # Multiplied in float32 and rounded once: bfloat16 would round each of the four terms.
+        first, second = self._split(to_rotate.to(torch.promote_types(x.dtype, torch.float32)))
         rotated = self._join(
             first * cosine - second * sine,
             second * cosine + first * sine,
         ).to(x.dtype)
         return torch.cat([rotated, untouched], dim=-1) if untouched.shape[-1] else rotated
 
-    def waves(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of the angle that each pair is turned by, times the temperature.
+    def cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of the rotation angle of each pair, times the temperature.
 
         Args:
             positions: [B, L] int64.
@@ -309,11 +310,14 @@ class Rotary(nn.Module):
             [B, L, rotated / 2] float32 each.
         """
         frequencies = constant(positions.device, self.frequencies)
+        # float32 holds every position below 2²⁴ exactly.
         angles = positions[..., None].to(torch.float32) * frequencies
         return angles.cos() * self.temperature, angles.sin() * self.temperature
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The two channels of each pair."""
+        """Return the first and the second channel of each pair, [..., rotated / 2] each."""
+        # RoFormer and GPT-J interleave the pairs; GPT-NeoX, and LLaMA as Hugging Face stores it,
+        # split the head into halves.
         if self.layout == "pairs":
             return x[..., 0::2], x[..., 1::2]
         half = self.rotated // 2
@@ -327,25 +331,26 @@ class Rotary(nn.Module):
 
 @functools.lru_cache(maxsize=64)
 def constant(device: torch.device, numbers: tuple[Any, ...]) -> Tensor:
-    """Return numbers as a tensor on a device; to bring them to a GPU anew would wait for it."""
+    """Return numbers as a tensor on a device, cached: each copy to a GPU would wait for it."""
+    # A cached tensor made in inference mode could not take part in a later training step.
     with torch.inference_mode(False):
         return torch.tensor(numbers, device=device)
 
 
 def forget_constants() -> None:
-    """Forget the tensors of `constant`: an exporter's stand for numbers, and hold none."""
+    """Clear the cache of `constant`: tensors made while a graph is exported are only symbols."""
     constant.cache_clear()
 
 
 def sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:
-    """[n, D] float32 for positions [n] on a device that has float64, as processors do."""
+    """Return sinusoids [n, D] float32 of positions [n], on a device that has float64."""
     even = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
     frequencies = torch.exp(even * (-math.log(10_000.0) / width))
-    # Float32 angles of large positions would be off by more than their waves may be.
+    # Angles of large positions, rounded to float32, would be off by more than sine and cosine may.
     angles = positions.to(torch.float64)[:, None] * frequencies
-    waves = [angles.sin(), angles.cos()]
-    table = torch.stack(waves, -1).flatten(-2) if layout == "pairs" else torch.cat(waves, -1)
-    return table[:, :width].to(torch.float32)
+    parts = [angles.sin(), angles.cos()]
+    table = torch.stack(parts, -1).flatten(-2) if layout == "pairs" else torch.cat(parts, -1)
+    return table[:, :width].to(torch.float32)  # an odd width drops the last cosine
 
 
 @torch.library.custom_op("heedful::check_below", mutates_args=())
@@ -356,25 +361,25 @@ def _check_below(positions: Tensor, limit: int, past: str, remedy: str) -> None:
 
 @_check_below.register_fake
 def _check_nothing(positions: Tensor, limit: int, past: str, remedy: str) -> None:
-    """Check nothing while shapes alone are computed."""
+    """Skip the check while a graph is traced: its tensors have shapes and no values."""
 
 
 @_check_below.register_kernel("cuda")
 def _check_later(positions: Tensor, limit: int, past: str, remedy: str) -> None:
-    """Let the device stop by itself: to read the values would wait for it."""
+    """Check on the device, which then stops by itself: reading the values would wait for it."""
     torch._assert_async((positions < limit).all())
 
 
 def check_below(positions: Tensor, limit: int, past: str, remedy: str) -> None:
     """Refuse positions past the end of a table.
 
-    It is an operation of its own, so that compilers pass it by: they cannot look at values.
+    It is a custom operator, which compilers do not look into: they cannot read values.
 
     Args:
         positions: [...] int64.
         limit: number of positions in the table.
         past: end of the sentence "Position 9 lies past …".
-        remedy: for the person whose text is too long.
+        remedy: advice to the user whose sequence is too long.
 
     Raises:
         ModelError: when a position lies at the limit or past it.

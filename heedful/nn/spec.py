@@ -1,28 +1,33 @@
 """Specs of the parts of a block: the settings of the modules in this package, as data.
 
-No torch here: the command line reads these to build its flags. Widths that follow from the place
-in the model (the model width, the vocabulary) are arguments of the modules, not settings.
+Nothing here imports torch, as the command line reads the specs to build its flags. Widths that the
+rest of the model determines (model width, vocabulary) are arguments of the modules, not settings.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from heedful.config import Activation as Activation
-from heedful.config import Config, PositiveInt, Probability
-from heedful.config import MixerName as MixerName
-from heedful.config import PlainActivation as PlainActivation
-from heedful.config import PositionScheme as PositionScheme
+from heedful.config import (
+    Activation,
+    Config,
+    PlainActivation,
+    PositionScheme,
+    PositiveInt,
+    Probability,
+    open_class,
+    open_union,
+)
 from heedful.errors import ConfigError
-from heedful.nn.mask_spec import EverythingSpec, MaskSpec
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec
 from heedful.nn.mixer_spec import (
-    AnyWidthSpec,
     AverageAttentionSpec,
     ChannelMixSpec,
+    CommonPartSpec,
     ConvolutionSpec,
     LinearAttentionSpec,
     LinformerSpec,
@@ -43,75 +48,109 @@ GATED: dict[Activation, PlainActivation] = {
 }
 """The activation of the gate in each gated form."""
 
+_BIASES = "heedful.nn.attention.relative_positions"
 
-class AlibiSpec(Config):
+
+class CommonBiasSpec(Config):
+    """Base of the specs of position biases."""
+
+    family: ClassVar[str] = "position bias"
+    module: ClassVar[str]  # `package.module:name` of its `Bias`, which `of_spec` makes
+    is_shared: ClassVar[bool] = False  # true for one bias of all layers, as in T5
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias for a shape's options; see `CommonPartSpec.of_shape`."""
+        return cls()
+
+
+class AlibiSpec(CommonBiasSpec):
     """A penalty linear in distance, a slope per head (Press 2022)."""
 
+    module = f"{_BIASES}:Alibi"
     kind: Literal["alibi"] = "alibi"
 
 
-class T5BiasSpec(Config):
-    """A learned bias per head and distance bucket (Raffel 2020)."""
+class T5BiasSpec(CommonBiasSpec):
+    """A trained bias per head and distance bucket (Raffel 2020)."""
 
+    module = f"{_BIASES}:T5Bias"
+    is_shared = True
     kind: Literal["t5"] = "t5"
     num_buckets: PositiveInt = 32
     max_distance: PositiveInt = 128
     bidirectional: bool = True
 
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias, which tells the two sides apart where both are seen."""
+        return cls(bidirectional=not causal)
 
-class KerpleSpec(Config):
-    """A penalty logarithmic in distance, learned for each head (Chi 2022)."""
 
+class KerpleSpec(CommonBiasSpec):
+    """A penalty logarithmic in distance, trained for each head (Chi 2022)."""
+
+    module = f"{_BIASES}:Kerple"
     kind: Literal["kerple"] = "kerple"
 
 
-class RelativeKeysSpec(Config):
-    """A learned key per clipped distance, added to the score (Shaw 2018)."""
+class RelativeKeysSpec(CommonBiasSpec):
+    """A trained key per clipped distance, multiplied with the query (Shaw 2018)."""
 
+    module = f"{_BIASES}:RelativeKeys"
     kind: Literal["relative_keys"] = "relative_keys"
     max_distance: PositiveInt = 16
 
 
-class TransformerXLSpec(Config):
-    """A key for each distance, made of its sinusoids, and two learned queries (Dai 2019)."""
+class TransformerXLSpec(CommonBiasSpec):
+    """A key for each distance, projected from its sinusoids, and two trained queries (Dai 2019)."""
 
+    module = f"{_BIASES}:TransformerXL"
     kind: Literal["transformer_xl"] = "transformer_xl"
 
 
-BiasSpec = Annotated[
-    AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec | TransformerXLSpec,
-    Field(discriminator="kind"),
-]
+_OwnBias = AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec | TransformerXLSpec
+
+BIASES: Mapping[str, type[CommonBiasSpec]] = {spec.known_as(): spec for spec in get_args(_OwnBias)}
+"""The package's own position biases by their kind."""
+
+if TYPE_CHECKING:  # a registered one answers the same questions
+    BiasSpec = _OwnBias
+else:
+    BiasSpec = open_union("position bias", _OwnBias)
 
 
-LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
-    "alibi": AlibiSpec,
-    "kerple": KerpleSpec,
-    "relative_keys": RelativeKeysSpec,
-    "transformer_xl": TransformerXLSpec,
-}
-"""The biases that every layer has of its own, by their scheme; that of T5 all layers share."""
+def bias_of_shape(shape: Any, causal: bool) -> BiasSpec | None:
+    """Return the position bias that a shape's positions are, if they are one.
+
+    Args:
+        shape: options, a `TranslatorShape`.
+        causal: restriction of every token to those before it.
+    """
+    if shape.positions in get_args(PositionScheme) and shape.positions not in BIASES:
+        return None
+    spec = open_class("position bias", shape.positions, BIASES)
+    bias: BiasSpec = spec.of_shape(shape, causal)  # type: ignore[assignment]
+    return bias
 
 
 class RotarySpec(Config):
-    """Rotary position embedding (Su 2021) and how it is stretched past its trained length."""
+    """Rotary position embedding (Su 2021), and its scaling past the trained length."""
 
-    base: Annotated[float, Field(gt=1)] = 10_000.0
+    base: Annotated[float, Field(gt=1)] = Field(10_000.0, description="base of the frequencies")
     layout: Literal["halves", "pairs"] = "halves"
-    width: PositiveInt | None = Field(
-        None, description="rotated width of a head; all of it if unset"
-    )
+    width: PositiveInt | None = Field(None, description="rotated channels of a head; all if unset")
     scaling: Literal["none", "linear", "ntk", "yarn", "by_wavelength"] = "none"
-    factor: Annotated[float, Field(ge=1)] = 1.0
+    factor: Annotated[float, Field(ge=1)] = Field(1.0, description="longest text / trained length")
     original_length: PositiveInt | None = Field(
-        None, description="trained length in tokens; yarn and by_wavelength need it"
+        None, description="trained length in tokens; required by yarn and by_wavelength"
     )
     beta_fast: float = Field(
-        32.0, description="turns over the trained length from which a frequency is kept"
+        32.0, description="turns within the trained length above which a frequency is unchanged"
     )
-    beta_slow: float = Field(1.0, description="turns up to which it is divided by the factor")
+    beta_slow: float = Field(1.0, description="turns below which it is divided by factor")
     temperature: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="factor on queries and on keys; 0.1 ln(factor) + 1 for yarn if unset"
+        None, description="factor on q and k; if unset, 0.1 ln(factor) + 1 for yarn, else 1"
     )
 
     @model_validator(mode="after")
@@ -119,6 +158,22 @@ class RotarySpec(Config):
         if self.scaling in ("yarn", "by_wavelength") and self.original_length is None:
             raise ValueError(f"{self.scaling} scaling needs original_length")
         return self
+
+    @classmethod
+    def of_shape(cls, shape: Any) -> Self | None:
+        """Return the rotation that follows from the options of a shape; None without one."""
+        if shape.positions != "rotary":
+            return None
+        scaling = cls.scaling_of_shape(shape)
+        return cls.parse({"original_length": shape.max_length} | scaling) if scaling else cls()
+
+    @staticmethod
+    def scaling_of_shape(shape: Any) -> dict[str, Any]:
+        """Return the options of rotary scaling that a shape sets, as fields."""
+        names = {name: f"rotary_{name}" for name in ("scaling", "factor", "original_length")}
+        is_set = {name: getattr(shape, option) for name, option in names.items()}
+        defaults = {"scaling": "none", "factor": 1.0, "original_length": None}
+        return {name: value for name, value in is_set.items() if value != defaults[name]}
 
     def frequencies(self, head_width: int) -> tuple[float, ...]:
         """Return the angle per position of each pair of channels in radians, the largest first.
@@ -140,12 +195,16 @@ class RotarySpec(Config):
                 remedy="Use an even rotary width, at most the width of a head",
             )
         base, factor = self.base, self.factor
-        if self.scaling == "ntk" and width > 2:  # a single pair turns by 1 whatever the base
+        if self.scaling == "ntk" and width > 2:  # a single pair rotates by 1 whatever the base
+            # The base at which the slowest pair is slowed by the factor, and the fastest not at
+            # all.
             base *= factor ** (width / (width - 2))
         plain = [base ** (-i / width) for i in range(0, width, 2)]
         if self.scaling == "linear":
             return tuple(f / factor for f in plain)
         if self.scaling in ("yarn", "by_wavelength"):
+            # Slow pairs, which never completed a turn in training, are interpolated; fast ones
+            # tell neighbours apart and stay (Peng 2023, section 3.2).
             ramp = self._yarn_ramp(width) if self.scaling == "yarn" else self._turns_ramp(plain)
             return tuple(
                 f / factor * share + f * (1 - share) for f, share in zip(plain, ramp, strict=True)
@@ -159,21 +218,21 @@ class RotarySpec(Config):
         return 0.1 * math.log(self.factor) + 1.0 if self.scaling == "yarn" else 1.0
 
     def _turns_ramp(self, frequencies: list[float]) -> list[float]:
-        """As `_yarn_ramp`, but linear in the number of turns (LLaMA 3.1, Grattafiori 2024)."""
+        """Return the shares of `_yarn_ramp`, linear in the number of turns (LLaMA 3.1, 2024)."""
         assert self.original_length is not None
         turns = [self.original_length * f / (2 * math.pi) for f in frequencies]
         span = self.beta_fast - self.beta_slow
         return [min(max((self.beta_fast - t) / span, 0.0), 1.0) for t in turns]
 
     def _yarn_ramp(self, width: int) -> list[float]:
-        """Return the share of interpolation of each pair: 0 for fast pairs, 1 for slow ones.
+        """Return the share of interpolation of each pair, 0 from `beta_fast` rotations on.
 
-        Pairs that turn more than `beta_fast` times over the trained length keep their frequency,
-        those that turn less than `beta_slow` times are interpolated.
+        It is 1 for pairs of less than `beta_slow` rotations over the trained length.
         """
         assert self.original_length is not None
         length = self.original_length
 
+        # Pair i rotates by base^(−2 i / width) a token: solved for i at a number of turns.
         def pair_turning(turns: float) -> float:
             return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
@@ -188,14 +247,12 @@ class PositionSpec(Config):
     """The vector added to an embedding for its position."""
 
     kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    max_length: PositiveInt | None = Field(
-        None, description="number of learned positions; sinusoidal ones need none"
-    )
+    max_length: PositiveInt | None = Field(None, description="number of positions, if learned")
     unused_rows: Annotated[int, Field(ge=0)] = Field(
-        0, description="rows of the learned table before that of the first position"
+        0, description="number of rows of the learned table before the first position"
     )
     layout: Literal["pairs", "halves"] = Field(
-        "pairs", description="sines and cosines of a position take turns, or stand apart"
+        "pairs", description="sines and cosines alternate (pairs), or sines come first (halves)"
     )
 
     @model_validator(mode="after")
@@ -205,16 +262,16 @@ class PositionSpec(Config):
         return self
 
 
+# Before the part: GPT-2 (Xiong 2020); after the residual sum: Vaswani 2017; around it: Gemma 2.
 NormPlacement = Literal["before", "after", "both", "none"]
-"""The norm of a sub-layer stands before its part, after the sum, before and after the part."""
 
 
 class NormSpec(Config):
     """Layer normalisation (Ba 2016) or its root-mean-square form (Zhang 2019)."""
 
     kind: Literal["layer", "rms"] = "layer"
-    epsilon: Annotated[float, Field(gt=0)] = 1e-5
-    unit_offset: bool = Field(False, description="the factor is 1 + weight (rms only; Gemma)")
+    epsilon: Annotated[float, Field(gt=0)] = Field(1e-5, description="term added to the variance")
+    unit_offset: bool = Field(False, description="multiply by 1 + weight (rms; Gemma)")
 
     @model_validator(mode="after")
     def _only_rms_has_an_offset(self) -> Self:
@@ -226,13 +283,11 @@ class NormSpec(Config):
 class ExpertsSpec(Config):
     """Several feed-forward networks, of which each token uses a few (Shazeer 2017; Fedus 2021)."""
 
-    num_experts: PositiveInt
-    per_token: PositiveInt = Field(2, description="experts that work on a token")
-    renormalize: bool = Field(
-        True, description="the weights of a token's experts sum to 1; else to their probability"
-    )
+    num_experts: PositiveInt = Field(description="number of feed-forward networks")
+    per_token: PositiveInt = Field(2, description="number of experts that compute each token")
+    renormalize: bool = Field(True, description="scale the weights of a token's experts to sum 1")
     balance_weight: Annotated[float, Field(ge=0)] = Field(
-        0.01, description="of the load-balancing loss, in training"
+        0.01, description="factor on the load-balancing loss in training"
     )
 
     @model_validator(mode="after")
@@ -247,57 +302,66 @@ class ExpertsSpec(Config):
         return self
 
 
-class FeedForwardSpec(AnyWidthSpec):
+class FeedForwardSpec(CommonPartSpec):
     """The position-wise network: inner width, activation (gated forms: Shazeer 2020), dropout."""
 
+    module = "heedful.nn.moe:build_feedforward"
+    label = "Feed-forward network"
+    is_network = True
+    dropout_option = "feedforward_dropout"
     kind: Literal["feedforward"] = "feedforward"
-    width: PositiveInt
-    activation: Activation = "relu"
-    bias: bool = True
-    dropout: Probability = 0.0
-    experts: ExpertsSpec | None = Field(
-        None, description="several networks of this width instead of one"
-    )
+    width: PositiveInt = Field(description="inner width")
+    activation: Activation = Field("relu", description="activation or gated activation")
+    bias: bool = Field(True, description="bias vectors of the linear layers")
+    dropout: Probability = Field(0.0, description="dropout probability after the activation")
+    experts: ExpertsSpec | None = Field(None, description="mixture of experts of this width")
 
 
-class AttentionSpec(Config):
+class AttentionSpec(CommonPartSpec):
     """Multi-head attention; fewer key/value heads make it grouped-query or multi-query."""
 
+    module = "heedful.nn.attention.global_tokens:build_attention"
+    label = "Attention"
+    dropout_option = "attention_dropout"
     kind: Literal["attention"] = "attention"
     over: Literal["input", "memory"] = Field(
-        "input", description="attend over the input itself, or over the encoder's output"
+        "input", description="attended sequence: the input itself, or the encoder's output (memory)"
     )
-    num_heads: PositiveInt
-    num_kv_heads: PositiveInt | None = Field(None, description="as many as num_heads if unset")
-    head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
-    bias: bool = True
+    num_heads: PositiveInt = Field(description="number of query heads")
+    num_kv_heads: PositiveInt | None = Field(
+        None, description="number of key/value heads; num_heads if unset"
+    )
+    head_width: PositiveInt | None = Field(
+        None, description="width of a head; width / num_heads if unset"
+    )
+    bias: bool = Field(True, description="bias vectors of the projections")
     output_bias: bool | None = Field(
-        None, description="bias of the output projection, where it differs from the others'"
+        None, description="bias vector of the output projection; as bias if unset"
     )
     scale: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="factor on scores; 1/sqrt(head width) if unset"
+        None, description="factor on attention scores; 1/sqrt(head width) if unset"
     )
-    softcap: Annotated[float, Field(gt=0)] | None = None
+    softcap: Annotated[float, Field(gt=0)] | None = Field(None, description="cap on scores (Gemma)")
     query_key_norm: NormSpec | None = Field(
-        None, description="norm of each head's queries and keys, before they are rotated"
+        None, description="norm of each head's queries and keys before the rotation; none if unset"
     )
-    dropout: Probability = 0.0
+    dropout: Probability = Field(0.0, description="dropout probability of attention weights")
     mask: MaskSpec = EverythingSpec()
     rotary: RotarySpec | None = None
     position_bias: BiasSpec | None = None
     relative_values: PositiveInt | None = Field(
         None,
-        description="farthest distance with a learned vector of its own, added to the values that "
-        "are mixed (Shaw 2018); none if unset",
+        description="maximum distance in tokens that has an embedding added to the values "
+        "(Shaw 2018); none if unset",
     )
     global_tokens: PositiveInt | None = Field(
         None,
-        description="tokens at the beginning of a text that attend by projections of their own "
-        "(Longformer 2020); none if unset",
+        description="number of first tokens that get attention projections of their own "
+        "(Longformer, Beltagy 2020); none if unset",
     )
     kept_heads: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         None,
-        description="ascending numbers of the heads that pruning left (Michel 2019); all if unset",
+        description="ascending indices of the heads left by pruning (Michel 2019); all if unset",
     )
 
     @model_validator(mode="after")
@@ -318,8 +382,47 @@ class AttentionSpec(Config):
             raise ValueError("heads of attention with global_tokens cannot be pruned")
         return self
 
+    @classmethod
+    def with_heads_of_shape(cls, shape: Any) -> Self:
+        """Return attention with the heads of a shape, over everything."""
+        return cls(
+            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
+            head_width=shape.head_width,
+            scale=shape.attention_scale,
+            bias=shape.bias,
+            dropout=shape.attention_dropout,
+        )
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return attention over the input, with the mask and positions of a shape."""
+        mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
+        if shape.window is not None or shape.mask is not None:
+            from heedful.nn.mask_text import mask_of_options  # loaded on demand: few have one
+
+            own = mask_of_options(shape.window, shape.mask)
+            mask = AllOfSpec(parts=(mask, own)) if causal else own
+        bias = bias_of_shape(shape, causal)
+        return cls.with_heads_of_shape(shape).model_copy(
+            update={
+                "mask": mask,
+                "rotary": RotarySpec.of_shape(shape),
+                "position_bias": None if bias is None or bias.is_shared else bias,
+                "relative_values": shape.relative_values,
+                "global_tokens": shape.global_tokens,
+            }
+        )
+
+    @property
+    def heads_of_keys(self) -> tuple[int, ...]:
+        """The index of the key/value head of each head that pruning left, ascending."""
+        shared = self.num_heads // (self.num_kv_heads or self.num_heads)
+        kept = range(self.num_heads) if self.kept_heads is None else self.kept_heads
+        return tuple(head // shared for head in kept)
+
     def width_of_heads(self, width: int) -> int:
-        """Return E for a model width."""
+        """Return the head width E for a model width."""
         return self.head_width or width // self.num_heads
 
     def scale_of_scores(self, width: int) -> float:
@@ -327,10 +430,10 @@ class AttentionSpec(Config):
         return self.scale or 1 / math.sqrt(self.width_of_heads(width))
 
     def check_width(self, width: int) -> None:
-        """Refuse heads that do not share the model width evenly, and sinusoids without cosines.
+        """Refuse heads that do not divide the model width, and odd widths of sinusoids.
 
         Raises:
-            ValueError: when there are some.
+            ValueError: when the model width has one of these faults.
         """
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
@@ -340,7 +443,7 @@ class AttentionSpec(Config):
             )
 
 
-PartSpec = Annotated[
+_OwnPart = (
     AttentionSpec
     | LinearAttentionSpec
     | S4DSpec
@@ -354,20 +457,26 @@ PartSpec = Annotated[
     | RecurrentDecoderSpec
     | ScoreAttentionSpec
     | ConvolutionSpec
-    | FeedForwardSpec,
-    Field(discriminator="kind"),
-]
-"""The part of a sub-layer. A new one is a spec here, a builder in `heedful.nn.parts`."""
+    | FeedForwardSpec
+)
+
+PARTS: Mapping[str, type[CommonPartSpec]] = {spec.known_as(): spec for spec in get_args(_OwnPart)}
+"""The package's own parts of sub-layers by their kind."""
+
+if TYPE_CHECKING:  # a registered one answers the same questions
+    PartSpec = _OwnPart
+else:
+    PartSpec = open_union("mixer", _OwnPart)
 
 
 class EmbeddingSpec(Config):
     """Token embedding: scaled by sqrt(width) or not, with positions, an optional norm, dropout."""
 
     scale: bool | Literal["rounded"] = Field(
-        True, description="times sqrt(width); rounded: to the type of the table first (Gemma)"
+        True, description="multiply by sqrt(width), with rounded in the table's dtype (Gemma)"
     )
     num_segments: PositiveInt | None = Field(
-        None, description="kinds of segment that have a learned vector each (Devlin 2019)"
+        None, description="number of segment embeddings (Devlin 2019); none if unset"
     )
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
@@ -378,15 +487,14 @@ Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hammin
 
 
 class PixelSpec(Config):
-    """The way from an image's pixels, 0 to 255, to the numbers a model reads.
+    """The preprocessing of an image's pixels, 0 to 255, to the input of a model.
 
-    They are resized, multiplied by `rescale`, then a channel's mean is taken away and the rest
-    divided by its standard deviation.
+    Resized, multiplied by `rescale`, and normalised by its channel's mean and standard deviation.
     """
 
     resample: Resampling | None = Field(
-        None, description="how other sizes become the model's; unset: they are refused"
+        None, description="resampling filter for images of other sizes; they are refused if unset"
     )
-    rescale: Annotated[float, Field(gt=0)] = 1 / 255
-    mean: tuple[float, ...] = Field(description="of each channel, after `rescale`")
-    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="of each channel")
+    rescale: Annotated[float, Field(gt=0)] = Field(1 / 255, description="factor on pixels")
+    mean: tuple[float, ...] = Field(description="mean of each channel after rescale")
+    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="its standard deviation")

@@ -1,8 +1,8 @@
-"""The answers of a part about its cost: operations, and numbers kept for the gradients.
+"""The cost of a part: its operations, and the elements it keeps for the gradients.
 
-A multiply-add counts as two operations. Counted are the matrix products: with weights, between
+A multiply-add counts as two operations. Counted are the matmuls: with weights, between
 queries and keys, between attention weights and values. Left out are norms, activations, softmax
-and look-ups, which do work proportional to D per token where the products do D². Every pair of
+and look-ups, which do work proportional to D per token where matmuls do D². Every pair of
 query and key counts, also one that a mask hides, since that is what a dense kernel computes.
 """
 
@@ -21,7 +21,7 @@ BFLOAT16 = 2
 """Bytes of a bfloat16 or float16."""
 
 Checkpointing = Literal["none", "selective", "full"]
-"""Parts of blocks that are computed again for gradients: nothing, all but products, all."""
+"""Parts of blocks that are recomputed for gradients: none, all except matmuls, all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Work:
     """Operations by their cause.
 
     Args:
-        weights: products with the blocks' weight matrices; linear in the number of tokens.
-        attention: products between tokens (scores, and sums of values); quadratic in length.
+        weights: matmuls with the blocks' weight matrices; linear in the number of tokens.
+        attention: matmuls between tokens (scores, and sums of values); quadratic in length.
         output: the projection to the vocabulary.
     """
 
@@ -60,12 +60,12 @@ class Work:
 
 
 class Saved(NamedTuple):
-    """Numbers of a token that the forward pass leaves for the backward pass.
+    """Elements of a token that the forward pass keeps for the backward pass.
 
     Args:
-        numbers: of the precision of products.
-        marks: of dropout, a byte each.
-        wide: in float32 at every precision.
+        numbers: elements in the precision of the matmuls.
+        marks: elements of dropout masks, a byte each.
+        wide: elements that are float32 at every precision.
     """
 
     numbers: int = 0
@@ -77,15 +77,15 @@ class Saved(NamedTuple):
         return Saved(*(mine + times * its for mine, its in zip(self, other, strict=True)))
 
     def bytes(self, number_bytes: int) -> int:
-        """Return the bytes of a token whose products have numbers of `number_bytes`."""
+        """Return the bytes of a token where matmuls use elements of `number_bytes`."""
         return self.numbers * number_bytes + self.marks + self.wide * FLOAT32
 
 
 class Costed(Protocol):
-    """The questions about cost that every part of a block answers.
+    """The protocol by which every part of a block tells its cost.
 
     A part that keeps a state has also `state_bytes(tokens, number_bytes)`; a cross mixer has
-    `read_work(tokens)` and `read_saved(mixed)` for the memory it reads.
+    `read_work(tokens)` and `read_saved(mixed)` for the projection of its memory.
     """
 
     def work(self, queries: int, keys: int) -> Work:
@@ -93,26 +93,26 @@ class Costed(Protocol):
 
         Args:
             queries: number of new tokens.
-            keys: number of tokens they look at, themselves among them.
+            keys: number of keys that they attend to, the new tokens included.
         """
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the numbers of a token kept for the backward pass beside the part's input.
+        """Return the elements of a token kept for the backward pass beside the part's input.
 
         Args:
-            length: tokens of a text if the kernel keeps its attention weights; 0 if not.
-            mixed: whether products have fewer bits than float32.
-            shared_bias: whether all blocks share a position bias.
+            length: length of the sequence if the kernel keeps its attention weights; 0 if not.
+            mixed: flag of matmuls with fewer bits than float32.
+            shared_bias: flag of a position bias that all blocks share.
         """
 
 
 def weight_work(*modules: nn.Module) -> int:
-    """Return the operations of a token in linear maps: two for each number of their matrices."""
+    """Return the operations of a token in linear maps: two for each element of their matrices."""
     matrices = (p for module in modules for p in module.parameters() if p.dim() == 2)
     return 2 * sum(matrix.numel() for matrix in matrices)
 
 
 def weight_outputs(*modules: nn.Module) -> int:
-    """Return the numbers of a token that linear maps give: one for each row of their matrices."""
+    """Return the outputs of linear maps for a token: one for each row of their matrices."""
     matrices = (p for module in modules for p in module.parameters() if p.dim() == 2)
     return sum(matrix.shape[0] for matrix in matrices)

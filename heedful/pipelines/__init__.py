@@ -1,1 +1,4 @@
-"""Raw text or images in, results out. Nothing is imported here: each pipeline loads by itself."""
+"""Pipelines from raw text or images to results.
+
+Import them from their modules: this file imports none, so that each loads only what it needs.
+"""

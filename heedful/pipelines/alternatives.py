@@ -1,4 +1,4 @@
-"""Alternatives to one token of a translation, each with the continuation it leads to."""
+"""Alternatives to a word of a translation, each with the best continuation after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heedful.data.batches import source_tensors
+from heedful.data.padding import source_tensors
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import Translation, clean, one_line, single_line
 from heedful.pipelines.translation import TranslationPipeline
@@ -23,8 +23,8 @@ class Alternative:
 
     Args:
         word: the first word after the given beginning; "" where the translation ends there.
-        probability: of the piece that the word begins with, given the beginning.
-        translation: the best translation found that begins so.
+        probability: probability of the word's first token, given the beginning.
+        translation: best translation found that begins with the beginning and the word.
     """
 
     word: str
@@ -41,36 +41,39 @@ def find_alternatives(
     count: int = 6,
     settings: SearchSettings | None = None,
 ) -> list[Alternative]:
-    """Words that could follow a translation's beginning, the most probable first.
+    """Return words that could follow the beginning of a translation, the most probable first.
 
-    The model is asked once for the next piece; each of the most probable ones that begin a word is
-    then searched on to the end of the sentence. Pieces that lead to the same word count once.
+    The model predicts the next token once. From each of the most probable tokens that begin a word,
+    a search continues to the end of the sentence. Tokens that lead to the same word count once.
 
     Args:
-        pipeline: the translator.
+        pipeline: translator.
         source: one line of text.
-        before: the translation up to the place, "" for its first word.
-        count: at most how many.
-        settings: of the search; the defaults if unset.
+        before: beginning of the translation, "" for alternatives to its first word.
+        count: maximum number of alternatives.
+        settings: settings of the search; the defaults if unset.
 
     Raises:
         DataError: when the line is longer than the model translates at once.
     """
     ids, beginning = _encoded(pipeline, source, before)
+    # White space alone has no tokens, and the encoder cannot read an empty source.
     if not ids:
         return []
     target = pipeline.tokenizers.target
-    line, at = source_tensors([ids], pipeline.tokenizers.source)
-    line, at = line.to(pipeline.device), at.to(pipeline.device)
-    probabilities = _next_piece(pipeline, line, at, beginning).exp()
-    pieces = _word_beginnings(pipeline, probabilities, beginning, count)
-    prefixes = [[*beginning, piece] for piece in pieces if piece != pipeline.specials.eos]
+    line, positions = source_tensors([ids], pipeline.tokenizers.source)
+    line, positions = line.to(pipeline.device), positions.to(pipeline.device)
+    probabilities = _next_token(pipeline, line, positions, beginning).exp()
+    tokens = _word_beginnings(pipeline, probabilities, beginning, count)
+    # The end token needs no search: its hypothesis is the beginning itself.
+    prefixes = [[*beginning, token] for token in tokens if token != pipeline.specials.eos]
     settings = settings or SearchSettings()
     result = iter(
         search(
             pipeline.model,
+            # `expand` makes a view: the source is not copied for each prefix.
             line.expand(len(prefixes), -1),
-            at.expand(len(prefixes), -1),
+            positions.expand(len(prefixes), -1),
             settings,
             specials=pipeline.specials,
             prefixes=prefixes,
@@ -79,9 +82,9 @@ def find_alternatives(
     )
     start = target.decode(beginning)
     alternatives: dict[str, Alternative] = {}
-    for piece in pieces:
-        probability = float(probabilities[piece])
-        if piece == pipeline.specials.eos:
+    for token in tokens:
+        probability = float(probabilities[token])
+        if token == pipeline.specials.eos:
             score = pipeline.score([source], [beginning])[0].score
             alternative = Alternative("", probability, Translation(start, score=score))
         else:
@@ -89,6 +92,7 @@ def find_alternatives(
             text = one_line(target.decode(hypothesis.tokens))
             whole = Translation(text, score=hypothesis.score, finished=hypothesis.finished)
             alternative = Alternative(_word_after(text, start), probability, whole)
+        # Tokens come in the order of probability, so the first one of a word is kept.
         alternatives.setdefault(alternative.word, alternative)
     return list(alternatives.values())
 
@@ -96,7 +100,7 @@ def find_alternatives(
 def _encoded(
     pipeline: TranslationPipeline, source: str, before: str
 ) -> tuple[list[int], list[int]]:
-    """Ids of the line and of the beginning."""
+    """Return the token ids of the source line and of the translation's beginning."""
     ids = pipeline.tokenizers.source.encode(single_line(source))
     if len(ids) > pipeline.max_length:
         raise DataError(
@@ -104,16 +108,17 @@ def _encoded(
             "translates at once",
             remedy="Look for alternatives in a shorter line",
         )
+    # Runs of spaces become one space: a tokenizer may have other tokens for runs.
     return ids, pipeline.tokenizers.target.encode(" ".join(clean(before).split()))
 
 
-def _next_piece(
+def _next_token(
     pipeline: TranslationPipeline,
     source: torch.Tensor,
     positions: torch.Tensor,
     beginning: Sequence[int],
 ) -> torch.Tensor:
-    """Log-probabilities [V] of the piece after a beginning; without special ones."""
+    """Return log-probabilities [V] of the next token; −∞ for special tokens other than the end."""
     state = pipeline.model.start(source, positions)
     logits = None
     for token in [pipeline.specials.bos, *beginning]:
@@ -121,6 +126,7 @@ def _next_piece(
         logits, state = pipeline.model.step(state, tokens)
     assert logits is not None
     scores = log_probabilities(logits)[0, 0]
+    # Padding and begin tokens stand for no text; the end token is a valid alternative.
     scores[[*(pipeline.specials.ids - {pipeline.specials.eos})]] = -torch.inf
     return scores
 
@@ -131,22 +137,24 @@ def _word_beginnings(
     beginning: Sequence[int],
     count: int,
 ) -> list[int]:
-    """The most probable pieces that leave the last word of the beginning as it is."""
+    """Return the most probable tokens that do not extend the last word of the beginning."""
     target = pipeline.tokenizers.target
     end = len(target.decode(beginning))
     results: list[int] = []
-    for piece in probabilities.argsort(descending=True).tolist():
-        if len(results) == count or probabilities[piece] == 0:
+    for token in probabilities.argsort(descending=True).tolist():
+        # Special tokens have probability 0, so they come last in this order.
+        if len(results) == count or probabilities[token] == 0:
             break
-        spans = word_spans(target.decode([*beginning, piece]))
-        begins = target.token(piece).startswith(MARK) or any(first >= end for first, _ in spans)
-        if begins or piece == pipeline.specials.eos:
-            results.append(piece)
+        spans = word_spans(target.decode([*beginning, token]))
+        # Scripts without spaces have no mark, so a word that begins in the token's text counts too.
+        begins = target.token(token).startswith(MARK) or any(first >= end for first, _ in spans)
+        if begins or token == pipeline.specials.eos:
+            results.append(token)
     return results
 
 
 def _word_after(text: str, start: str) -> str:
-    """The word of a text that holds the first character after a beginning."""
+    """Return the word of a text with the first non-space character after its beginning `start`."""
     place = len(start)
     while place < len(text) and text[place].isspace():
         place += 1

@@ -1,4 +1,4 @@
-"""Batches of sentences of like length, which threads take in turn and memory may split."""
+"""Batches of sentences of similar length, shared by threads and split when memory runs out."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ from heedful.memory import ran_out, release
 Result = TypeVar("Result")
 
 SHORTEST = 8
-"""Tokens that a shorter sentence counts as.
+"""Length in tokens that shorter sentences count as.
 
-A step costs much the same for one word as for a few, and its logits take memory all the same.
+A step costs about the same for one word as for a few, and the logits take the same memory.
 """
 
 
 def plan_batches(
     lengths: Sequence[int], *, width: int, batch_tokens: int, batch_size: int | None
 ) -> list[list[int]]:
-    """Cut sentences into batches, longest first; results do not depend on how they are cut.
+    """Group sentences into batches, longest first; results do not depend on the grouping.
 
     Args:
-        lengths: tokens of each sentence.
-        width: hypotheses searched for a sentence at once.
-        batch_tokens: most positions of a batch: sentences × longest × width, padding counted; a
-            sentence that is longer forms a batch of its own.
+        lengths: number of tokens of each sentence.
+        width: number of hypotheses of a sentence, such as the beam.
+        batch_tokens: maximum number of positions of a batch: sentences × longest × width, padding
+            counted; a sentence that is longer forms a batch of its own.
         batch_size: sentences in a batch; `batch_tokens` is then ignored.
 
     Returns:
-        Numbers of the sentences of each batch.
+        Indices of the sentences of each batch.
     """
+    # Longest first: a lack of memory shows in the first batch, not in the last.
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
     start = 0
     while start < len(order):
         longest = max(lengths[order[start]], SHORTEST)
+        # The first sentence of a batch is its longest, so all others are padded to its length.
         size = batch_size or max(1, batch_tokens // (longest * width))
         batches.append(order[start : start + size])
         start += size
@@ -53,15 +55,15 @@ def plan_batches(
 
 
 class BatchQueue:
-    """Batches that several threads take one by one.
+    """A queue of batches, from which several threads take one at a time.
 
-    A batch that is given back because memory ran out is taken again in halves, and the batches
-    after it, which are about as large, in as many parts.
+    When memory runs out, the batch is returned and later taken in halves. The batches after it,
+    which are about as large, are split into as many parts.
 
     Args:
-        batches: numbers of the items of each.
-        warn: called with a sentence when a batch was split; Python's warnings if unset.
-        place: names an item in errors.
+        batches: indices of the items of each batch.
+        warn: receiver of a sentence when a batch was split; Python's warnings if unset.
+        place: function from an item's index to its name in errors.
     """
 
     def __init__(
@@ -70,31 +72,39 @@ class BatchQueue:
         warn: Callable[[str], None] | None = None,
         place: Callable[[int], str] = lambda number: f"item {number + 1}",
     ) -> None:
-        self._waiting = deque((list(batch), 1) for batch in batches)  # and parts it was cut into
+        # Each batch with the number of parts that its original was split into.
+        self._waiting = deque((list(batch), 1) for batch in batches)
         self._parts = 1
         self._warn = warn
         self._place = place
         self._lock = threading.Lock()
 
     def take(self) -> tuple[list[int], int] | None:
-        """Take the next batch and the number of parts it was cut into; None when all are taken."""
+        """Take the next batch, with the number of parts of its original; None if none is left."""
         with self._lock:
             if not self._waiting:
                 return None
             numbers, parts = self._waiting.popleft()
+            # Another thread ran out of memory meanwhile: split this batch before it fails too.
             if parts < self._parts:
                 size = -(-len(numbers) * parts // self._parts)
                 rest = [numbers[i : i + size] for i in range(size, len(numbers), size)]
+                # `extendleft` reverses the order, hence `reversed`.
                 self._waiting.extendleft((part, self._parts) for part in reversed(rest))
                 numbers, parts = numbers[:size], self._parts
             return numbers, parts
 
     def give_back(self, numbers: list[int], parts: int) -> None:
-        """Return a batch that memory did not suffice for.
+        """Return a batch for which there was not enough memory.
+
+        Args:
+            numbers: indices of its items.
+            parts: number of parts, from `take`.
 
         Raises:
-            RunError: when it is a single item.
+            RunError: when the batch is a single item.
         """
+        # The cached blocks of PyTorch's GPU allocator may have no size that a smaller batch needs.
         release()
         if len(numbers) == 1:
             raise RunError(
@@ -104,6 +114,7 @@ class BatchQueue:
             )
         with self._lock:
             self._waiting.appendleft((numbers, parts))
+            # Two threads may return batches of one size: the number of parts doubles only once.
             self._parts = max(self._parts, 2 * parts)
         text = (
             f"Out of memory with {len(numbers)} items at once: the batch was split, and later ones "
@@ -119,21 +130,31 @@ class BatchQueue:
 def run_batches(
     queue: BatchQueue, work: Callable[[list[int]], Result]
 ) -> Iterator[tuple[list[int], Result]]:
-    """Compute batches until the queue is empty; those that memory runs out for, in parts.
+    """Compute batches until the queue is empty, and split them when memory runs out.
 
     Args:
-        queue: other threads may take from it too.
-        work: computes the items of a batch.
+        queue: queue of batches, which other threads may share.
+        work: function from the indices of a batch's items to its result.
+
+    Yields:
+        Indices of the items and the result of each batch.
 
     Raises:
         RunError: when there is not enough memory for one item.
     """
     while (batch := queue.take()) is not None:
-        result = _attempt(work, batch[0])
-        if result:
-            yield batch[0], result[0]
-        else:
+        result: tuple[Result] | None = None
+        try:
+            result = (work(batch[0]),)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+        # After the `except` block: until it is left, the error keeps the tensors of the failed pass
+        # alive.
+        if result is None:
             queue.give_back(*batch)
+        else:
+            yield batch[0], result[0]
 
 
 def split_on_oom(
@@ -146,36 +167,26 @@ def split_on_oom(
     return run_batches(BatchQueue(batches, warn, place), work)
 
 
-def _attempt(work: Callable[[list[int]], Result], numbers: list[int]) -> tuple[Result] | None:
-    """Return the result in a tuple; None when memory ran out.
-
-    The error ends here, as it holds the tensors of the failed pass.
-    """
-    try:
-        return (work(numbers),)
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out(error):
-            raise
-        return None
-
-
 MOST_AT_ONCE = 4
-"""Batches at once: each needs memory of its own."""
+"""Maximum number of batches computed at once, as each needs memory of its own."""
 
 _SWITCH = 5e-5
-"""Seconds after which a thread that comes back from a long operation takes Python's lock from one
-that makes many short ones; by default it waits a hundred times as long, which is a whole step."""
+"""Interpreter's switch interval in seconds while several threads compute batches.
+
+A thread that returns from a long operation waits so long for the lock of a thread with many short
+operations. Python's default is a hundred times as long, which is the time of a whole step.
+"""
 
 
 def batches_at_once(device: torch.device, batches: int) -> int:
-    """The number of batches that are worth translating at once.
-
-    On an accelerator one; nor are there more threads made for who runs in a thread already.
+    """Return the number of batches to compute at once: 1 except on the CPU's main thread.
 
     Args:
-        device: where the model is.
-        batches: how many there are.
+        device: device of the model.
+        batches: number of batches.
     """
+    # A GPU runs one kernel after another, so a second batch would only take memory. A caller in
+    # another thread than the main one, such as a server, starts no further threads.
     if device.type != "cpu" or threading.current_thread() is not threading.main_thread():
         return 1
     return max(1, min(MOST_AT_ONCE, torch.get_num_threads(), batches))
@@ -186,32 +197,40 @@ def in_threads(
     count: int,
     within: Callable[[], AbstractContextManager[object]],
 ) -> Iterator[Result]:
-    """Read several streams at once; yield their results in the order of arrival.
+    """Read several streams at once and yield their results in the order of arrival.
 
     Args:
-        stream: makes one of them, in the thread that reads it; they share what is to be done.
-        count: how many; 1 works in this thread.
-        within: a context that holds for one thread alone, such as autocast, for each further one.
+        stream: factory of a stream, called in the thread that reads it; streams share a queue.
+        count: number of streams; a single one is read in this thread.
+        within: factory of the context that each new thread enters, such as autocast, which is a
+            setting of one thread.
     """
-    if count == 1:
-        yield from stream()
-        return
+    return stream() if count == 1 else _read_in_threads(stream, count, within)
+
+
+def _read_in_threads(
+    stream: Callable[[], Iterator[Result]],
+    count: int,
+    within: Callable[[], AbstractContextManager[object]],
+) -> Iterator[Result]:
+    """Read several streams, each in a thread of its own."""
     threads, interval = torch.get_num_threads(), sys.getswitchinterval()
-    come: SimpleQueue[tuple[Result] | BaseException | None] = SimpleQueue()
+    arrived: SimpleQueue[tuple[Result] | BaseException | None] = SimpleQueue()
     ended = threading.Event()
 
     def run() -> None:
-        torch.set_num_threads(threads // count)  # those of this thread
+        torch.set_num_threads(threads // count)  # applies to this thread only
         try:
             with within():
                 for result in stream():
-                    come.put((result,))
+                    arrived.put((result,))
                     if ended.is_set():
                         break
-            come.put(None)
+            arrived.put(None)
+        # A thread's error is raised by the reader, which may stop the others.
         except BaseException as error:
             ended.set()
-            come.put(error)
+            arrived.put(error)
 
     sys.setswitchinterval(_SWITCH)
     pool = ThreadPoolExecutor(count, thread_name_prefix="batch")
@@ -219,12 +238,12 @@ def in_threads(
         for _ in range(count):
             pool.submit(run)
         for _ in range(count):
-            while (one := come.get()) is not None:
-                if isinstance(one, BaseException):
-                    raise one
-                yield one[0]
+            while (result := arrived.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result[0]
     finally:
-        ended.set()  # what was not begun is not begun any more
+        ended.set()  # threads begin no further batch
         pool.shutdown()
         torch.set_num_threads(threads)
         sys.setswitchinterval(interval)

@@ -1,7 +1,7 @@
-"""Texts as an encoder reads them: framed, of like length together, padded.
+"""Input of encoders: special tokens, windows over long texts, and padded batches.
 
-Long texts are read in windows that overlap, each in its frame, and answers are chosen among those
-of all windows. Training comes here too, so a model reads what it was trained on.
+A long text is read in overlapping windows, each with the special tokens of a whole text. An answer
+is the best one of all windows. Training uses this module too, so inputs are the same as here.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
-from heedful.pipelines.predictions import Answer, best_span, cut, first_pieces
+from heedful.pipelines.predictions import Answer, best_span, cut, first_tokens
 from heedful.text.tokenizer import TextTokenizer, framed
 
 BATCH_TOKENS = 4096
-"""Positions that are encoded together, padding counted, if nothing else is asked for."""
+"""Default number of positions of a batch, padding counted."""
 
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """One text, or two that belong together, with the special tokens around them.
+    """A text or a pair of texts with the special tokens around them.
 
     Args:
-        ids: all of them.
+        ids: token ids, special tokens included.
         first: index of the first text's first token.
-        second: index of the second text's first token; the number of ids where there is none.
+        second: index of the second text's first token; the number of ids if there is one text.
     """
 
     ids: tuple[int, ...]
@@ -44,37 +44,40 @@ class EncoderInput:
 def frame(
     tokenizer: TextTokenizer, ids: Sequence[int], other: Sequence[int] | None = None
 ) -> EncoderInput:
-    """Put the special tokens around a text, or around two.
+    """Put the special tokens around a text or a pair of texts.
 
     Args:
-        tokenizer: which knows them.
-        ids: of the text.
-        other: of the second text.
+        tokenizer: tokenizer that has the special tokens.
+        ids: token ids of the text.
+        other: token ids of the second text; None for a single text.
 
     Raises:
         ModelError: when there are two texts and the model takes no pairs.
     """
     whole = framed(tokenizer, ids, other)
+    # Models put different tokens between two texts, so the start of the second is counted from the
+    # end.
     second = len(whole) if other is None else len(whole) - len(tokenizer.last) - len(other)
     return EncoderInput(tuple(whole), len(tokenizer.first), second)
 
 
 def longest_input(spec: EncoderSpec) -> int | None:
-    """Most tokens that a model can read at once, special ones included; None for any number."""
+    """Return the maximum number of input tokens, special ones included; None if unlimited."""
+    # A table of learned positions may be shorter than `max_length`.
     bounds = (spec.max_length, spec.embedding.positions.max_length)
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def check_length(spec: EncoderSpec, item: EncoderInput, where: str) -> None:
-    """Refuse what the model cannot read whole.
+    """Refuse an input that is too long for the model.
 
     Args:
-        spec: of the model.
-        item: what it is to read.
-        where: what to call it.
+        spec: spec of the model.
+        item: input of the model.
+        where: name of the input in errors.
 
     Raises:
-        DataError: naming it, its length and the longest that can be read.
+        DataError: when the input is too long; the message has its name, its length and the limit.
     """
     longest = longest_input(spec)
     if longest is not None and len(item.ids) > longest:
@@ -88,13 +91,13 @@ def check_length(spec: EncoderSpec, item: EncoderInput, where: str) -> None:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch that went through the encoder.
+    """A batch of encoded inputs.
 
     Args:
-        numbers: which of the inputs its rows are.
-        ids: [B, L] int64.
-        states: [B, L, D]; the tokens of a row stand at its beginning.
-        positions: [B, L] int64, −1 for padding.
+        numbers: index of each row's input.
+        ids: token ids [B, L] int64.
+        states: encoder states [B, L, D]; padding is on the right.
+        positions: positions [B, L] int64, −1 for padding.
     """
 
     numbers: list[int]
@@ -111,17 +114,20 @@ def encode(
     batch_size: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[Encoded]:
-    """Run the encoder over inputs, those of like length together.
+    """Run the encoder over inputs, batched by similar length.
 
     Args:
-        model: the encoder.
-        items: in any order.
-        padding: id that fills rows up; it is never looked at.
+        model: encoder.
+        items: inputs in any order.
+        padding: padding id; its value has no effect.
         batch_size: inputs in a batch, instead of `batch_tokens`.
         batch_tokens: positions in a batch, padding counted.
 
+    Yields:
+        Encoded batches, the longest inputs first.
+
     Raises:
-        ConfigError: when a batch is to hold nothing.
+        ConfigError: when a batch size is below 1.
     """
     for name, asked in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if asked is not None and asked < 1:
@@ -134,8 +140,9 @@ def encode(
     def run(numbers: list[int]) -> Encoded:
         rows = [items[number] for number in numbers]
         size = max(len(row.ids) for row in rows)
-        ids = torch.tensor([_filled(row.ids, size, padding) for row in rows], device=device)
-        places = [_filled(range(len(row.ids)), size, NOTHING_HERE) for row in rows]
+        ids = torch.tensor([_padded(row.ids, size, padding) for row in rows], device=device)
+        # Attention masks positions −1, so the ids of padding have no effect.
+        places = [_padded(range(len(row.ids)), size, NOTHING_HERE) for row in rows]
         positions = torch.tensor(places, device=device)
         second = torch.tensor([row.second for row in rows], device=device)
         segments = segments_of(model.spec, positions, second)
@@ -146,31 +153,35 @@ def encode(
 
 
 def segments_of(spec: EncoderSpec, positions: Tensor, second: Tensor) -> Tensor | None:
-    """The number of each token's text, 0 or 1; None for a model without segments.
+    """Return the segment ids [B, L] int64, 0 or 1; None for a model without segments.
 
     Args:
-        spec: of the model.
-        positions: [B, L] int64.
-        second: [B] int64, where each row's second text begins.
+        spec: spec of the model.
+        positions: positions [B, L] int64.
+        second: index [B] int64 of the first token of each row's second text.
     """
+    # RoBERTa's table has a single segment, to which all tokens belong.
     if (spec.embedding.num_segments or 1) < 2:
         return None
-    return (positions >= second[:, None]).long()
+    return (positions >= second[:, None]).long()  # [B, L]
 
 
-def _filled(row: Sequence[int], size: int, filling: int) -> list[int]:
+def _padded(row: Sequence[int], size: int, filling: int) -> list[int]:
     return [*row, *[filling] * (size - len(row))]
 
 
 @dataclass(frozen=True)
 class TokenWindow:
-    """Consecutive pieces of a long text that are read together.
+    """A window of consecutive tokens of a long text.
+
+    Predictions of overlapping windows are taken from the window that shows most of a token's
+    context: each token belongs to the own range of exactly one window.
 
     Args:
-        start: number of the first.
-        end: number of the one after the last.
-        own_start: first of the pieces that have no more context in another window.
-        own_end: the one after the last of these.
+        start: index of the first token.
+        end: index after the last token.
+        own_start: index of the first token of the window's own range.
+        own_end: index after the last token of that range.
     """
 
     start: int
@@ -181,12 +192,12 @@ class TokenWindow:
 
 @dataclass(frozen=True)
 class FramedWindow:
-    """A window of a text in its frame.
+    """A window of a text with the special tokens around it.
 
     Args:
-        input: what the model reads.
-        window: which pieces of the text these are.
-        shift: a piece's index in the input minus its number in the text.
+        input: input of the model.
+        window: range of the text's tokens.
+        shift: index of a token in the input minus its index in the text.
     """
 
     input: EncoderInput
@@ -203,20 +214,21 @@ def parts_of(
     stride: int | None = None,
     before: Sequence[int] | None = None,
 ) -> list[FramedWindow]:
-    """A text as one input or several.
+    """Make the inputs of a text: one, or several windows if it is too long.
 
     Args:
-        tokenizer: gives the frame.
-        ids: of the text.
-        longest: most tokens of an input, its frame counted; None for any number.
-        where: what to call the text in errors.
+        tokenizer: tokenizer that has the special tokens.
+        ids: token ids of the text.
+        longest: maximum number of tokens of an input, special ones counted; None if unlimited.
+        where: name of the text in errors.
         stride: see `overlapping`.
         before: ids of a text that stands before the window in every input, such as a question.
 
     Raises:
-        DataError: when the frame and the text before leave no room.
-        ModelError: when there is a text before and the model takes no pairs.
+        DataError: when special tokens and `before` leave no room for the text.
+        ModelError: when `before` is given and the model takes no pairs.
     """
+    # The length of an input without text is what special tokens and the question take.
     empty = frame(tokenizer, *([()] if before is None else [before, ()])).ids
     if longest is not None and len(empty) >= longest:
         raise DataError(
@@ -227,40 +239,43 @@ def parts_of(
         )
     results = []
     for window in overlapping(len(ids), None if longest is None else longest - len(empty), stride):
-        piece_ids = ids[window.start : window.end]
-        texts = [piece_ids] if before is None else [before, piece_ids]
+        part = ids[window.start : window.end]
+        texts = [part] if before is None else [before, part]
         item = frame(tokenizer, *texts)
+        # With a question in front, the window is the second text.
         begin = item.first if before is None else item.second
         results.append(FramedWindow(item, window, begin - window.start))
     return results
 
 
-def word_pieces(
+def word_tokens(
     tokenizer: TextTokenizer, words: Sequence[str]
 ) -> tuple[list[int], list[int | None]]:
-    """The ids of words with a space between each two, and the first piece of each word.
+    """Tokenize words, joined by single spaces, and find the first token of each.
 
     Returns:
-        The ids, and for each word the number of its first piece; None where it has none of its own.
+        The token ids, and for each word the index of its first token; None if it has no token of
+        its own.
 
     Raises:
         DataError: when a word is not valid Unicode (a lone surrogate).
     """
     ids, spans = tokenizer.encode_spans(" ".join(words))
-    return ids, first_pieces(words, spans)
+    return ids, first_tokens(words, spans)
 
 
-def answer_pieces(spans: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int] | None:
-    """The first and last piece that hold some of the characters from `start` up to `end`.
+def answer_tokens(spans: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int] | None:
+    """Return the indices of the first and last token of an answer.
 
     Args:
-        spans: of the pieces: index of the first character and of the one after the last.
-        start: index of the first character.
-        end: index of the one after the last.
+        spans: start and end of each token in characters; the end is exclusive.
+        start: index of the answer's first character.
+        end: index after its last character.
 
     Returns:
-        None where no piece holds any.
+        Indices of the first and last token with a character of the answer; None without any.
     """
+    # Half-open ranges overlap where each begins before the other's end.
     places = [i for i, (low, high) in enumerate(spans) if low < end and start < high]
     return (places[0], places[-1]) if places else None
 
@@ -270,10 +285,10 @@ class WindowAnswer:
     """The best answer of one window of a context.
 
     Args:
-        first: number of the answer's first piece in the context.
-        last: number of its last.
-        score: natural logarithm of its probability among all that the model read.
-        none: that of there being no answer in the window.
+        first: index of the answer's first token in the context.
+        last: index of its last token.
+        score: log-probability of the answer, normalised over all tokens of the input.
+        none: log-probability that the window has no answer.
     """
 
     first: int
@@ -283,21 +298,25 @@ class WindowAnswer:
 
 
 def read_answer(logits: Tensor, part: FramedWindow, longest: int) -> WindowAnswer:
-    """The best answer of a window.
+    """Return the best answer of a window.
 
     Args:
-        logits: [L, 2] float32, of starting and ending at each token; L may include padding.
+        logits: start and end logits of each token [L, 2] float32; L may include padding.
         part: the window.
-        longest: most tokens of an answer.
+        longest: maximum number of tokens of an answer.
     """
+    # The softmax runs over all tokens of the input, the question and special ones included, but not
+    # over padding.
     logs = logits[: len(part.input.ids)].log_softmax(0)
     low, high = (place + part.shift for place in (part.window.start, part.window.end))
+    # Answers are chosen among the context's tokens only.
     starts, ends = logs[low:high].unbind(1)
     first, last = best_span(starts, ends, longest)
     return WindowAnswer(
         first + part.window.start,
         last + part.window.start,
         float(starts[first] + ends[last]),
+        # The span of the first token alone means that there is no answer (Devlin 2018, SQuAD 2.0).
         float(logs[0].sum()),
     )
 
@@ -309,15 +328,17 @@ def choose(
     *,
     unanswerable: bool,
 ) -> Answer:
-    """The best answer of all windows of a context.
+    """Return the best answer of all windows of a context.
 
     Args:
-        readings: of the windows, at least one.
-        context: what was read.
-        spans: of its pieces: index of the first character and of the one after the last.
-        unanswerable: whether the answer may be that there is none, which no window may contradict.
+        readings: best answer of each window, at least one.
+        context: text of the context.
+        spans: start and end of each token in characters; the end is exclusive.
+        unanswerable: True if the result may be empty; it is when every window finds "no answer"
+            more probable than the best answer.
     """
     best = max(readings, key=lambda reading: reading.score)
+    # The answer may be in a single window, and "no answer" is right for all others.
     none = min(reading.none for reading in readings)
     if unanswerable and none > best.score:
         return Answer("", 0, 0, math.exp(none))
@@ -326,18 +347,20 @@ def choose(
 
 
 def overlapping(count: int, room: int | None, stride: int | None = None) -> list[TokenWindow]:
-    """The windows of a text. Each piece is one window's own.
+    """Return the windows of a text, whose own ranges divide it.
 
     Args:
-        count: pieces of the text.
-        room: most pieces of a window; None holds every text whole.
-        stride: pieces from the beginning of one window to that of the next; half of the room if
-            unset. The last window begins earlier where it would be shorter than the others.
+        count: number of tokens of the text.
+        room: maximum number of tokens of a window; None for a single window.
+        stride: tokens from the start of one window to that of the next; half of `room` if unset.
+            The last window starts earlier where it would be shorter than the others.
     """
     if room is None or count <= room:
         return [TokenWindow(0, count, 0, count)]
     step = max(1, room // 2) if stride is None else min(stride, room)
+    # The last window starts early enough to be as long as the others.
     starts = [*range(0, count - room, step), count - room]
+    # In the middle of an overlap a token has equal context in both windows.
     cuts = [(start + room + after) // 2 for start, after in itertools.pairwise(starts)]
     bounds = [0, *cuts, count]
     return [TokenWindow(s, s + room, *bounds[i : i + 2]) for i, s in enumerate(starts)]

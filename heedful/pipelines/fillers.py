@@ -1,4 +1,4 @@
-"""Pipelines that fill the gaps of texts: an encoder or an encoder-decoder, by the directory."""
+"""Loading of the pipeline that fills the gaps of texts: an encoder or an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 
 
 class Filler(Protocol):
-    """Whatever says what may stand in the gaps of texts."""
+    """A pipeline that fills the gaps of texts."""
 
     def require(self, head: str) -> None:
-        """Refuse what the model cannot do."""
+        """Refuse a task that the model has no head for."""
         ...
 
     def fill(
         self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
     ) -> list[list[list[Candidate]]]:
-        """For each text, for each gap in its order, candidates, the most probable first."""
+        """Return candidates for each gap of each text, the most probable first."""
         ...
 
 
@@ -44,12 +44,13 @@ def load_filler(
         path: a model directory or a run directory (its best model).
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
-        read: what reads a directory.
+        read: reader of a model directory.
 
     Raises:
-        ModelError: when there is no model, or one that knows no gaps.
-        ConfigError: when the device or precision is not to be had.
+        ModelError: when there is no model, or one that cannot fill gaps.
+        ConfigError: when the device or precision is not available.
     """
+    # Read once: the kind of model decides the pipeline, and reading weights takes time.
     model, tokenizers = loaded = read(Path(path))
     if model.spec.reads != "pairs" or tokenizers is None:
         return EncoderPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)

@@ -1,4 +1,4 @@
-"""Raw text with gaps in, what may stand there out: T5, BART and their kin with a tokenizer."""
+"""Gap filling by encoder-decoders such as T5 and BART."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Unpack
 
 import torch
 
-from heedful.data.batches import source_tensors
 from heedful.data.corruption import gap_tokens, target_lead
+from heedful.data.padding import source_tensors
 from heedful.device import Precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.translator import Translator
@@ -30,19 +30,19 @@ from heedful.search.search_settings import (
 from heedful.text.tokenizer import TextTokenizer
 
 _NARROWEST = 4
-"""Hypotheses that are searched for at least; with fewer the best is often missed."""
+"""Minimum beam width: a narrower beam often misses the best hypothesis."""
 
 Fill = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class _Gapped:
-    """A text with gaps.
+    """A tokenized text with gaps.
 
     Args:
-        ids: of the source, without special tokens around them.
-        prefix: how its target must begin.
-        parts: the known ids before, between and after the gaps, where the target says them all.
+        ids: source tokens, without special tokens around them.
+        prefix: tokens that the target must begin with.
+        parts: known tokens before, between and after the gaps.
     """
 
     ids: list[int]
@@ -51,15 +51,15 @@ class _Gapped:
 
 
 class GapPipeline:
-    """An encoder-decoder that writes what is missing from texts.
+    """An encoder-decoder that fills the gaps of texts.
 
-    With one mask for all gaps the decoder writes the whole text, and what stands between the known
-    parts is read from it. With a sentinel for each gap it writes what is missing alone.
+    With one mask for all gaps (BART), the decoder writes the whole text, and the fills are the
+    tokens between the known parts. With a sentinel for each gap (T5), it writes the fills only.
 
     Args:
-        model: the encoder-decoder, in eval mode.
-        tokenizer: of source and target; it has tokens for gaps.
-        precision: of the forward passes; float32 if unset.
+        model: encoder-decoder, in eval mode.
+        tokenizer: tokenizer of source and target, which has tokens for gaps.
+        precision: precision of the forward passes; float32 if unset.
     """
 
     def __init__(
@@ -73,10 +73,13 @@ class GapPipeline:
         self.specials = Specials(pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos)
 
     def require(self, head: str) -> None:
-        """Refuse what the model cannot do.
+        """Refuse a task other than filling gaps.
+
+        Args:
+            head: kind of the head that an encoder needs for the task.
 
         Raises:
-            ModelError: for anything but `masked_lm`.
+            ModelError: for any head but `masked_lm`.
         """
         if head != "masked_lm":
             raise ModelError(f"The model has no {head} head; it fills gaps only")
@@ -84,25 +87,25 @@ class GapPipeline:
     def fill(
         self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
     ) -> list[list[list[Candidate]]]:
-        """Candidates for each gap, of any number of tokens.
+        """Return candidates for each gap; a candidate may have any number of tokens.
 
-        The real decoder is searched for the best answers, at least `top` of them. A candidate's
-        probability is that of all answers found that have it in this gap, the text before the
-        first gap taken for granted. Answers that change the known text are left out, so there may
-        be fewer candidates than asked for.
+        A beam search finds the best targets, at least `top` of them. The probability of a candidate
+        is the sum over all targets found that have it in this gap, given the text before the first
+        gap. Targets that change the known text are left out, so there may be fewer candidates than
+        `top`.
 
         Args:
-            texts: with at least one [MASK] each; an imported tokenizer's own spelling also works.
-            top: candidates for each gap.
+            texts: texts with at least one [MASK]; an imported tokenizer's own spelling also works.
+            top: number of candidates for each gap.
             **options: see `EncodingOptions`.
 
         Returns:
-            For each text, for each gap in its order, candidates, the most probable first; `token`
-            is the text that fills the gap, without white space around it.
+            For each text the candidates of each gap, the most probable first; `token` is the text
+            that fills the gap, without white space around it.
 
         Raises:
-            ConfigError: when no candidates are asked for.
-            DataError: naming the line that has no gap, too many, or is too long.
+            ConfigError: when `top` or a batch size is below 1.
+            DataError: when a line has no gap or too many, or is too long; the line is named.
         """
         if top < 1:
             raise ConfigError("At least one candidate must be asked for", where=f"top = {top}")
@@ -111,6 +114,7 @@ class GapPipeline:
             if isinstance(size, int) and size < 1:
                 raise ConfigError("A batch holds at least 1", where=f"{name} = {size}")
         beam = max(top, _NARROWEST)
+        # Without a length penalty hypotheses are ranked by probability, as candidates are.
         settings = SearchSettings(beam=beam, n_best=beam, length_penalty=0)
         first = options.get("first_line", 1)
         items = {
@@ -137,7 +141,9 @@ class GapPipeline:
 
     def _gapped(self, text: str, where: str) -> _Gapped:
         gaps, count = self.gaps, text.count(MASK)
+        # BART has one mask for all gaps (Lewis 2020), T5 a sentinel for each (Raffel 2020).
         whole = len(gaps) == 1
+        # A target of n gaps has n + 1 sentinels: the last one ends it.
         if not whole and count >= len(gaps):
             raise DataError(
                 f"The model tells {len(gaps) - 1} gaps apart, and the text has {count}",
@@ -150,6 +156,7 @@ class GapPipeline:
             raise DataError(
                 f"There is no {MASK} to fill", where=where, remedy=f"Write {MASK} for a gap"
             )
+        # The text may hold sentinels in the tokenizer's own spelling, in any order.
         if not whole and seen != gaps[: len(seen)]:
             raise DataError(
                 "The gaps are not numbered in their order",
@@ -164,6 +171,7 @@ class GapPipeline:
                 parts.append([])
             else:
                 parts[-1].append(id)
+        # Hypotheses may differ only from the first gap on, so the known beginning is forced.
         prefix = [*target_lead(self.tokenizer), *parts[0]] if whole else [gaps[0]]
         return _Gapped(ids, prefix, [tuple(part) for part in parts])
 
@@ -186,6 +194,7 @@ class GapPipeline:
     ) -> list[list[Candidate]]:
         results: list[dict[str, float]] = [{} for _ in item.parts[1:]]
         for hypothesis in hypotheses:
+            # The probabilities of forced tokens do not depend on the fills.
             probability = math.exp(math.fsum(hypothesis.token_scores[len(item.prefix) :]))
             if len(self.gaps) == 1:
                 fills = between(hypothesis.tokens[len(item.prefix) :], item.parts[1:])
@@ -193,6 +202,8 @@ class GapPipeline:
                 fills = after_sentinels(hypothesis.tokens, self.gaps, len(results))
             for texts, fill in zip(results, fills, strict=False):
                 text = self.tokenizer.decode(fill).strip()
+                # Several hypotheses may have the same text in this gap: other tokens, or other
+                # fills of other gaps.
                 texts[text] = texts.get(text, 0.0) + probability
         return [
             [
@@ -204,24 +215,27 @@ class GapPipeline:
 
 
 def between(tokens: Fill, parts: Sequence[Fill]) -> list[Fill]:
-    """The tokens before each of the known parts.
+    """Return the fills of gaps: the tokens before each of the known parts.
 
     Args:
-        tokens: a text from its first gap on.
-        parts: what follows each gap; the last one ends the text.
+        tokens: tokens of a text from its first gap on.
+        parts: known tokens after each gap; the last part ends the text.
 
     Returns:
-        A fill for each part; none at all where the text does not say the parts.
+        A fill for each part; an empty list if the text does not contain all parts in order.
     """
     fills: list[Fill] = []
     here = 0
     for part in parts[:-1]:
         places = range(here, len(tokens) - len(part) + 1)
+        # The first match, as short fills are more likely. Before an empty part, between adjacent
+        # gaps, it gives an empty fill.
         place = next((i for i in places if tokens[i : i + len(part)] == part), None)
         if place is None:
             return []
         fills.append(tokens[here:place])
         here = place + len(part)
+    # The last part is compared at the end only: it may also occur within the last fill.
     end = len(tokens) - len(parts[-1])
     if end < here or tokens[end:] != parts[-1]:
         return []
@@ -229,21 +243,22 @@ def between(tokens: Fill, parts: Sequence[Fill]) -> list[Fill]:
 
 
 def after_sentinels(tokens: Fill, sentinels: Sequence[int], count: int) -> list[Fill]:
-    """The tokens after each of the first sentinels, up to the next one.
+    """Return the fills of gaps: the tokens after each sentinel, up to the next one.
 
     Args:
-        tokens: a target.
-        sentinels: all there are.
-        count: of gaps.
+        tokens: tokens of a target.
+        sentinels: all sentinels of the tokenizer, in order.
+        count: number of gaps.
 
     Returns:
-        A fill for each gap, up to the first that another sentinel than the next one ends.
+        A fill for each gap; fewer if the target skips or repeats a sentinel.
     """
     places = [i for i, id in enumerate(tokens) if id in set(sentinels)]
     fills: list[Fill] = []
     for number, place in enumerate(places[:count]):
         end = places[number + 1] if number + 1 < len(places) else len(tokens)
         around = [tokens[place], *tokens[end : end + 1]]
+        # A target that skips or repeats a sentinel does not tell which gap the rest fills.
         if around != list(sentinels[number : number + len(around)]):
             break
         fills.append(tokens[place + 1 : end])

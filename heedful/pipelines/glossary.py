@@ -7,7 +7,7 @@ A glossary is a text file of two or three columns with tabs between them:
     Heedful                               keep
     user guide   Handbuch                 ignore-case
 
-A term is found where it stands as whole words; of several that begin at one place, the longest.
+A term matches whole words. Of several terms that begin at the same word, the longest matches.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Term:
     Args:
         source: words of the source language, with single spaces.
         targets: translations, any of which serves; the source itself if it is to be kept.
-        ignore_case: found in upper and lower case alike.
-        line: number of its line in the file; 0 if it is from none.
+        ignore_case: True if upper and lower case match each other.
+        line: number of the term's line in the file, from 1; 0 without a file.
     """
 
     source: str
@@ -50,17 +50,18 @@ class Term:
 
     @property
     def name(self) -> str:
-        """The term for people, such as "bank → Bank | Kreditinstitut"."""
+        """Name of the term in messages, such as "bank → Bank | Kreditinstitut"."""
         return f"{self.source} → {f' {_BETWEEN_TARGETS} '.join(self.targets)}"
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A term in a text.
+    """An occurrence of a term in a text.
 
     Args:
         term: the term.
-        start, end: the first character and the one after the last.
+        start: index of its first character.
+        end: index after its last character.
     """
 
     term: Term
@@ -69,13 +70,13 @@ class Occurrence:
 
 
 class Glossary:
-    """Terms, found in texts as whole words.
+    """Terms with their required translations.
 
     Args:
-        terms: terms of one source are alternatives to each other.
-        name: file, for errors.
-        is_soft: translations are written into the source, for a model that learned to use them
-            (`heedful train --soft-terms`), instead of required.
+        terms: terms; the targets of terms with the same source are merged.
+        name: name of the glossary in errors, such as its file.
+        is_soft: True to write translations into the source instead of requiring them, for a model
+            that was trained with `heedful train --soft-terms`.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Glossary:
         self.is_soft = is_soft
         merged: dict[tuple[str, bool], Term] = {}
         for term in terms:
+            # Two terms of one source stay apart if only one of them ignores case.
             key = (_folded(term.source) if term.ignore_case else term.source, term.ignore_case)
             other = merged.setdefault(key, term)
+            # Targets stay in the order of the file, as soft terms use the first one.
             targets = tuple(dict.fromkeys((*other.targets, *term.targets)))
             merged[key] = Term(other.source, targets, other.ignore_case, other.line)
         self.terms = tuple(merged.values())
@@ -97,6 +100,7 @@ class Glossary:
             ]
             self._by_first[words[0]].append((words, term))
         for row in self._by_first.values():
+            # The longest term wins: "user guide" before "user".
             row.sort(key=lambda item: -len(item[0]))
 
     def __len__(self) -> int:
@@ -104,15 +108,15 @@ class Glossary:
 
     @classmethod
     def read(cls, path: str | Path, *, soft: bool = False) -> Self:
-        """Read a file.
+        """Read a glossary file.
 
         Args:
-            path: text in UTF-8: columns with tabs between them, see above. A first line "source,
-                target" or "source, target, flags" is a heading.
-            soft: see `is_soft`.
+            path: text file in UTF-8 with columns as in the module's description. A first line with
+                the columns `source` and `target` is a heading.
+            soft: value of `is_soft`.
 
         Raises:
-            DataError: naming the line that is no term.
+            DataError: when the file cannot be read or has no terms, or a line is no term.
         """
         try:
             with open_regular(Path(path)) as file:
@@ -127,6 +131,7 @@ class Glossary:
         for number, line in enumerate(lines, start=1):
             text = decode_line(line, number, str(path))
             columns = [" ".join(column.split()) for column in text.split("\t")]
+            # Tables exported from spreadsheets often have a heading.
             heading = number == 1 and [c.lower() for c in columns[:2]] == ["source", "target"]
             if any(columns) and not heading:
                 terms.append(_term(columns, number, str(path)))
@@ -145,6 +150,7 @@ class Glossary:
             if term is None:
                 place += 1
                 continue
+            # Continue after the term, so that occurrences do not overlap.
             count, chosen = term
             found.append(Occurrence(chosen, spans[place][0], spans[place + count - 1][1]))
             place += count
@@ -153,15 +159,17 @@ class Glossary:
     def _longest(
         self, text: str, spans: Sequence[tuple[int, int]], words: Sequence[str], place: int
     ) -> tuple[int, Term] | None:
-        """The longest term that begins with a word, and its number of words."""
+        """Return the longest term that begins with a word, and its number of words."""
         for own, term in self._by_first.get(words[place], ()):
             count = len(own)
             if list(words[place : place + count]) != own:
                 continue
+            # The words match without case. Whether case matters is decided on the text itself, with
+            # single spaces as in the glossary.
             found = " ".join(text[spans[place][0] : spans[place + count - 1][1]].split())
             if term.ignore_case and _folded(found) == _folded(term.source):
                 return count, term
-            # A sentence begins with a capital letter that the word has nowhere else.
+            # The first word of a text may have a capital letter because it begins a sentence.
             if found == term.source or (place == 0 and found == _capitalized(term.source)):
                 return count, term
         return None
@@ -170,14 +178,15 @@ class Glossary:
         """Refuse targets that a model cannot write.
 
         Args:
-            tokenizer: of the target.
+            tokenizer: tokenizer of the target language.
 
         Raises:
-            DataError: naming the line.
+            DataError: when a target has characters without tokens; its line is named.
         """
         for term in self.terms:
             for target in term.targets:
                 ids = tokenizer.encode(target)
+                # A search could force the unknown token, but its text is no word.
                 if not ids or tokenizer.unk in ids:
                     raise DataError(
                         f"The model's vocabulary cannot spell {target!r}",
@@ -187,19 +196,25 @@ class Glossary:
                     )
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
-        """The phrases that a translation must contain, one for each term found; none if soft.
+        """Return the phrases that a translation must contain, one for each term in the source.
 
         Args:
-            text: of the source.
-            tokenizer: of the target.
+            text: source text.
+            tokenizer: tokenizer of the target language.
+
+        Returns:
+            The phrases; none if the glossary is soft.
         """
         if self.is_soft:
             return ()
         phrases: list[RequiredPhrase] = []
         for found in self.find(text):
             targets = list(found.term.targets)
+            # The translation of a text's first term may begin a sentence too.
             if not _WORDS.search(text[: found.start]):
                 targets += map(_capitalized, found.term.targets)
+            # A word right after a punctuation mark, such as a bracket, has other tokens than one
+            # after a space.
             spaced = found.start == 0 or text[found.start - 1].isspace()
             alternatives = dict.fromkeys(
                 ids
@@ -211,20 +226,20 @@ class Glossary:
         return tuple(phrases)
 
     def inline(self, text: str) -> list[InlineTerm]:
-        """The translations to write into a text, the first of each term's; none unless soft."""
+        """Return the first translation of each term in a text; none unless the glossary is soft."""
         if not self.is_soft:
             return []
         return [InlineTerm(one.start, one.end, one.term.targets[0]) for one in self.find(text)]
 
     def agreed(self, source: str, target: str) -> list[InlineTerm]:
-        """The terms of a pair's source that are translated by one of their targets.
+        """Return the terms of a pair's source whose translation is in its target.
 
-        Targets are found as whole words, the first of several that are there; no word is part of
-        the translations of two terms.
+        Translations match as whole words. Of several in the target, the first one of the glossary
+        is returned. A target word belongs to the translation of at most one term.
 
         Args:
-            source: of the pair.
-            target: its translation.
+            source: source text of the pair.
+            target: target text of the pair.
         """
         found = self.find(source)
         if not found:
@@ -236,6 +251,7 @@ class Glossary:
                 own = [form[start:end] for start, end in _words(form)]
                 place = _place_of(own, words)
                 if place is not None:
+                    # A matched word is removed: it cannot be the translation of another term.
                     words[place : place + len(own)] = [None] * len(own)
                     agreed.append(InlineTerm(one.start, one.end, form))
                     break
@@ -243,7 +259,7 @@ class Glossary:
 
 
 def _place_of(own: Sequence[str], words: Sequence[str | None]) -> int | None:
-    """The place of words among others; a sentence may begin with a capital letter."""
+    """Return the index at which `words` contain `own`; the first word may have a capital letter."""
     if own and list(words[: len(own)]) == [_capitalized(own[0]), *own[1:]]:
         return 0
     for place in range(len(words) - len(own) + 1):
@@ -253,11 +269,19 @@ def _place_of(own: Sequence[str], words: Sequence[str | None]) -> int | None:
 
 
 def spellings(text: str, tokenizer: TextTokenizer, *, spaced: bool) -> list[tuple[int, ...]]:
-    """Token ids of a phrase where a word begins, and after a sign without space unless spaced."""
+    """Return the token sequences that spell a phrase.
+
+    Args:
+        text: text of the phrase.
+        tokenizer: tokenizer of the phrase.
+        spaced: False to include the tokens right after a punctuation mark without a space.
+    """
     ids = [tuple(tokenizer.encode(text))]
     if not spaced:
+        # An opening bracket represents all punctuation marks without a space after them.
         sign = tokenizer.encode("(")
         after = tokenizer.encode(f"({text}")
+        # A tokenizer may join bracket and word into one token; then there is no second spelling.
         if after[: len(sign)] == sign:
             ids.append(tuple(after[len(sign) :]))
     return ids
@@ -265,9 +289,9 @@ def spellings(text: str, tokenizer: TextTokenizer, *, spaced: bool) -> list[tupl
 
 def _term(columns: Sequence[str], number: int, file: str) -> Term:
     where = f"{file}:{number}"
-    if len(columns) > 3 and any(columns[3:]):
+    if len(columns) > 3 and any(columns[3:]):  # a spreadsheet writes empty columns
         raise DataError(f"{len(columns)} columns where 3 are known", where=where, remedy=_FORM)
-    source, target, flags = (*columns, "", "")[:3]
+    source, target, flags = (*columns, "", "")[:3]  # target and flags may be missing
     names = flags.replace(",", " ").split()
     unknown = [name for name in names if name not in _FLAGS]
     if unknown:
@@ -295,11 +319,12 @@ def _term(columns: Sequence[str], number: int, file: str) -> Term:
 
 
 def _words(text: str) -> list[tuple[int, int]]:
-    """Start and end of each word and sign; of writing without spaces, of each character."""
+    """Return the span of each word and punctuation mark; of each character in spaceless scripts."""
     spans: list[tuple[int, int]] = []
     for match in _WORDS.finditer(text):
         start, end = match.span()
         for place in range(start + 1, end):
+            # In Chinese, Japanese, Thai and the like a term may begin at every character.
             if is_spaceless(text[place - 1]) or is_spaceless(text[place]):
                 spans.append((start, place))
                 start = place

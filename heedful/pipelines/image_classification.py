@@ -1,4 +1,4 @@
-"""Images in, their labels out: a vision Transformer and what it asks of pixels."""
+"""Image classification: preprocessing of pixels and a vision Transformer."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Picture = str | Path | npt.NDArray[np.uint8]
 """A PNG or JPEG file, or pixels [h, w] or [h, w, C], 0 to 255."""
 
 BATCH_TOKENS = 4096
-"""Positions that are encoded together if nothing else is asked for; an image has one a patch."""
+"""Default number of positions of a batch; each patch of an image is one position."""
 
 
 class ImagePipeline:
     """A classifier of images.
 
     Args:
-        model: with a classifier, and a spec that says how pixels become numbers.
-        precision: of the forward passes; float32 if unset.
+        model: model with a classifier, and with the normalisation of pixels in its spec.
+        precision: precision of the forward passes; float32 if unset.
 
     Raises:
-        ModelError: when the model has no classifier or does not say what it asks of pixels.
+        ModelError: when the model has no classifier, or its spec no normalisation of pixels.
     """
 
     def __init__(self, model: VisionModel, *, precision: Precision | None = None) -> None:
@@ -73,11 +73,11 @@ class ImagePipeline:
             device: auto, cpu, cuda, cuda:1 or mps.
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
                 or int8.
-            read: what reads a directory.
+            read: reader of a model directory.
 
         Raises:
-            ModelError: when there is no model, or one that does not label images.
-            ConfigError: when the device or precision is not to be had.
+            ModelError: when there is no model, or one that does not classify images.
+            ConfigError: when the device or precision is not available.
         """
         where = resolve_device(device)
         model, _ = read(Path(path))
@@ -91,28 +91,28 @@ class ImagePipeline:
         return cls(engine, precision=precision_of(engine))
 
     def prepare(self, images: Sequence[Picture]) -> torch.Tensor:
-        """Images as the model reads them: grey or colour, resized, in its scale.
+        """Return the model's input for images: grey or colour, resized and normalised.
 
         Args:
-            images: files, or pixels.
+            images: files or pixels.
 
         Returns:
-            [B, C, h, w] float32.
+            Normalised pixels [B, C, h, w] float32.
 
         Raises:
-            DataError: naming the file that is no picture.
-            ConfigError: when Pillow is not installed, which files and other sizes need.
+            DataError: when a file is no image; it is named.
+            ConfigError: when Pillow is needed, to read files or to resize, and not installed.
         """
         return normalized(torch.from_numpy(self.squares(images)), self.pixels)
 
     def squares(self, images: Sequence[Picture]) -> npt.NDArray[np.uint8]:
-        """Images in the model's size and channels, before its scale.
+        """Return images in the model's size and channels, before normalisation.
 
         Args:
-            images: files, or pixels.
+            images: files or pixels.
 
         Returns:
-            [B, C, h, w].
+            Pixels [B, C, h, w] uint8.
 
         Raises:
             DataError, ConfigError: as `prepare`.
@@ -128,21 +128,21 @@ class ImagePipeline:
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[list[Label]]:
-        """Labels of images.
+        """Classify images.
 
         Args:
-            images: files, or pixels.
-            top: labels for each; all if unset.
-            batch_size: images run together, instead of `batch_tokens`; no answer depends on it.
-            batch_tokens: positions run together: images × patches.
+            images: files or pixels.
+            top: number of labels for each image; all if unset.
+            batch_size: images in a batch, instead of `batch_tokens`; it changes no result.
+            batch_tokens: positions in a batch: images × patches.
 
         Returns:
             For each image its labels, the most probable first.
 
         Raises:
-            DataError: naming the file that is no picture.
-            ConfigError: when Pillow is not installed, which files and other sizes need, or no
-                labels or no images a batch are asked for.
+            DataError: when a file is no image; it is named.
+            ConfigError: when Pillow is needed, to read files or to resize, and not installed; or
+                when `top` or a batch size is below 1.
         """
         for name, asked in (
             ("top", top),
@@ -152,11 +152,13 @@ class ImagePipeline:
             if asked is not None and asked < 1:
                 raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
         spec = self.model.spec
+        # All images have the same number of positions, so there is no padding to save by sorting.
         size = batch_size or max(1, batch_tokens // spec.num_states)
         device = self.model.positions.weight.device
         results: list[list[Label]] = []
 
         def run(part: list[int]) -> Tensor:
+            # Files are read batch by batch, as all images at once may not fit into memory.
             pixels = self.prepare([images[number] for number in part]).to(device)
             autocast = self.precision.autocast() if self.precision else nullcontext()
             with torch.inference_mode(), autocast:
@@ -166,6 +168,7 @@ class ImagePipeline:
             range(first, min(first + size, len(images))) for first in range(0, len(images), size)
         ]
         for _, logits in split_on_oom(plan, run):
+            # A stable sort: classes of equal probability have the same order on every device.
             best = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
             for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 pairs = zip(numbers[:top], values[:top], strict=True)
@@ -178,6 +181,7 @@ class ImagePipeline:
             picture, where = read_image(Path(image), spec.channels), str(image)
         else:
             where = f"image {number}"
+            # Grey images of the right size, such as MNIST's digits, need no Pillow.
             if spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
                 return image[None]
             picture = from_array(image, spec.channels, where)

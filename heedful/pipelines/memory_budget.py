@@ -1,4 +1,4 @@
-"""The size of batches: as many positions as fit into free memory."""
+"""Automatic batch size: as many positions as fit into free memory."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from heedful.models.build import AnyModel
 
 MARGIN = 0.2
-"""Share of the free memory that `auto` leaves to others, and to what was not foreseen."""
+"""Share of the free memory that `auto` leaves for other processes and unforeseen needs."""
 
 _SHORT = 8
-"""Texts of so few tokens are the most in a batch, whose scores then take the most memory."""
+"""Text length in tokens for the estimate: short texts are the worst case, as a batch then has the
+most rows and its logits take the most memory."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """The number of positions that a batch may have.
+    """A batch size that fits into memory.
 
     Args:
-        positions: the number picked.
-        reason: why, a sentence.
+        positions: maximum number of positions of a batch.
+        reason: sentence that explains the number.
     """
 
     positions: int
@@ -46,22 +47,23 @@ def room_for(
     beam: int = 1,
     available: int | None = None,
 ) -> Room:
-    """The largest batch that decoding has room for beside what is loaded already.
+    """Return the largest batch size for decoding with loaded models.
 
     Args:
-        models: loaded ones, of which each goes through every batch.
-        precision: of the passes.
-        beam: hypotheses of a text.
-        available: bytes; those of the models' device if unset.
+        models: a loaded model, or the members of an ensemble.
+        precision: precision of the forward passes; None for float32.
+        beam: number of hypotheses of a text.
+        available: free memory in bytes; that of the models' device if unset.
 
     Raises:
-        RunError: when there is no room for a single position.
+        RunError: when there is not enough memory for a single position.
     """
     device = next(models[0].parameters()).device
     if available is None:
         available = available_bytes(device)
     name = "fp32" if precision is None else precision.name
     number_bytes = FLOAT32 if name == "fp32" else BFLOAT16
+    # Threads translate one batch each at the same time, so they share the free memory.
     at_once = batches_at_once(device, LARGEST_DECODING)
     usable = round(available * (1 - MARGIN) / at_once)
 
@@ -76,10 +78,11 @@ def room_for(
                 number_bytes=number_bytes,
                 device=device.type,
             ).needed
-            - _count(model) * FLOAT32  # which are there already
+            - _count(model) * FLOAT32  # the parameters are in memory already
             for model in models
         )
 
+    # A binary search works, as the memory needed grows with the number of positions.
     positions = largest(lambda count: needed(count) <= usable, LARGEST_DECODING)
     if positions == 0:
         raise RunError(

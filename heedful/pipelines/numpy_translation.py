@@ -1,9 +1,9 @@
-"""Raw text in, translations out, without PyTorch: for a few texts and plain beam search.
+"""Translation without PyTorch, for a few texts and plain beam search.
 
-`search` is `heedful.search.beam`, which says why it ends when it does, for one sentence. The two
-loops stay apart: this one may not import PyTorch, whose loading takes longer than all the rest, and
-its lists take 57 µs a step (beam 4, 8,000 tokens) where tensors for a batch of one take 147 µs; a
-batch of 32 in lists would take 32 times as long.
+`search` is the algorithm of `heedful.search.beam`, which explains when it ends, for one sentence.
+The two loops stay apart. This one may not import PyTorch, as loading it takes longer than the whole
+translation. Its lists take 57 µs a step (beam 4, 8,000 tokens) where tensors for a batch of one
+take 147 µs; a batch of 32 in lists would take 32 times as long.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.device import RunningPrecision
+    from heedful.models.translator import Translator
 
 MOST_LINES = 8
-"""Of so many, a small model's translations take less time than loading PyTorch; one after the
-other, as here, those of more sentences take longer than together."""
+"""Maximum number of lines: a small model translates them in less time than PyTorch takes to load.
+More sentences take longer one after the other, as here, than in a batch."""
 
 MOST_CHARACTERS = 2000
+"""Maximum number of characters of all lines, for the same reason."""
 
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -76,10 +78,10 @@ class NumpyTranslationPipeline:
 
     Args:
         translator: the model.
-        tokenizers: of source and target.
+        tokenizers: tokenizers of source and target.
 
     Raises:
-        Unsupported: when the longest pieces of a text would have no positions.
+        Unsupported: when the model has fewer learned positions than the longest segment needs.
     """
 
     def __init__(self, translator: NumpyTranslator, tokenizers: TokenizerPair) -> None:
@@ -94,22 +96,22 @@ class NumpyTranslationPipeline:
     def load(
         cls, path: Path, *, device: str = "auto", precision: RunningPrecision = "auto"
     ) -> Self | None:
-        """Load a model directory, or a run directory's best model, if it needs no PyTorch here.
+        """Load a model directory, or the best model of a run directory, if it runs without PyTorch.
 
         Args:
             path: the directory.
-            device: as for `heedful.load`.
-            precision: the same.
+            device: device, see `heedful.load`.
+            precision: precision, see `heedful.load`.
 
         Returns:
-            None where `heedful.load` is to be asked, which can do more and says what is wrong.
+            The pipeline; None if `heedful.load` has to load the model, or to report its fault.
 
         Raises:
-            UserError: and its kinds, when a model of the hub cannot be fetched.
+            UserError: when a model of the hub cannot be fetched.
         """
         if precision not in ("auto", "fp32", "int8") or not _is_processor(device):
             return None
-        path = locate(path)  # what is wrong with a name of the hub is said once
+        path = locate(path)  # outside of `try`: an error of the hub is raised at once
         try:
             directory = find_model_directory(path)
             facts = read_facts(directory)
@@ -125,14 +127,35 @@ class NumpyTranslationPipeline:
                     weights.finish()
                 tokenizers = load_tokenizers(directory, spec)
             assert tokenizers is not None
+            # Only the search in PyTorch can keep reserved tokens out of hypotheses.
             if tokenizers.unwritten:
                 return None
             return cls(translator, tokenizers)
+        # `heedful.load` will report the same fault, or read a model that this class does not
+        # support.
         except (Unsupported, UserError):
             return None
 
+    @classmethod
+    def sharing(cls, model: Translator, tokenizers: TokenizerPair) -> Self | None:
+        """Make a pipeline that shares a loaded model's weights.
+
+        Args:
+            model: translator for which `can_share` is true.
+            tokenizers: tokenizers of source and target.
+
+        Returns:
+            The pipeline; None if the model needs operations of PyTorch.
+        """
+        from heedful.engines.inference.cpu_model import share_weights
+
+        try:
+            return cls(share_weights(model), tokenizers)
+        except Unsupported:
+            return None
+
     def serves(self, texts: Sequence[str]) -> bool:
-        """Return True for so few texts that this is the fastest way to translate them."""
+        """Return True if texts are so few and short that this is the fastest way to translate."""
         return len(texts) <= MOST_LINES and sum(map(len, texts)) <= MOST_CHARACTERS
 
     def translate(
@@ -143,17 +166,17 @@ class NumpyTranslationPipeline:
         first_line: int = 1,
         warn: Warn | None = None,
     ) -> list[Translation]:
-        """As `TranslationPipeline.translate`, for searches it `searches`.
+        """Translate texts as `TranslationPipeline.translate` does.
 
         Args:
             texts: any strings.
-            settings: of the search.
+            settings: settings of the search, for which `searches` is true.
             first_line: number of the first text, for warnings.
-            warn: called with a sentence about long lines and cut translations.
+            warn: receiver of a sentence about long lines and cut translations.
 
         Raises:
             ConfigError: when settings contradict the model.
-            ModelError: when it gives no numbers.
+            ModelError: when the model's scores are NaN.
         """
         assert searches(settings)
         source, target = self._tokenizers.source, self._tokenizers.target
@@ -171,7 +194,13 @@ class NumpyTranslationPipeline:
     def find(
         self, segment: Segment, settings: SearchSettings, longest: int | None
     ) -> SegmentResult:
-        """The best translations of a piece of a text, from `longest_output` of these settings."""
+        """Return the best translations of a segment.
+
+        Args:
+            segment: segment of a text.
+            settings: settings of the search, for which `searches` is true.
+            longest: maximum number of tokens of a translation, from `longest_output`.
+        """
         several = settings.n_best > 1
         hypotheses = search(
             self._translator,
@@ -186,11 +215,18 @@ class NumpyTranslationPipeline:
         return SegmentResult(hypotheses)
 
     def _reads_all(self) -> bool:
-        """Return True if the longest pieces of a text have positions."""
+        """Return True if the model has positions for the longest segment."""
         spec, source = self._translator.spec, self._tokenizers.source
         positions = spec.embedding.positions.max_length
         frame = len(source.first) + len(source.last)
         return positions is None or spec.max_length + frame <= positions
+
+
+def can_share(model: Translator) -> bool:
+    """Return True if the C kernels support all of a loaded model, and it has no hooks."""
+    from heedful.engines.inference.cpu_model import is_untouched
+
+    return is_untouched(model)
 
 
 def searches(settings: SearchSettings) -> bool:
@@ -200,14 +236,17 @@ def searches(settings: SearchSettings) -> bool:
 
 
 def _is_processor(device: str) -> bool:
-    """Return True if the device is certainly the processor."""
+    """Return True if the device is certainly the CPU."""
     if device != "auto":
         return device == "cpu"
+    # PyTorch lists the devices, but is not loaded here. The device file of a driver shows that
+    # there may be an accelerator.
     return sys.platform == "linux" and not any(Path(each).exists() for each in _ACCELERATORS)
 
 
 def _have_threads() -> bool:
-    """Load the threads of PyTorch, which kernels share with it if it is loaded later."""
+    """Load PyTorch's OpenMP library, which the kernels use; return False if it is not found."""
+    # With another OpenMP library there would be two once PyTorch is loaded, each with its threads.
     if "torch" in sys.modules:
         return True
     result = importlib.util.find_spec("torch")
@@ -222,16 +261,16 @@ def _have_threads() -> bool:
 
 
 class _Candidate(NamedTuple):
-    """One more token of a live hypothesis.
+    """A live hypothesis extended by one token.
 
     Args:
-        total: summed log-probability; −∞ where there is no candidate.
-        parent: which hypothesis is continued.
-        token: with what.
-        score: the log-probability of that.
+        log_prob: summed log-probability; −∞ where there is no candidate.
+        parent: index of the extended hypothesis.
+        token: id of the new token.
+        score: log-probability of the new token.
     """
 
-    total: float
+    log_prob: float
     parent: int
     token: int
     score: float
@@ -242,16 +281,16 @@ class _Ending:
     """A hypothesis that has ended.
 
     Args:
-        rank: its normalised score.
-        total: its summed log-probability.
-        length: its tokens, the end not counted.
-        beam: which live hypothesis of that length it was.
-        score: log-probability of the end.
-        wanted: whether the model itself would have ended there.
+        rank: normalised score.
+        log_prob: summed log-probability.
+        length: number of tokens, the end token not counted.
+        beam: index among the live hypotheses of that length.
+        score: log-probability of the end token.
+        wanted: False if the end was forced at the maximum length.
     """
 
     rank: float
-    total: float
+    log_prob: float
     length: int
     beam: int
     score: float
@@ -267,63 +306,71 @@ def search(
     longest: int | None,
     kept: int,
 ) -> list[Hypothesis]:
-    """The best translations of a sentence, best first.
+    """Return the best translations of a sentence, best first.
 
     Args:
         translator: the model.
-        source: ids, special tokens included.
-        settings: of the search.
+        source: token ids, special tokens included.
+        settings: settings of the search.
         specials: ids of the target's special tokens.
-        longest: most tokens that can be written, if positions end somewhere.
-        kept: how many hypotheses are wanted.
+        longest: maximum number of target tokens that learned positions allow; None if unlimited.
+        kept: number of hypotheses to return.
 
     Raises:
-        ModelError: when the model gives no numbers.
+        ModelError: when the model's scores are NaN.
     """
+    # As in `heedful.search.dispatch`: learned positions also bound a length that the user asks for.
     limit = settings.longest(len(source))
     limit = limit if longest is None else min(limit, longest)
     width, eos = settings.beam, specials.eos
+    # An imported model may have one token for both the begin and the end of a sequence.
     never = {specials.pad, specials.bos} - {eos}
     longest_norm = length_norm(limit + 1.0, settings.length_penalty)
     text = translator.begin(source)
-    tokens, totals = [specials.bos], [0.0]
+    tokens, log_probs = [specials.bos], [0.0]
     steps: list[list[_Candidate]] = []
     best: list[_Ending] = []
     while True:
         age = len(steps)
         scores = text.step(tokens)
-        excess = _excess(scores)
+        # Computed before the constraints: forbidding a token must not raise the probability of
+        # others.
+        logsumexp = _row_logsumexp(scores)
         wanted = [True] * len(tokens)
+        # At this length the end is forced: `wanted` tells whether the model itself would end here.
         if age == limit:
             wanted = [bool(result == eos) for result in scores.argmax(1)]
         _constrain(scores, age, never, settings, eos, must_end=age >= limit)
-        result = _continuations(scores, excess, totals, 2 * width if width > 1 else 1)
+        result = _continuations(scores, logsumexp, log_probs, 2 * width if width > 1 else 1)
         norm = length_norm(age + 1.0, settings.length_penalty)
         ended = [
-            _Ending(total / norm, total, age, parent, score, wanted[parent])
-            for total, parent, token, score in result
-            if token == eos and total > -math.inf
+            _Ending(log_prob / norm, log_prob, age, parent, score, wanted[parent])
+            for log_prob, parent, token, score in result
+            if token == eos and log_prob > -math.inf
         ]
         best = sorted(best + ended, key=lambda ending: -ending.rank)[:kept]
         live = [each for each in result if each.token != eos]
-        live += [each._replace(total=-math.inf) for each in result if each.token == eos]
+        # Ended hypotheses fill up the beam with log-probability −∞, as in `live_candidates`.
+        live += [each._replace(log_prob=-math.inf) for each in result if each.token == eos]
         live = live[:width]
         steps.append(live)
         worst = best[-1].rank if len(best) == kept else -math.inf
-        if not worst < live[0].total / longest_norm:
+        # This also ends a search without a live hypothesis: both sides are −∞, and `<` is false.
+        if not worst < live[0].log_prob / longest_norm:
             return [_hypothesis(steps, each) for each in best]
         parents = [each.parent for each in live]
+        # Caches need no reordering if every hypothesis keeps its row.
         if parents != list(range(len(tokens))):
             text.choose(parents)
-        tokens, totals = [each.token for each in live], [each.total for each in live]
+        tokens, log_probs = [each.token for each in live], [each.log_prob for each in live]
 
 
-def _excess(scores: Floats) -> Floats:
+def _row_logsumexp(scores: Floats) -> Floats:
     """Return log Σ exp of each row of scores [W, V], as [W] float64."""
-    excess = empty((len(scores),), np.float64)
-    if not kernels().heedful_logsumexp(address(scores), *scores.shape, address(excess)):
+    logsumexp = empty((len(scores),), np.float64)
+    if not kernels().heedful_logsumexp(address(scores), *scores.shape, address(logsumexp)):
         raise not_numbers()
-    return excess
+    return logsumexp
 
 
 def _constrain(
@@ -348,16 +395,16 @@ def _constrain(
 
 
 def _continuations(
-    scores: Floats, excess: Floats, totals: Sequence[float], count: int
+    scores: Floats, logsumexp: Floats, log_probs: Sequence[float], count: int
 ) -> list[_Candidate]:
-    """The best continuations of all hypotheses, as many as asked for, best first."""
+    """Return the `count` best continuations of all hypotheses, best first."""
     hypotheses, size = scores.shape
-    so_far = np.array(totals, np.float64)
+    so_far = np.array(log_probs, np.float64)  # [W]
     result, token_scores = empty((count,), np.float64), empty((count,))
-    parents, tokens = empty((2, count), np.int64)
+    parents, tokens = empty((2, count), np.int64)  # [C] each
     room = workspace(12 * hypotheses * min(count, size))
     kernels().heedful_topk(
-        *(address(scores), address(excess), address(so_far)),
+        *(address(scores), address(logsumexp), address(so_far)),
         *(1, hypotheses, size, count),
         *(address(result), address(parents), address(tokens), address(token_scores)),
         address(room),
@@ -369,6 +416,7 @@ def _continuations(
 def _hypothesis(steps: Sequence[Sequence[_Candidate]], ending: _Ending) -> Hypothesis:
     """Follow the back pointers from an ending to its hypothesis."""
     path: list[_Candidate] = []
+    # Live hypotheses do not store their tokens, so the path is read backwards from the end.
     beam = ending.beam
     for live in reversed(steps[: ending.length]):
         path.append(live[beam])
@@ -376,7 +424,7 @@ def _hypothesis(steps: Sequence[Sequence[_Candidate]], ending: _Ending) -> Hypot
     path.reverse()
     return Hypothesis(
         tokens=tuple(each.token for each in path),
-        score=ending.total,
+        score=ending.log_prob,
         normalized_score=ending.rank,
         token_scores=(*(each.score for each in path), ending.score),
         finished=ending.wanted,

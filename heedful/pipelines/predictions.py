@@ -1,4 +1,4 @@
-"""Predictions of encoders, and their words, characters and spans."""
+"""Results of encoder pipelines, and the mapping of token predictions to words and characters."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece that may stand where a token is hidden.
+    """A candidate for a hidden token.
 
     Args:
-        token: the piece, spaces as U+2581.
-        probability: of it among the whole vocabulary.
+        token: the token as text, with U+2581 for a space.
+        probability: probability of the token over the whole vocabulary.
     """
 
     token: str
@@ -33,13 +33,13 @@ class Label:
 
 @dataclass(frozen=True)
 class TokenLabel:
-    """A word and the label of its first piece.
+    """A word and the label of its first token.
 
     Args:
         token: the word.
-        label: the most probable; None for a word that the tokenizer makes nothing of, such as one
-            of control characters.
-        probability: of the label.
+        label: most probable label; None for a word without tokens, such as one of control
+            characters.
+        probability: probability of the label; None without a label.
     """
 
     token: str
@@ -49,14 +49,14 @@ class TokenLabel:
 
 @dataclass(frozen=True)
 class Answer:
-    """A part of a context.
+    """An answer: a span of a context.
 
     Args:
-        text: the part; empty where there is nothing to choose from.
+        text: text of the span; empty if there is no answer.
         start: index of its first character in the context.
-        end: index of the character after its last.
-        probability: of the answer starting there times that of it ending there, each among all
-            tokens that the model read.
+        end: index after its last character.
+        probability: product of the probabilities of its start and its end, each over all tokens of
+            the input.
     """
 
     text: str
@@ -68,42 +68,46 @@ class Answer:
 NO_ANSWER = Answer("", 0, 0, 0.0)
 
 
-def first_pieces(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
-    """The number of each word's first piece; None for a word without a piece of its own.
+def first_tokens(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
+    """Return the index of each word's first token; None for a word without a token of its own.
 
     Args:
-        words: of a text that is these words with a space between each two.
-        spans: for each piece the index of its first character and of the one after its last; a
-            piece may begin with the space before its word, or be that space.
+        words: words of a text, which are separated by single spaces.
+        spans: start and end of each token in characters, the end exclusive; a token may begin with
+            the space before its word, or be that space.
     """
     results: list[int | None] = [None] * len(words)
     word, end = -1, -1
-    for piece, (start, _) in enumerate(spans):
+    for token, (start, _) in enumerate(spans):
+        # The space before a word counts as part of the word.
         while start >= end and word + 1 < len(words):
             word += 1
             end += 1 + len(words[word])
         if start < end and results[word] is None:
-            results[word] = piece
+            results[word] = token
     return results
 
 
 def best_span(starts: Tensor, ends: Tensor, longest: int) -> tuple[int, int]:
-    """The first and last token of the best answer.
+    """Return the indices of the first and last token of the best answer.
 
     Args:
-        starts: [L] scores of an answer starting at a token.
-        ends: [L] scores of one ending there.
-        longest: most tokens of an answer.
+        starts: score [L] of each token as the first one of the answer.
+        ends: score [L] of each token as the last one of the answer.
+        longest: maximum number of tokens of an answer.
     """
+    # [L, L]: score of every span; the row is the start, the column the end.
     together = starts[:, None] + ends[None, :]
+    # An answer ends no earlier than it starts (`triu`), and has at most `longest` tokens (`tril`).
     allowed = torch.ones_like(together, dtype=torch.bool).triu().tril(longest - 1)
     best = int(together.masked_fill(~allowed, -math.inf).argmax())
-    return best // len(ends), best % len(ends)
+    return best // len(ends), best % len(ends)  # row and column of the flat index
 
 
 def cut(context: str, start: int, end: int, probability: float) -> Answer:
-    """The answer between two characters, without white space around it."""
+    """Return the answer from `start` to `end` of a context, without white space around it."""
     part = context[start:end]
+    # The first token of an answer may hold the space before its word.
     start += len(part) - len(part.lstrip())
     text = part.strip()
     return Answer(text, start, start + len(text), probability)

@@ -22,19 +22,19 @@ def pseudo_likelihood(
     batch_tokens: int = BATCH_TOKENS,
     progress: Notice | None = None,
 ) -> TextLikelihood:
-    """Measure how well a masked model predicts each token of texts from all others (Salazar 2020).
+    """Measure how well a masked model predicts each token of a text from all others (Salazar 2020).
 
     Each token is hidden once, so a text of n tokens is read n times.
 
     Args:
-        pipeline: the model, from `heedful.load_encoder`.
-        texts: at least one; those that are longer than `length` are cut.
-        length: most tokens the model reads at once, special ones among them.
+        pipeline: masked language model, from `heedful.load_encoder`.
+        texts: texts, at least one; texts longer than `length` are cut into windows.
+        length: maximum number of tokens of an input, special ones included.
         batch_tokens: positions of a batch.
-        progress: called with the number of tokens done and of all.
+        progress: receiver of (done, total) tokens.
 
     Raises:
-        ModelError: when the model fills no masks.
+        ModelError: when the model cannot fill masks.
         ConfigError: when a window has no room for a token.
         DataError: when there is no text.
     """
@@ -43,13 +43,15 @@ def pseudo_likelihood(
     if mask is None:
         raise ConfigError("The model's tokenizer has no mask token", remedy="Give a masked model")
     length = longest_input(pipeline.model.spec) or DEFAULT_LENGTH if length is None else length
+    # Every window has special tokens of its own.
     room = length - len(tokenizer.first) - len(tokenizer.last)
     if room < 1:
         raise ConfigError(f"There is no room for a token in {length}", where="length")
     framed = FramedTexts.of(tokenizer, texts)
-    tokens = sum(framed.predictions) - len(texts)  # the end token is not predicted
-    total, done = 0.0, 0
+    tokens = sum(framed.predictions) - len(texts)  # end tokens are not predicted
+    total, done = 0.0, 0  # nats; tokens
     for ids in framed.ids:
+        # The begin and end token of a causal language model are left out.
         for start in range(1, len(ids) - 1, room):
             part = ids[start : min(start + room, len(ids) - 1)]
             total += _hidden_loss(pipeline, part, mask, batch_tokens)
@@ -62,7 +64,7 @@ def pseudo_likelihood(
 def _hidden_loss(
     pipeline: EncoderPipeline, ids: Sequence[int], mask: int, batch_tokens: int
 ) -> float:
-    """The loss of each of these tokens when it alone is hidden, summed."""
+    """Return the summed loss of tokens in nats, each predicted while it alone is hidden."""
     whole = frame(pipeline.tokenizer, ids)
     items = [
         EncoderInput((*whole.ids[:place], mask, *whole.ids[place + 1 :]), whole.first, whole.second)
@@ -75,7 +77,9 @@ def _hidden_loss(
             pipeline.model, items, padding=pipeline.tokenizer.pad, batch_tokens=batch_tokens
         ):
             rows = torch.tensor(batch.numbers, device=right.device)
+            # Input i hides token i of the part, which comes after the first special tokens.
             states = batch.states[torch.arange(len(rows)), rows + whole.first]
+            # The head runs on the hidden tokens only: 1 / L of the cost of all positions.
             logits = pipeline.model.masked_lm_logits(states).float()
             total += float(functional.cross_entropy(logits, right[rows], reduction="sum"))
     return total

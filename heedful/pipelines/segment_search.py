@@ -1,253 +1,268 @@
-"""A batch of segments: search for its translations, with alignments, or score given ones."""
+"""Search, scoring and alignment of segments in batches, by one or several translators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
 
-from heedful.data.batches import source_tensors
-from heedful.evaluate.expected_utility import expected_chrf
-from heedful.pipelines.text_splitting import Segment, SegmentResult, distinct_texts
-from heedful.search.alignment import Alignment, align
+from heedful.pipelines.batching import (
+    BatchQueue,
+    batches_at_once,
+    in_threads,
+    run_batches,
+    split_on_oom,
+)
+from heedful.pipelines.search_items import (
+    SearchItem,
+    encoder_input,
+    requirements,
+    target_specials,
+)
+from heedful.pipelines.text_splitting import SegmentResult, Warn, distinct_texts
 from heedful.search.dispatch import search
-from heedful.search.lexical_shortlist import Shortlist
-from heedful.search.phrase_automaton import RequiredPhrase, WordBoundaries
-from heedful.search.required_phrases import Requirements, widened_beam
-from heedful.search.scoring import attention_of, score_targets
-from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
-from heedful.search.step_model import StepModel
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.search.search_settings import SearchSettings, longest_output
+from heedful.search.step_model import Ensemble, StepModel
+
+if TYPE_CHECKING:
+    from heedful.device import Precision
+    from heedful.models.translator import Translator
+    from heedful.pipelines.known_targets import Pair
+    from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
+    from heedful.search.lexical_shortlist import Shortlist
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+Result = TypeVar("Result")
+
+Progress = Callable[[int, int], None]
+"""Receiver of the number of finished items and of all items."""
 
 
-@dataclass(frozen=True)
-class SearchItem:
-    """A segment to translate.
-
-    Args:
-        segment: its text and ids.
-        line: the number of its text, from 1.
-        name: the number its random draws depend on.
-        prefix: ids that its translation begins with.
-        phrases: that its translation must contain.
-        read: its tokens with translations of terms, if the model is to read some.
-        origins: for each of these, the number of the text's token that it is or stands beside.
-        copied: tokens of the translations.
-    """
-
-    segment: Segment
-    line: int
-    name: int
-    prefix: Sequence[int]
-    phrases: Sequence[RequiredPhrase] = ()
-    read: Sequence[int] = ()
-    origins: Sequence[int] = ()
-    copied: Sequence[int] = ()
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """The tokens that the model reads."""
-        return self.read or self.segment.ids
-
-    @property
-    def needed(self) -> list[int]:
-        """Tokens that its translation must or may well contain."""
-        phrases = [id for each in self.phrases for ids in each.alternatives for id in ids]
-        return [*self.prefix, *phrases, *self.copied]
-
-    def beam(self, settings: SearchSettings) -> int:
-        """The hypotheses that its search keeps: more where phrases are required."""
-        return widened_beam(settings.width, self.phrases)
-
-
-@dataclass(frozen=True)
 class SegmentSearch:
-    """A search over batches of segments.
+    """One or several translators that search and score segments of texts in batches.
 
     Args:
-        model: the translator, or an ensemble of some.
-        device: of the model.
-        tokenizers: of source and target.
-        settings: of the search.
-        longest: most tokens the model can generate, if its positions end somewhere.
-        alignment: also give alignments.
-        shortlist: translations are made of these tokens; of any if unset.
-        size: V, tokens of the model.
+        models: a model, or members of an ensemble; all with the same tokenizers.
+        tokenizers: tokenizers of source and target.
+        precision: precision of the forward passes; float32 if unset.
+        shortlist: shortlist whose tokens translations are made of; all tokens if unset.
+
+    Attributes:
+        model: the model, or the ensemble.
+        specials: special tokens of the target.
     """
 
-    model: StepModel[Any]
-    device: torch.device
-    tokenizers: TokenizerPair
-    settings: SearchSettings
-    longest: int | None
-    alignment: bool
-    shortlist: Shortlist | None
-    size: int
+    def __init__(
+        self,
+        models: Translator | Sequence[Translator],
+        tokenizers: TokenizerPair,
+        *,
+        precision: Precision | None = None,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        self.models = tuple(models) if isinstance(models, Sequence) else (models,)
+        self.tokenizers = tokenizers
+        self.precision = precision
+        self.shortlist = shortlist
+        self.specials = target_specials(tokenizers)
+        self.model: StepModel[Any] = (
+            self.models[0] if len(self.models) == 1 else Ensemble(self.models)
+        )
 
-    def __call__(self, items: Sequence[SearchItem]) -> list[SegmentResult]:
-        """Translate a batch, in its order; all items need beams of one width."""
-        settings, specials = self.settings, target_specials(self.tokenizers)
-        phrases = [item.phrases for item in items]
+    @cached_property
+    def _vocabulary(self) -> int:
+        """Target vocabulary size of the model; the largest one of an ensemble."""
+        return max(model.spec.predicted_vocabulary for model in self.models)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self.models[0].output_weight.device
+
+    def search_segments(
+        self,
+        items: Sequence[SearchItem],
+        batches: Sequence[Sequence[int]],
+        settings: SearchSettings,
+        alignment: bool,
+        warn: Warn | None,
+        progress: Progress | None,
+    ) -> list[SegmentResult]:
+        """Translate segments; how they are batched changes no result.
+
+        Args:
+            items: segments to translate.
+            batches: indices of the items of each batch, from `plan_searches`.
+            settings: settings of the search.
+            alignment: True to align words, too.
+            warn: receiver of a sentence when memory ran out and a batch was split.
+            progress: receiver of (done, total) segments after each batch.
+
+        Returns:
+            A result for each item, in the same order.
+        """
+        longest = longest_output([model.spec for model in self.models], settings)
+        alone = None if alignment else self._search_alone(items, settings, longest)
+        if alone is not None:
+            if progress is not None:
+                progress(1, 1)
+            return [alone]
+        queue = BatchQueue(batches, warn, lambda number: f"line {items[number].line}")
+        work = partial(self._search_batch, items, settings, longest, alignment)
+        results: dict[int, SegmentResult] = {}
+        with self._running():
+            count = batches_at_once(self.device, len(batches))
+            stream = partial(run_batches, queue, work)
+            # Threads finish in any order, so results are stored by index.
+            for numbers, part in in_threads(stream, count, self._in_thread):
+                results.update(zip(numbers, part, strict=True))
+                if progress is not None:
+                    progress(len(results), len(items))
+        return [results[i] for i in range(len(items))]
+
+    def _search_batch(
+        self,
+        items: Sequence[SearchItem],
+        settings: SearchSettings,
+        longest: int | None,
+        alignment: bool,
+        numbers: Sequence[int],
+    ) -> list[SegmentResult]:
+        """Translate the items with these indices, in this order; all have the same beam width."""
+        items = [items[i] for i in numbers]
+        phrases, ids = [item.phrases for item in items], [item.ids for item in items]
         if any(phrases):
+            # All items of a batch have the same beam width, see `plan_searches`; required phrases
+            # need a larger one.
             settings = settings.model_copy(update={"beam": items[0].beam(settings)})
-        ids = [item.ids for item in items]
-        source, positions = _sources(ids, self.tokenizers, self.device)
-        prefixes = [item.prefix for item in items]
-        # Different tokens may spell the same text, so a list of texts needs some in reserve.
-        several = settings.n_best > 1 and not settings.sampling
+        source, positions = encoder_input(ids, self.tokenizers, self.device)
         vocabulary = None
         if self.shortlist is not None:
             needed = [item.needed for item in items]
-            vocabulary = self.shortlist.restrict(ids, needed, specials, self.device)
-        required, reserved = None, self.tokenizers.unwritten
-        if any(phrases) or reserved:
-            words = WordBoundaries.of(self.tokenizers.word_edges, self.size)
-            required = Requirements(phrases, words, reserved)
-        # Alignments need the encoded sources once more.
-        begun = self.model.start(source, positions) if self.alignment else None
+            vocabulary = self.shortlist.restrict(ids, needed, self.specials, self.device)
+        # Hypotheses may have the same text, so more than `n_best` are needed for distinct texts.
+        several = settings.n_best > 1 and not settings.sampling
+        kept = settings.n_best
+        if several or settings.risk_samples:
+            kept = settings.risk_samples or settings.width
+        # Alignment uses the encoder output again after the search.
+        begun = self.model.start(source, positions) if alignment else None
         results = search(
             self.model,
             source,
             positions,
-            settings.model_copy(update={"n_best": settings.risk_samples or settings.width})
-            if several or settings.risk_samples
-            else settings,
-            specials=specials,
-            prefixes=prefixes,
+            settings.model_copy(update={"n_best": kept}),
+            specials=self.specials,
+            prefixes=[item.prefix for item in items],
             names=[item.name for item in items],
-            longest=self.longest,
+            longest=longest,
             begun=begun,
             vocabulary=vocabulary,
-            required=required,
+            required=requirements(phrases, self.tokenizers, self._vocabulary),
         )
         if several:
             target = self.tokenizers.target
             results = [distinct_texts(each, target)[: settings.n_best] for each in results]
-        if settings.alternatives:  # one of each group, of which a later may be the better
+        if settings.alternatives:  # one hypothesis of each group, in the order of groups
             results = [sorted(each, key=lambda h: -h.normalized_score) for each in results]
         if settings.risk_samples:
-            results = [self._least_risk(each) for each in results]
-        if not self.alignment:
-            return [
-                SegmentResult(hypotheses, phrases=item.phrases)
-                for item, hypotheses in zip(items, results, strict=True)
-            ]
-        alignments = self._alignments(begun, items, results)
-        return [
-            SegmentResult(hypotheses, rows, item.phrases)
-            for item, hypotheses, rows in zip(items, results, alignments, strict=True)
-        ]
+            from heedful.pipelines.known_targets import least_risk
 
-    def _least_risk(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The samples most like all, ranked by their mean chrF against all; each text once."""
-        target = self.tokenizers.target
-        utilities = expected_chrf([target.decode(sample.tokens) for sample in samples])
-        ranked = [
-            replace(sample, normalized_score=utility)
-            for sample, utility in zip(samples, utilities, strict=True)
-        ]
-        ranked.sort(key=lambda sample: -sample.normalized_score)
-        return distinct_texts(ranked, target)[: self.settings.n_best]
+            target = self.tokenizers.target
+            results = [least_risk(each, target)[: settings.n_best] for each in results]
+        if not alignment:
+            return list(map(SegmentResult, results, [None] * len(results), phrases))
+        from heedful.pipelines.known_targets import align_hypotheses
 
-    def _alignments(
-        self, begun: Any, items: Sequence[SearchItem], results: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[Alignment]]:
-        """Align every hypothesis; those of one rank together."""
-        specials = target_specials(self.tokenizers)
-        alignments: list[list[Alignment]] = [[] for _ in results]
-        for rank in range(max(map(len, results))):
-            rows = [i for i, hypotheses in enumerate(results) if rank < len(hypotheses)]
-            targets = [results[i][rank].tokens for i in rows]
-            state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
-            attention = attention_of(self.model, state, targets, specials).double().cpu()
-            for i, target, weights in zip(rows, targets, attention, strict=True):
-                alignments[i].append(self._align(weights, items[i], target))
-        return alignments
+        known = (self.model, self.device, begun, self.tokenizers)
+        alignments = align_hypotheses(*known, items, results)
+        return list(map(SegmentResult, results, alignments, phrases))
 
-    def _align(self, weights: Tensor, item: SearchItem, target: Sequence[int]) -> Alignment:
-        tokenizers, segment = self.tokenizers, item.segment
-        if item.read:
-            frame = len(tokenizers.source.first)
-            weights = _of_text(weights, item.origins, frame, len(segment.ids))
-        source_side = (tokenizers.source, segment.ids, segment.text)
-        text = tokenizers.target.decode(target)
-        return align(weights, source_side, (tokenizers.target, target, text))
+    def _search_alone(
+        self, items: Sequence[SearchItem], settings: SearchSettings, longest: int | None
+    ) -> SegmentResult | None:
+        """Return the result for a single segment; None if it needs the search in batches.
 
+        For a small model, the overhead of PyTorch's operations and of the batched search exceeds
+        the arithmetic. Both searches use the same kernels and algorithm and give the same bits.
+        """
+        # The search of one sentence supports no prefixes, phrases, ensembles or shortlists.
+        if len(items) != 1 or items[0].prefix or items[0].phrases:
+            return None
+        if len(self.models) > 1 or self.shortlist is not None or self.tokenizers.protection:
+            return None
+        from heedful.pipelines.numpy_translation import can_share, searches
 
-def score_pairs(
-    model: StepModel[Any],
-    device: torch.device,
-    tokenizers: TokenizerPair,
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> list[tuple[float, ...]]:
-    """Natural-log probabilities of given translations, by the steps a search takes.
+        # Checked in every call, as hooks may be added to the model between two calls.
+        if not searches(settings) or not can_share(self.models[0]) or self._numpy is None:
+            return None
+        try:
+            return self._numpy.find(items[0].segment, settings, longest)
+        except MemoryError:  # the search in batches has an error message for it
+            return None
 
-    Args:
-        model: the translator, or an ensemble of some.
-        device: of the model.
-        tokenizers: of source and target.
-        pairs: ids of a source and its target.
+    @cached_property
+    def _numpy(self) -> NumpyTranslationPipeline | None:
+        """Pipeline of the same model without PyTorch; None if kernels do not support all of it."""
+        from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
 
-    Returns:
-        For each pair those of the target's tokens and of its end token.
-    """
-    source, positions = _sources([ids for ids, _ in pairs], tokenizers, device)
-    targets = [ids for _, ids in pairs]
-    return score_targets(model, source, positions, targets, target_specials(tokenizers))
+        return NumpyTranslationPipeline.sharing(self.models[0], self.tokenizers)
 
+    def run_pairs(
+        self,
+        run: Callable[[StepModel[Any], torch.device, TokenizerPair, list[Pair]], list[Result]],
+        pairs: Sequence[Pair],
+        batches: Sequence[Sequence[int]],
+        warn: Warn | None,
+        progress: Progress | None,
+    ) -> list[Result]:
+        """Score or align pairs of known sources and targets.
 
-def align_pairs(
-    model: StepModel[Any],
-    device: torch.device,
-    tokenizers: TokenizerPair,
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> list[Alignment]:
-    """Word alignments of given translations, by the attention of a search that found them.
+        Args:
+            run: `score_pairs` or `align_pairs`.
+            pairs: token ids of sources and targets.
+            batches: indices of the pairs of each batch.
+            warn: receiver of a sentence when memory ran out and a batch was split.
+            progress: receiver of (done, total) pairs after each batch.
 
-    Args:
-        model: the translator, or an ensemble of some.
-        device: of the model.
-        tokenizers: of source and target.
-        pairs: ids of a source and its target.
-    """
-    source, positions = _sources([ids for ids, _ in pairs], tokenizers, device)
-    targets = [ids for _, ids in pairs]
-    begun = model.start(source, positions)
-    attention = attention_of(model, begun, targets, target_specials(tokenizers)).double().cpu()
-    alignments = []
-    for weights, (ids, target) in zip(attention, pairs, strict=True):
-        sides = ((tokenizers.source, ids), (tokenizers.target, target))
-        left, right = ((one, each, one.decode(each)) for one, each in sides)
-        alignments.append(align(weights, left, right))
-    return alignments
+        Returns:
+            A result for each pair, in the same order.
+        """
+        results: dict[int, Result] = {}
 
+        def run_part(part: list[int]) -> list[Result]:
+            return run(self.model, self.device, self.tokenizers, [pairs[i] for i in part])
 
-def _of_text(weights: Tensor, origins: Sequence[int], frame: int, size: int) -> Tensor:
-    """Attention [T, S] to an annotated source as attention to the tokens of its text.
+        with self._running():
+            for part, result in split_on_oom(batches, run_part, warn, lambda i: f"line {i + 1}"):
+                results.update(zip(part, result, strict=True))
+                if progress is not None:
+                    progress(len(results), len(pairs))
+        return [results[i] for i in range(len(pairs))]
 
-    Args:
-        weights: to the tokens that the encoder read.
-        origins: of the annotated tokens; a term has what its translation got.
-        frame: tokens before them.
-        size: tokens of the text.
-    """
-    inner = weights[:, frame : frame + len(origins)]
-    places = torch.tensor(origins, device=weights.device)
-    gathered = weights.new_zeros(len(weights), size).index_add(1, places, inner)
-    return torch.cat([weights[:, :frame], gathered], dim=1)
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
+        training = [model for model in self.models if model.training]
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.autocast())
+            # Validation during training uses the model in training, which must return to that mode.
+            for model in training:
+                model.eval()
+                stack.callback(model.train)
+            yield
 
-
-def target_specials(tokenizers: TokenizerPair) -> Specials:
-    """The special tokens of the target."""
-    target = tokenizers.target
-    return Specials(pad=target.pad, bos=target.bos, eos=target.eos)
-
-
-def _sources(
-    ids: Sequence[Sequence[int]], tokenizers: TokenizerPair, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    source, positions = source_tensors(list(ids), tokenizers.source)
-    return source.to(device), positions.to(device)
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """Enter the context of `_running` in a further thread."""
+        with ExitStack() as stack:
+            # A new thread does not inherit inference mode and autocast.
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.in_thread())
+            yield

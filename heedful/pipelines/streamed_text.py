@@ -1,30 +1,30 @@
-"""The text of a growing continuation: the part that is final, and the end at a stop string."""
+"""Text of a growing continuation: its final part, and stop strings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-# Tokens of the prompt that are decoded together with what follows them: a tokenizer may treat the
-# first word of a text differently, and a character may begin in one token and end in another.
+# Number of the prompt's last tokens that are decoded with the continuation: a tokenizer may decode
+# the first word of a text differently, and a character may be split between two tokens.
 _CONTEXT = 8
 _UNFINISHED = "\ufffd"
 
 
 class TokenDecoder(Protocol):
-    """A tokenizer's way from ids to text."""
+    """The decoder of a tokenizer."""
 
     def decode(self, ids: Sequence[int], /) -> str:
-        """Text of ids; bytes of an unfinished character show as U+FFFD."""
+        """Return the text of ids; bytes of an unfinished character show as U+FFFD."""
 
 
 class RunningText:
     """Text of the tokens that follow a prompt.
 
     Args:
-        tokenizer: of the prompt and what follows.
-        prompt: its ids.
-        stop: strings that end the text; it holds neither them nor what comes after them.
+        tokenizer: tokenizer of the prompt and its continuation.
+        prompt: token ids of the prompt.
+        stop: stop strings; the text ends before the first one.
     """
 
     def __init__(
@@ -36,9 +36,12 @@ class RunningText:
         self._stop = tuple(stop)
 
     def full(self, ids: Sequence[int]) -> str:
-        """The text of ids, stop strings and all."""
+        """Return the text of ids, including stop strings and what follows them."""
+        # The ids are decoded after the prompt's end, whose text is then removed: by themselves they
+        # would lose the space before their first word.
         together = self._tokenizer.decode([*self._context, *ids])
         pairs = zip(self._before, together, strict=False)
+        # If the prompt ends inside a character, the text of its end changes with the next token.
         common = next((i for i, (a, b) in enumerate(pairs) if a != b), len(self._before))
         return together[common:]
 
@@ -47,28 +50,30 @@ class RunningText:
         return self._end(text := self.full(ids)) < len(text)
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids up to the first stop string."""
+        """Return the text of ids up to the first stop string."""
         text = self.full(ids)
         return text[: self._end(text)]
 
     def ready(self, ids: Sequence[int]) -> str:
-        """The part of `text` that no further token can take back.
+        """Return the part of `text` that no further token can change.
 
-        Not an unfinished character at its end, nor what may become a stop string.
+        An unfinished character at the end, or a possible beginning of a stop string, is left out.
         """
         text = self.full(ids)
         if (end := self._end(text)) < len(text):
             return text[:end]
+        # A byte token at the end shows as U+FFFD until the next one completes its character.
         text = text.rstrip(_UNFINISHED)
         partial_stops = [
             size
             for stop in self._stop
+            # A proper prefix of the stop string, no longer than the text.
             for size in range(1, min(len(stop), len(text) + 1))
             if text.endswith(stop[:size])
         ]
         return text[: len(text) - max(partial_stops, default=0)]
 
     def _end(self, text: str) -> int:
-        """The index of the first stop string; the text's length without one."""
+        """Return the index of the first stop string; the length of the text without one."""
         places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
         return min(places, default=len(text))

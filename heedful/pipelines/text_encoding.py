@@ -1,4 +1,4 @@
-"""Raw text in, what an encoder's heads say about it out: BERT and its kin with a tokenizer."""
+"""Pipeline of encoders such as BERT: mask filling, classification, tagging, question answering."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from heedful.pipelines.encoder_input import (
     longest_input,
     parts_of,
     read_answer,
-    word_pieces,
+    word_tokens,
 )
 from heedful.pipelines.predictions import (
     NO_ANSWER,
@@ -38,7 +38,7 @@ from heedful.pipelines.text_pipeline import TextPipeline
 Key = TypeVar("Key")
 
 MASK = "[MASK]"
-"""What stands for a hidden token in a text, whatever a model calls it."""
+"""Placeholder of a hidden token in texts, for models with any spelling of the mask token."""
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -48,7 +48,7 @@ class EncodingOptions(TypedDict, total=False):
         batch_size: texts encoded together, instead of `batch_tokens`.
         batch_tokens: positions encoded together, padding counted; 4096 if unset.
         first_line: number of the first text in errors; 1 if unset.
-        on_batch: called after each batch.
+        on_batch: function called after each batch.
     """
 
     batch_size: int | None
@@ -68,13 +68,13 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
     remedy = "Give an encoder, such as an imported BERT or RoBERTa"
 
     def require(self, head: str) -> None:
-        """Refuse what the model has no head for.
+        """Refuse a task that the model has no head for.
 
         Args:
-            head: its kind: `masked_lm`, `sequence`, `token` or `span`.
+            head: kind of the head: `masked_lm`, `sequence`, `token` or `span`.
 
         Raises:
-            ModelError: naming the heads it has.
+            ModelError: when the model lacks the head; the message lists the heads that it has.
         """
         if head in self.model.heads:
             return
@@ -91,20 +91,20 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         top: int = 5,
         **options: Unpack[EncodingOptions],
     ) -> list[list[list[Candidate]]]:
-        """Candidates for each mask.
+        """Return candidates for each mask.
 
         Args:
-            texts: with at least one [MASK] each; an imported tokenizer's own spelling also works.
-            top: candidates for each mask.
+            texts: texts with at least one [MASK]; an imported tokenizer's own spelling also works.
+            top: number of candidates for each mask.
             **options: see `EncodingOptions`.
 
         Returns:
-            For each text, for each mask in its order, candidates, the most probable first.
+            For each text the candidates of each mask, the most probable first.
 
         Raises:
             ModelError: when the model cannot fill masks.
-            ConfigError: when no candidates are asked for.
-            DataError: naming the line that has no mask or is too long.
+            ConfigError: when `top` is below 1.
+            DataError: when a line has no mask or is too long; the line is named.
         """
         self.require("masked_lm")
         if top < 1:
@@ -116,7 +116,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 remedy="Give a model that was trained to fill masks, with its tokenizer files",
             )
         items: dict[int, EncoderInput] = {}
-        for number, text in _spoken(texts):
+        for number, text in _non_blank(texts):
             item = frame(self.tokenizer, self.tokenizer.encode_masked(text, MASK))
             if mask not in item.ids:
                 raise DataError(
@@ -128,7 +128,10 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             items[number] = item
 
         def at_masks(batch: Encoded) -> Sequence[Tensor]:
+            # Padding may have the mask's id, so positions decide which tokens are real.
             masks = (batch.ids == mask) & (batch.positions >= 0)
+            # The head runs on masked tokens only: logits [B, L, V] of all tokens may not fit into
+            # memory.
             logits = self.model.masked_lm_logits(batch.states[masks])
             return torch.split(logits, masks.sum(1).tolist())
 
@@ -142,23 +145,24 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         texts: Sequence[str | tuple[str, str]],
         **options: Unpack[EncodingOptions],
     ) -> list[list[Label]]:
-        """Labels of whole texts, or of pairs of texts.
+        """Classify texts or pairs of texts.
 
         Args:
-            texts: a text or two each.
+            texts: texts, or pairs of texts.
             **options: see `EncodingOptions`.
 
         Returns:
             For each text all labels, the most probable first.
 
         Raises:
-            ModelError: when the model has no labels for whole texts.
-            DataError: naming the line that is too long, or is two texts where one is taken.
+            ModelError: when the model has no labels for whole texts, or takes no pairs.
+            DataError: when a line is too long; it is named.
         """
         self.require("sequence")
         items: dict[int, EncoderInput] = {}
-        for number, _ in _spoken([t if isinstance(t, str) else "".join(t) for t in texts]):
+        for number, _ in _non_blank([t if isinstance(t, str) else "".join(t) for t in texts]):
             text = texts[number]
+            # A pair is framed as one input with two segments.
             parts = self.tokenizer.encode_batch([text] if isinstance(text, str) else text)
             items[number] = frame(self.tokenizer, *parts)
             check_length(self.model.spec, items[number], _line(number, options))
@@ -177,17 +181,17 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         texts: Sequence[str | Sequence[str]],
         **options: Unpack[EncodingOptions],
     ) -> list[list[TokenLabel]]:
-        """A label for each word.
+        """Label each word of texts.
 
-        A text that is longer than the model can read is read in windows that overlap; a word has
-        the label of the window that shows most of what stands around it.
+        A text that is too long for the model is read in overlapping windows; a word gets its label
+        from the window with most of its context.
 
         Args:
-            texts: to be tagged: strings, in which white space separates words, or lists of words.
+            texts: strings with words separated by white space, or lists of words.
             **options: see `EncodingOptions`.
 
         Returns:
-            For each text its words, with the label of their first piece.
+            For each text its words, each with the label of its first token.
 
         Raises:
             ModelError: when the model has no labels for tokens.
@@ -195,11 +199,11 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         """
         self.require("token")
         words = [text.split() if isinstance(text, str) else list(text) for text in texts]
-        pieces: dict[int, list[int | None]] = {}
+        first_tokens: dict[int, list[int | None]] = {}
         parts: dict[tuple[int, int], FramedWindow] = {}
         for number, row in enumerate(words):
             if row:
-                ids, pieces[number] = word_pieces(self.tokenizer, row)
+                ids, first_tokens[number] = word_tokens(self.tokenizer, row)
                 parts |= self._parts(number, ids, options)
         names = self.labels("token")
         results = [[TokenLabel(word, None, None) for word in row] for row in words]
@@ -211,9 +215,10 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             number, part = key[0], parts[key]
             best = logits.softmax(-1).max(-1)
             values, indices = best.values.tolist(), best.indices.tolist()
-            for place, piece in enumerate(pieces[number]):
-                if piece is not None and part.window.own_start <= piece < part.window.own_end:
-                    at = piece + part.shift
+            for place, token in enumerate(first_tokens[number]):
+                # Each token belongs to one window, the one with most of its context.
+                if token is not None and part.window.own_start <= token < part.window.own_end:
+                    at = token + part.shift
                     label = TokenLabel(words[number][place], names[indices[at]], values[at])
                     results[number][place] = label
         return results
@@ -226,37 +231,38 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         unanswerable: bool | None = None,
         **options: Unpack[EncodingOptions],
     ) -> list[Answer]:
-        """The part of each context that answers its question.
+        """Answer questions by spans of their contexts.
 
-        A context that is longer than the model can read with its question is read in windows that
-        overlap, and the most probable answer of all windows is taken.
+        A context that is too long for the model is read in overlapping windows, and the most
+        probable answer of all windows is returned.
 
         Args:
-            pairs: a question and a context each.
-            max_answer: most tokens of an answer.
-            unanswerable: whether an answer may be empty, which the first token stands for; as the
-                model was trained if unset.
+            pairs: pairs of a question and a context.
+            max_answer: maximum number of tokens of an answer.
+            unanswerable: True to allow empty answers; as the model was trained if unset.
             **options: see `EncodingOptions`.
 
         Raises:
-            ModelError: when the model cannot answer, or takes no pairs of texts.
-            ConfigError: when no answer may be as short as asked for.
-            DataError: naming the line that has no question, or one that leaves no room.
+            ModelError: when the model cannot answer questions, or takes no pairs of texts.
+            ConfigError: when `max_answer` is below 1.
+            DataError: when a line has no question, or one that leaves no room for its context; the
+                line is named.
         """
         self.require("span")
         if max_answer < 1:
             raise ConfigError("An answer has a token at least", where=f"max_answer = {max_answer}")
         if unanswerable is None:
+            # Models trained on SQuAD 1 always answer, those trained on SQuAD 2 need not.
             head = self._head("span")
             unanswerable = head.kind == "span" and head.unanswerable
         parts: dict[tuple[int, int], FramedWindow] = {}
         spans: dict[int, list[tuple[int, int]]] = {}
-        for number, context in _spoken([context for _, context in pairs]):
+        for number, context in _non_blank([context for _, context in pairs]):
             question = pairs[number][0]
             if not question.strip():
                 raise DataError("There is no question", where=_line(number, options))
             ids, spans[number] = self.tokenizer.encode_spans(context)
-            if ids:  # else nothing in the context is anything to the tokenizer
+            if ids:  # a context of control characters only has no tokens
                 parts |= self._parts(number, ids, options, self.tokenizer.encode(question))
         readings: dict[int, list[WindowAnswer]] = {number: [] for number in spans}
         for key, logits in self._scores(
@@ -279,7 +285,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         options: EncodingOptions,
         before: Sequence[int] | None = None,
     ) -> dict[tuple[int, int], FramedWindow]:
-        """The windows of a text under its number and theirs."""
+        """Return the windows of a text by (index of the text, index of the window)."""
         longest = longest_input(self.model.spec)
         where = _line(number, options)
         parts = parts_of(self.tokenizer, ids, longest=longest, where=where, before=before)
@@ -289,7 +295,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         return next(head for head in self.model.spec.heads if head.kind == kind)
 
     def labels(self, kind: str) -> tuple[str, ...]:
-        """The labels of a head that the model has: `sequence` or `token`."""
+        """Return the labels of the model's head of a kind, `sequence` or `token`."""
         return self._head(kind).class_names
 
     def _scores(
@@ -298,12 +304,12 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         options: EncodingOptions,
         head: Callable[[Encoded], Iterable[Tensor]],
     ) -> Iterator[tuple[Key, Tensor]]:
-        """The output of a head for each input, in float32.
+        """Yield the output of a head for each input, in float32.
 
         Args:
-            items: the inputs under their names.
-            options: as the methods take them.
-            head: a batch to a tensor for each of its rows.
+            items: inputs by key.
+            options: options of the calling method.
+            head: function from a batch to a tensor for each of its rows.
         """
         keys = list(items)
         batches = encode(
@@ -314,7 +320,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             batch_tokens=options.get("batch_tokens", BATCH_TOKENS),
         )
         while True:
-            with self.computing():  # not while whoever reads the scores is at work
+            with self.computing():  # left before each yield: the caller's code runs outside of it
                 batch = next(batches, None)
                 scores = [] if batch is None else [row.float() for row in head(batch)]
             if batch is None:
@@ -323,8 +329,11 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             yield from zip([keys[row] for row in batch.numbers], scores, strict=True)
 
     def _best(self, logits: Tensor, top: int) -> Iterator[list[Candidate]]:
-        """The candidates of each row [V]; rows of the table that are no piece are none."""
+        """Yield the `top` candidates of each row of logits [N, V]."""
+        # The embedding table may have more rows than the tokenizer has tokens. Those are no
+        # candidates, but the softmax includes them, as in training.
         probabilities = logits.softmax(-1)[:, : self.tokenizer.size]
+        # A stable sort: tokens of equal probability have the same order on every device.
         best = probabilities.sort(dim=-1, descending=True, stable=True)
         for values, ids in zip(
             best.values[:, :top].tolist(), best.indices[:, :top].tolist(), strict=True
@@ -333,8 +342,8 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             yield [Candidate(token, p) for token, p in zip(tokens, values, strict=True)]
 
 
-def _spoken(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Texts that say something, with their numbers."""
+def _non_blank(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the texts that are not blank, with their indices."""
     return ((number, text) for number, text in enumerate(texts) if text.strip())
 
 

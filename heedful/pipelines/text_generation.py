@@ -1,4 +1,4 @@
-"""Continuations of prompts by a causal language model, at once or as a stream."""
+"""Continuation of prompts by a causal language model, in batches or as a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 
 from torch import Tensor
 
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM, CausalLMState
 from heedful.pipelines.batching import plan_batches, split_on_oom
@@ -23,13 +23,13 @@ from heedful.search.search_settings import (
     check_width,
 )
 from heedful.search.step_model import Continuation, Stopped
-from heedful.text.tokenizer import TextTokenizer, Tokenizer
+from heedful.text.tokenizer import TextTokenizer
 
 BATCH_TOKENS = 16_384
-"""Positions of a batch: prompts × longest, new tokens counted, × continuations."""
+"""Default number of positions of a batch: prompts × longest, with new tokens, × continuations."""
 
 Ended = Literal["end", "stop", "length"]
-"""By the model's end token, at a stop string, or at the longest length."""
+"""Reason of a text's end: the end token, a stop string, or the maximum length."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Generation:
     """A continuation of a prompt.
 
     Args:
-        tokens: new ids; where a stop string ended the text, those it is made of among them.
-        text: what they say after the prompt, up to the first stop string; "" without a tokenizer.
-        score: natural-log probability, summed over the tokens and, where the model ended, its end.
-        normalized_score: what continuations are ranked by.
-        token_scores: of each token.
-        ended: the reason of its end.
-        others: the next-best continuations, or other samples.
+        tokens: ids of the new tokens, including those of a stop string.
+        text: text after the prompt, up to the first stop string; "" without a tokenizer.
+        score: natural-log probability, summed over the tokens and, if there is one, the end token.
+        normalized_score: score that ranks continuations.
+        token_scores: log-probability of each token.
+        ended: reason of the text's end.
+        others: next-best continuations, or other samples.
     """
 
     tokens: tuple[int, ...]
@@ -72,30 +72,32 @@ def generate(
     first_name: int = 0,
     **options: Unpack[GenerationOptions],
 ) -> list[Generation]:
-    """Continue prompts: one continuation for each, in their order.
-
-    How prompts are batched changes no result.
+    """Continue prompts; batching changes no result.
 
     Args:
-        model: put into evaluation mode while it works.
-        prompts: ids of each, at least one, with every special token the model wants.
-        tokenizer: gives the text of continuations; stop strings need it.
-        ends: ids that end a text. They are not part of it.
-        settings: of the search; defaults if unset.
+        model: language model, which is in evaluation mode during the call.
+        prompts: token ids of each prompt, at least one, special tokens included.
+        tokenizer: tokenizer for the text of continuations; required for stop strings.
+        ends: ids of end tokens, which are not part of the text.
+        settings: settings of the search; defaults if unset.
         batch_tokens: positions continued together: prompts × longest × continuations.
         batch_size: prompts continued together, instead of `batch_tokens`.
-        first_name: number of the first prompt, which its random draws depend on.
+        first_name: number of the first prompt, on which its random draws depend.
         **options: fields of `GenerationSettings` that override `settings`.
+
+    Returns:
+        A continuation for each prompt, in the same order.
 
     Raises:
         ConfigError: when settings contradict each other or the model.
-        DataError: when a prompt is empty or holds an id the model does not know.
-        ModelError: when the model has learned positions, and too few for a prompt and what is to
-            follow it; before anything is computed.
+        DataError: when a prompt is empty or has an id outside of the vocabulary.
+        ModelError: when the model has too few learned positions for a prompt and its continuation;
+            nothing is computed then.
     """
     settings = _resolve(settings, options)
     _check(model, prompts, tokenizer, ends, settings)
     batches = plan_batches(
+        # Batches are planned for their final length, as new tokens take memory too.
         [len(prompt) + settings.max_length for prompt in prompts],
         width=settings.n_best if settings.sampling else settings.beam,
         batch_tokens=batch_tokens,
@@ -112,6 +114,7 @@ def generate(
             *_tensors(chosen, model),
             settings,
             specials=continuation.specials,
+            # Random draws depend on the prompt's number, not on its row in a batch.
             names=[first_name + i for i in part],
         )
         return [
@@ -136,21 +139,22 @@ def stream(
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
     **options: Unpack[GenerationOptions],
 ) -> TextStream:
-    """Continue a prompt, giving text as soon as it is certain.
+    """Continue a prompt as a stream of text.
 
-    The pieces together are the text that `generate` gives. None ends inside a character, and none
-    holds the beginning of a stop string.
+    The chunks of the stream make up the text that `generate` returns. No chunk ends inside a
+    character or contains the beginning of a stop string.
 
     Args:
-        model, tokenizer, ends, settings, **options: as for `generate`.
-        prompt: ids.
-        name: the prompt's number, which its random draws depend on.
-        within: a further context that each token is computed in.
+        model, tokenizer, ends, settings, **options: arguments of `generate`.
+        prompt: token ids of the prompt.
+        name: number of the prompt, on which its random draws depend.
+        within: factory of a further context in which tokens are computed.
 
     Raises:
         ConfigError, DataError, ModelError: as `generate` does, and for a beam or several samples.
     """
     settings = _resolve(settings, options)
+    # A beam may drop a hypothesis after its text was shown.
     if settings.n_best > 1 or (settings.beam > 1 and not settings.sampling):
         raise ConfigError(
             "Only one continuation can be streamed: a beam changes its mind until the end",
@@ -171,6 +175,8 @@ def stream(
 
     @contextmanager
     def computing() -> Iterator[None]:
+        # Entered anew for each chunk: between two chunks the caller may train, or use another
+        # precision.
         with _evaluating(model), within():
             yield
 
@@ -178,16 +184,16 @@ def stream(
 
 
 class TextStream(Iterator[str]):
-    """The text of a continuation, a piece as soon as it is certain.
+    """Text of a continuation in chunks, each as soon as no further token can change it.
 
     Args:
-        drawn: its tokens, computed as they are asked for.
-        text: of the tokens.
-        limit: most tokens.
-        within: the context that each token is computed in.
+        drawn: generator of the token ids, which computes them on demand.
+        text: decoder of the tokens so far.
+        limit: maximum number of tokens.
+        within: factory of the context in which tokens are computed.
 
     Attributes:
-        tokens: ids so far.
+        tokens: token ids so far.
     """
 
     def __init__(
@@ -205,28 +211,28 @@ class TextStream(Iterator[str]):
         self._shown = 0
 
     def __next__(self) -> str:
-        """Return the next piece."""
-        with self._within():  # not while whoever reads the pieces is at work
+        """Return the next chunk of text."""
+        with self._within():  # left before the caller's code runs
             for token in self._drawn:
                 self.tokens.append(token)
-                if piece := self._new(self._text.ready(self.tokens)):
-                    return piece
-        if piece := self._new(self._text.text(self.tokens)):
-            return piece
+                if chunk := self._new(self._text.ready(self.tokens)):
+                    return chunk
+        if chunk := self._new(self._text.text(self.tokens)):
+            return chunk
         raise StopIteration
 
     def close(self) -> None:
-        """Compute no further tokens."""
+        """End the stream; no further tokens are computed."""
         self._drawn.close()
 
     @property
     def ended(self) -> Ended:
-        """The reason of its end, once it has ended."""
+        """Reason of the text's end, after the last chunk."""
         return _reason(self.tokens, self._text, self._limit)
 
     def _new(self, text: str) -> str:
-        piece, self._shown = text[self._shown :], max(self._shown, len(text))
-        return piece
+        chunk, self._shown = text[self._shown :], max(self._shown, len(text))
+        return chunk
 
 
 def _continuation(
@@ -241,6 +247,7 @@ def _continuation(
         return text is not None and text.stopped(ids)
 
     limit = settings.max_length
+    # Without stop strings no text is decoded, and a GPU may run ahead of the host.
     rule: Stopped | None = stopped if settings.stop else None
     return Continuation(
         model.with_cache(settings.cache, max(map(len, prompts)) + limit),
@@ -262,7 +269,7 @@ def _check(
     ends: Sequence[int],
     settings: GenerationSettings,
 ) -> None:
-    """Refuse what cannot be done, before anything is computed."""
+    """Check settings and prompts before anything is computed."""
     check_width([model.spec], settings)
     if settings.stop and tokenizer is None:
         raise ConfigError("Stop strings need the tokenizer", where="stop")
@@ -272,6 +279,7 @@ def _check(
             where="cache = ring",
             remedy="Use the growing or the static cache",
         )
+    # Coverage sums attention over a source, which a language model does not have.
     if settings.coverage_penalty:
         raise ConfigError("A prompt is no source to be covered", where="coverage_penalty")
     vocabulary = model.spec.vocabulary
@@ -289,6 +297,7 @@ def _check(
                 where=where,
                 remedy="Use the tokenizer of this model",
             )
+        # Checked at the start: otherwise a long search would fail at its first missing position.
         total = len(prompt) + settings.max_length
         if table is not None and total > table:
             room = max(table - len(prompt), 0)
@@ -326,6 +335,7 @@ def _generation(hypothesis: Hypothesis, text: RunningText | None, limit: int) ->
         text="" if text is None else text.text(tokens),
         score=hypothesis.score,
         normalized_score=hypothesis.normalized_score,
+        # The end token, which has the last score, is no part of the text.
         token_scores=hypothesis.token_scores[: len(tokens)],
         ended=_reason(tokens, text, limit),
     )
@@ -339,7 +349,7 @@ def _reason(tokens: Sequence[int], text: RunningText | None, limit: int) -> Ende
 
 @contextmanager
 def _evaluating(model: CausalLM) -> Iterator[None]:
-    """Evaluation mode, and as before afterwards."""
+    """A context in which the model is in evaluation mode; its mode is restored at exit."""
     training = model.training
     model.eval()
     try:
@@ -349,7 +359,7 @@ def _evaluating(model: CausalLM) -> Iterator[None]:
 
 
 class GenerationPipeline(TextPipeline[CausalLM]):
-    """A continuer of raw text."""
+    """A pipeline that continues texts with a language model."""
 
     kind = CausalLM
     refusal = "This model continues no text"
@@ -365,20 +375,23 @@ class GenerationPipeline(TextPipeline[CausalLM]):
         first_name: int = 0,
         **options: Unpack[GenerationOptions],
     ) -> list[Generation]:
-        """Continue prompts: one continuation for each, in their order.
+        """Continue prompts; batching changes no result.
 
         Args:
-            prompts: the beginnings of texts; an empty one begins a text.
-            settings: of the search; defaults if unset.
+            prompts: beginnings of texts; an empty one starts a text from nothing.
+            settings: settings of the search; defaults if unset.
             batch_size: prompts continued together, instead of `batch_tokens`.
             batch_tokens: positions continued together: prompts × longest × continuations.
-            first_name: number of the first prompt, which its random draws depend on.
+            first_name: number of the first prompt, on which its random draws depend.
             **options: fields of `GenerationSettings` that override `settings`.
+
+        Returns:
+            A continuation for each prompt, in the same order.
 
         Raises:
             ConfigError: when settings contradict each other or the model.
-            ModelError: when a prompt and what is to follow it are too long for the model.
-            DataError: when a prompt is not Unicode text.
+            ModelError: when a prompt and its continuation are too long for the model.
+            DataError: when a prompt is not valid Unicode (a lone surrogate).
         """
         with self.computing():
             return generate(
@@ -400,7 +413,16 @@ class GenerationPipeline(TextPipeline[CausalLM]):
         settings: GenerationSettings | None = None,
         **options: Unpack[GenerationOptions],
     ) -> TextStream:
-        """Continue one prompt, giving text as soon as it is certain; arguments as `generate`."""
+        """Continue a prompt as a stream of text, see `TextStream`.
+
+        Args:
+            prompt: beginning of a text; an empty one starts a text from nothing.
+            settings, **options: arguments of `generate`.
+
+        Raises:
+            ConfigError, ModelError, DataError: as `generate` does, and for a beam or several
+                samples.
+        """
         return stream(
             self.model,
             prompt_ids(self.tokenizer, prompt),
@@ -413,6 +435,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
 
 
 def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
-    """A prompt's ids, at least one, as a language model's texts begin in training."""
-    first = (tokenizer.bos,) if isinstance(tokenizer, Tokenizer) else tokenizer.first
+    """Return the token ids of a prompt, at least one, with the begin token as in training."""
+    # `first` of the package's own tokenizers is for sources, which have an end token only.
+    first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
     return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

@@ -27,20 +27,20 @@ from heedful.pipelines.text_losses import (
 
 @dataclass(frozen=True)
 class TextLikelihood:
-    """The probability of texts under a model.
+    """Likelihood of texts under a model.
 
     Attributes:
-        negative_log_likelihood: summed over all predictions, in nats.
-        tokens: predictions, the end token of each text among them (of a masked model: without).
-        bytes: of the texts, in UTF-8.
-        characters: of the texts.
-        texts: their number.
-        unknown: tokens that stand for characters the tokenizer does not know.
-        lossless: whether the tokens say exactly what the texts say.
-        length: most tokens of a window.
-        stride: tokens between the starts of windows.
-        memory: tokens before each that the model sees, where texts were read as wholes; else None.
-        pseudo: True for a masked model: each token is predicted from those on both of its sides.
+        negative_log_likelihood: sum over all predictions in nats.
+        tokens: number of predictions; end tokens count, except for a masked model.
+        bytes: number of bytes of the texts in UTF-8.
+        characters: number of characters of the texts.
+        texts: number of texts.
+        unknown: number of unknown tokens.
+        lossless: True if the tokens decode to exactly the texts.
+        length: maximum number of tokens of a window.
+        stride: tokens from the start of one window to that of the next.
+        memory: size of the model's memory in tokens if it reads texts as wholes, else None.
+        pseudo: True for the pseudo-likelihood of a masked model.
     """
 
     negative_log_likelihood: float
@@ -57,27 +57,27 @@ class TextLikelihood:
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss per token; models compare only if they cut texts into the same tokens."""
+        """exp(loss per token); comparable only between models with the same tokenizer."""
         return perplexity(self.negative_log_likelihood, self.tokens)
 
     @property
     def bits_per_token(self) -> float:
-        """The loss per token with a base of 2."""
+        """Loss per token in bits."""
         return bits_per_unit(self.negative_log_likelihood, self.tokens)
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits for each byte of UTF-8; compares models of any tokenizer and language."""
+        """Loss per byte of UTF-8 in bits; comparable between models with any tokenizer."""
         return bits_per_unit(self.negative_log_likelihood, self.bytes)
 
     @property
     def bits_per_character(self) -> float:
-        """Bits for each character; compares models of any tokenizer."""
+        """Loss per character in bits; comparable between models with any tokenizer."""
         return bits_per_unit(self.negative_log_likelihood, self.characters)
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores by name; those of a masked model are no probabilities of texts, and say so."""
+        """Scores by name; those of a pseudo-likelihood have the prefix `pseudo_`."""
         prefix = "pseudo_" if self.pseudo else ""
         scores = {
             "loss": self.negative_log_likelihood / self.tokens,
@@ -90,12 +90,12 @@ class TextLikelihood:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts by name."""
+        """Numbers of texts, tokens, bytes, characters and unknown tokens, by name."""
         names = ("texts", "tokens", "bytes", "characters", "unknown")
         return {name: getattr(self, name) for name in names}
 
     def plain(self) -> dict[str, Any]:
-        """Scores, counts and the treatment of context, as JSON data."""
+        """Return scores, counts, and the length, stride and memory of the context, as JSON data."""
         return {
             "scores": self.scores,
             **self.counts,
@@ -116,24 +116,24 @@ def text_likelihood(
     batch_tokens: int = BATCH_TOKENS,
     progress: Notice | None = None,
 ) -> TextLikelihood:
-    """Measure how probable texts are under a causal language model.
+    """Measure the likelihood of texts under a causal language model.
 
     The end token of a text is predicted and counted, as in training; it has no bytes. With
     `stride = length` the loss is that of validation in training. A model with a memory reads each
     text as a whole, in segments of `length`.
 
     Args:
-        pipeline: the model, from `heedful.load_generator`.
-        texts: at least one; no text sees another.
-        length: most tokens the model reads at once; those it was made for if unset. Of no concern
-            to the result of a model with a memory.
+        pipeline: language model, from `heedful.load_generator`.
+        texts: independent texts, at least one.
+        length: maximum number of tokens that the model reads at once; the trained length if unset.
+            It does not change the result of a model with a memory.
         stride: tokens from the start of one window to that of the next; half the length if unset.
-        batch_tokens: positions of a batch; of no concern to the result.
-        progress: called with the number of windows or segments done and of all.
+        batch_tokens: positions of a batch; they do not change the result.
+        progress: receiver of (done, total) windows or segments.
 
     Raises:
-        ConfigError: when the stride exceeds the length, the model has fewer learned positions, or a
-            stride is given for one that reads texts as wholes.
+        ConfigError: when the stride exceeds the length, the length exceeds the model's learned
+            positions, or a stride is given for a model with a memory.
         DataError: when there is no text.
     """
     length = window_length(pipeline, length)
@@ -146,9 +146,12 @@ def text_likelihood(
                 remedy="Leave it out",
             )
         framed = FramedTexts.of(pipeline.tokenizer, texts)
+        # With a memory each text is one sequence, whatever the length of its segments.
         total = sum(losses_of_wholes(pipeline, framed, length, batch_tokens, progress))
         predictions = sum(framed.predictions)
         return likelihood_of(framed, total, predictions, length, length, memory=memory)
+    # Half the length: for twice the cost, every token past the first window has at least half a
+    # window of context.
     stride = max(1, length // 2) if stride is None else stride
     if not 1 <= stride <= length:
         raise ConfigError(
@@ -169,12 +172,12 @@ class PositionLoss:
     """The loss of the predictions at some positions of a window.
 
     Attributes:
-        first: the first of them, from 1: the number of tokens that the model goes by there.
-        last: the last.
-        tokens: predictions.
-        loss: nats per token, with the range over resamples of windows; None where nothing is
-            predicted, or the model has no such positions.
-        problem: why there is no loss.
+        first: first position, from 1, which is the number of context tokens there.
+        last: last position.
+        tokens: number of predictions.
+        loss: nats per token, with a bootstrap interval over windows; None without predictions, or
+            without learned positions.
+        problem: reason for a missing loss.
     """
 
     first: int
@@ -185,7 +188,7 @@ class PositionLoss:
 
 
 def position_bins(length: int, trained: int | None = None) -> list[int]:
-    """Return the last position of each bin: doubling from 16 on, and the trained length."""
+    """Return the last position of each bin: powers of 2 from 16, trained length and length."""
     ends = {16 << power for power in range(length.bit_length()) if 16 << power < length}
     return sorted(ends | {length} | ({trained} if trained and trained < length else set()))
 
@@ -199,18 +202,18 @@ def loss_by_position(
     batch_tokens: int = BATCH_TOKENS,
     progress: Notice | None = None,
 ) -> list[PositionLoss]:
-    """Measure how the loss depends on the position in the text, at and past the trained length.
+    """Measure the loss by position in the text, up to and beyond the trained length.
 
-    Texts are cut into windows of `length` tokens without overlap. Positions past a learned table
-    have a problem in the place of a loss.
+    Texts are cut into windows of `length` tokens without overlap. Positions beyond the learned ones
+    have a `problem` instead of a loss.
 
     Args:
-        pipeline: the model, from `heedful.load_generator`.
-        texts: at least one, some of them longer than `length`.
-        length: tokens of a window; four times those the model was made for if unset.
-        samples: resamples of windows for the intervals.
+        pipeline: language model, from `heedful.load_generator`.
+        texts: texts, some of them longer than `length`.
+        length: tokens of a window; four times the trained length if unset.
+        samples: number of bootstrap resamples of windows.
         batch_tokens: positions of a batch.
-        progress: called with the number of windows done and of all.
+        progress: receiver of (done, total) windows.
 
     Raises:
         ConfigError: when the length is not positive.
@@ -223,12 +226,13 @@ def loss_by_position(
     if length < 1:
         raise ConfigError("A window holds at least one token", where=f"length = {length}")
     table = spec.longest_text
+    # The model cannot compute positions beyond its learned ones.
     readable = length if table is None else min(length, table)
     framed = FramedTexts.of(pipeline.tokenizer, texts)
     windows = text_windows(framed.predictions, readable, readable)
     ends = position_bins(length, trained)
-    edges = np.array([0, *(min(end, readable) for end in ends)])
-    sums = np.zeros((len(windows), len(ends)))
+    edges = np.array([0, *(min(end, readable) for end in ends)])  # [bins + 1]
+    sums = np.zeros((len(windows), len(ends)))  # [windows, bins], in nats
     counts = np.zeros((len(windows), len(ends)), np.int64)
     number = {window: row for row, window in enumerate(windows)}
     for window, losses in losses_of_windows(pipeline, framed, windows, batch_tokens, progress):
@@ -242,6 +246,7 @@ def loss_by_position(
     ):
         tokens = int(counts[:, column].sum())
         if tokens:
+            # Windows are resampled, not tokens: losses within a window are not independent.
             loss = ratio_interval(sums[:, column], counts[:, column], samples=samples)
             results.append(PositionLoss(first, min(last, readable), tokens, loss))
         problem = "no text is so long" if last <= readable else f"{readable} learned positions"
@@ -260,7 +265,13 @@ def likelihood_of(
     memory: int | None = None,
     pseudo: bool = False,
 ) -> TextLikelihood:
-    """Return the likelihood of texts from the sum of their losses; arguments as its fields."""
+    """Return the likelihood of texts.
+
+    Args:
+        framed: texts with their token ids.
+        total: sum of the losses of all predictions in nats.
+        tokens, length, stride, memory, pseudo: fields of `TextLikelihood`.
+    """
     return TextLikelihood(
         negative_log_likelihood=total,
         tokens=tokens,

@@ -1,9 +1,9 @@
-"""Losses of the tokens of texts that a language model reads, in windows or as wholes.
+"""Token losses of texts under a language model, in windows or over whole texts.
 
-Texts are cut into windows as in training: each begins with the begin token, in place of its first
-token, and positions count from 0. With a stride below the length windows overlap; a token is scored
-in the first window that holds it, so a larger overlap gives tokens more to go by. A model with a
-memory (Transformer-XL) reads texts as wholes, segment after segment, and needs no windows.
+Texts are cut into windows as in training: the begin token replaces the first token of each window,
+and positions count from 0. With a stride below the length, windows overlap. A token is scored in
+the first window that contains it, so a larger overlap gives tokens more context. A model with a
+memory (Transformer-XL) reads whole texts, segment after segment, and needs no windows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError
 from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
@@ -26,25 +26,26 @@ from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.text.tokenizer import TextTokenizer
 
 BATCH_TOKENS = 8192
-"""Positions of a batch."""
+"""Default number of positions of a batch."""
 
 DEFAULT_LENGTH = 1024
-"""Tokens of a window for a model that was made for texts of any length."""
+"""Window length in tokens for a model without a maximum length."""
 
 _LOGIT_NUMBERS = 1 << 24
-"""Scores that are in memory at once: 64 MB."""
+"""Maximum number of logits in memory at once: 64 MB."""
 
 Notice = Callable[[int, int], None]
+"""Receiver of the number of finished items and of all items."""
 
 
 class LossWindow(NamedTuple):
-    """Consecutive tokens of a text that the model reads together.
+    """A window of consecutive tokens of a text.
 
     Args:
-        text: number of the text.
-        start: number of its first input; input i predicts token i + 1 of the framed text.
-        scored: number of the first input whose prediction counts.
-        stop: number of the input after its last.
+        text: index of the text.
+        start: index of the first input; input i predicts token i + 1 of the framed text.
+        scored: index of the first input whose prediction counts.
+        stop: index after the last input.
     """
 
     text: int
@@ -57,8 +58,8 @@ def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[L
     """Cut texts into windows; every prediction counts in exactly one of them.
 
     Args:
-        predictions: of each text.
-        length: most tokens of a window.
+        predictions: number of predictions of each text.
+        length: maximum number of tokens of a window.
         stride: tokens from the start of one window to that of the next, at most `length`.
     """
     assert 1 <= stride <= length, (stride, length)
@@ -67,6 +68,8 @@ def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[L
         stop = 0
         start = 0
         while stop < count:
+            # A prediction counts in the first window that contains it, so scoring continues where
+            # the previous window ended.
             scored, stop = stop, min(start + length, count)
             windows.append(LossWindow(text, start, scored, stop))
             start += stride
@@ -75,13 +78,13 @@ def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[L
 
 @dataclass(frozen=True)
 class FramedTexts:
-    """Texts as ids between the begin and the end token, and what they are made of.
+    """Texts with their token ids between the begin and the end token.
 
     Args:
-        ids: of each text.
-        texts: the same as text.
+        ids: token ids of each text, begin and end token included.
+        texts: the texts themselves.
         unknown: number of unknown tokens.
-        lossless: whether the ids say exactly what the texts say.
+        lossless: True if the ids decode to exactly these texts.
     """
 
     ids: list[list[int]]
@@ -91,22 +94,40 @@ class FramedTexts:
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer, texts: Sequence[str]) -> FramedTexts:
+        """Encode texts.
+
+        Args:
+            tokenizer: tokenizer of the model.
+            texts: texts to measure.
+
+        Raises:
+            DataError: when there is no text.
+        """
         if not any(texts):
             raise DataError("There is no text to measure", remedy="Give a file with text in it")
         encoded = tokenizer.encode_batch(texts)
         unknown = sum(ids.count(tokenizer.unk) for ids in encoded)
+        # If tokens lose some text, bits per byte are those of another text: callers report it.
         exact = all(tokenizer.decode(ids) == t for ids, t in zip(encoded, texts, strict=True))
         framed = [[tokenizer.bos, *ids, tokenizer.eos] for ids in encoded]
         return cls(framed, texts, unknown, exact)
 
     @property
     def predictions(self) -> list[int]:
-        """The number of predictions of each text."""
+        """Number of predictions of each text."""
         return [len(ids) - 1 for ids in self.ids]
 
 
 def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
-    """The tokens of a window, as many as the model can read."""
+    """Return the length of windows in tokens.
+
+    Args:
+        pipeline: language model.
+        length: length that is asked for; the model's maximum if None.
+
+    Raises:
+        ConfigError: when the length is below 1, or too long for the model.
+    """
     spec = pipeline.model.spec
     table = spec.longest_text
     if length is None:
@@ -131,7 +152,18 @@ def losses_of_windows(
     batch_tokens: int,
     progress: Notice | None,
 ) -> Iterator[tuple[LossWindow, npt.NDArray[np.float64]]]:
-    """Yield each window with the loss in nats of each of its predictions, in any order."""
+    """Compute the losses of windows.
+
+    Args:
+        pipeline: language model.
+        framed: texts with their token ids.
+        windows: windows of the texts.
+        batch_tokens: positions of a batch.
+        progress: receiver of (done, total) windows.
+
+    Yields:
+        Each window, in any order, with the loss of each of its predictions in nats.
+    """
     model, tokenizer = pipeline.model, pipeline.tokenizer
     device = next(iter(model.parameters())).device
     plan = plan_batches(
@@ -150,12 +182,14 @@ def losses_of_windows(
         for place, row in enumerate(rows):
             text, count = framed.ids[row.text], row.stop - row.start
             ids[place, :count] = torch.tensor(text[row.start : row.stop])
+            # As in training, the begin token replaces the first token of a window.
             ids[place, 0] = tokenizer.bos
             targets[place, :count] = torch.tensor(text[row.start + 1 : row.stop + 1])
             positions[place, :count] = torch.arange(count)
         ids, targets, positions = (each.to(device) for each in (ids, targets, positions))
         states = model(ids, positions)
-        losses = _cross_entropy(model, states.flatten(0, 1), targets.flatten())
+        losses = _cross_entropy(model, states.flatten(0, 1), targets.flatten())  # [B · L]
+        # In float64, as sums run over the millions of losses of a corpus.
         table = losses.view(len(rows), size).double().cpu().numpy()
         return [line[: row.stop - row.start] for line, row in zip(table, rows, strict=True)]
 
@@ -175,14 +209,25 @@ def losses_of_wholes(
     batch_tokens: int,
     progress: Notice | None,
 ) -> Iterator[float]:
-    """Yield the loss in nats of each text, in any order; each is read from its begin to its end.
+    """Compute the losses of whole texts with a model that has a memory.
 
-    The keys and values of the tokens that can still be seen are carried from segment to segment.
+    Each segment of a text attends to cached keys and values of the segments before it.
+
+    Args:
+        pipeline: language model.
+        framed: texts with their token ids.
+        length: length of a segment in tokens.
+        batch_tokens: positions of a batch of segments.
+        progress: receiver of (done, total) segments.
+
+    Yields:
+        The loss of each text in nats, in any order.
     """
     model = pipeline.model
     device = next(iter(model.parameters())).device
-    # Those of like length together: the shorter ones are padding at the end.
+    # Texts of similar length are batched together, so that there is little padding.
     order = sorted(range(len(framed.ids)), key=framed.predictions.__getitem__)
+    # Memory grows with the length of a segment, not with that of the texts.
     rows = max(1, batch_tokens // length)
     plan = [order[first : first + rows] for first in range(0, len(order), rows)]
     total = sum(_segments(framed.predictions, numbers, length) for numbers in plan)
@@ -212,12 +257,12 @@ def losses_of_wholes(
 
 
 def _segments(predictions: Sequence[int], numbers: Sequence[int], length: int) -> int:
-    """The number of segments that the longest of some texts has."""
+    """Return the number of segments of the longest text of a batch."""
     return -(-max(predictions[number] for number in numbers) // length)
 
 
 def _cross_entropy(model: Any, states: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each row [R, D], some rows at a time: all scores at once may not fit."""
+    """Return the loss [R] of states [R, D], in parts: all logits [R, V] may not fit into memory."""
     rows = max(1, _LOGIT_NUMBERS // model.spec.vocabulary)
     parts: Iterable[tuple[Tensor, Tensor]] = zip(
         states.split(rows), targets.split(rows), strict=True

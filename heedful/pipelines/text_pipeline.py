@@ -1,4 +1,4 @@
-"""A model of texts with its tokenizer and precision: the base of pipelines of one model."""
+"""Base class of pipelines that consist of a model, its tokenizer and a precision."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ M = TypeVar("M", bound=CausalLM | EncoderModel)
 
 
 class TextPipeline(Generic[M]):
-    """A model of raw texts.
+    """A model with its tokenizer, as a base class of pipelines.
 
     Args:
-        model: of the class `kind`.
-        tokenizer: of its texts.
-        precision: of the forward passes; float32 if unset.
+        model: model of the class `kind`.
+        tokenizer: tokenizer of the model.
+        precision: precision of the forward passes; float32 if unset.
     """
 
     kind: ClassVar[type[Any]]
     refusal: ClassVar[str]
-    """What to say of another kind of model."""
+    """Error message for another kind of model."""
     remedy: ClassVar[str]
-    """What to give instead."""
+    """Remedy in that error."""
 
     def __init__(
         self, model: M, tokenizer: TextTokenizer, *, precision: Precision | None = None
@@ -59,15 +59,16 @@ class TextPipeline(Generic[M]):
             device: auto, cpu, cuda, cuda:1 or mps.
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
                 or int8.
-            read: what reads a directory.
-            shared: folder in which processes share weights; they do not if None.
+            read: reader of a model directory.
+            shared: folder in which processes share weights; None for weights of its own.
 
         Raises:
             ModelError: when there is no model, or one of another kind.
-            ConfigError: when the device or precision is not to be had.
+            ConfigError: when the device or precision is not available.
         """
         where = resolve_device(device)
         model, tokenizers = read(Path(path))
+        # Checked before `prepare`, which takes time to pack the weights.
         if not isinstance(model, cls.kind) or tokenizers is None:
             raise ModelError(
                 f"{cls.refusal}; its kind is {model.spec.kind!r}",
@@ -79,6 +80,6 @@ class TextPipeline(Generic[M]):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A context without gradients, with products in the precision chosen."""
+        """A context without gradients, with autocast to the pipeline's precision."""
         with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
             yield

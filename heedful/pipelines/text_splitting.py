@@ -1,4 +1,4 @@
-"""Texts split into segments that a model can read, and translations put together from theirs."""
+"""Splitting of texts into segments that a model can read, and joining of their translations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a text that is translated at once.
+    """A part of a text that is translated at once.
 
     Args:
-        text: the piece, without space around it.
-        ids: its source tokens, at least one.
-        line: number of the line of the text it belongs to, from 0.
-        glued: its end is inside a word.
-        parts: of the text, kept as they are, that the reserved characters in it stand for.
+        text: text of the segment, without space around it.
+        ids: source tokens, at least one.
+        line: index of the line in its text.
+        glued: True if the segment ends inside a word.
+        parts: protected parts, for which the reserved characters in `text` stand.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Segment:
     parts: tuple[str, ...] = ()
 
     def restored(self, translation: str) -> str:
-        """A translation with the parts in their places."""
+        """Return a translation with the protected parts in place of the reserved characters."""
         if not self.parts:
             return translation
         from heedful.text.protected_spans import reserved_marks, restored
@@ -50,18 +50,18 @@ class Segment:
 
 @dataclass(frozen=True)
 class CutText:
-    """A text in segments.
+    """A text that is cut into segments.
 
     Args:
-        lines: lines of the text; blank ones have no segment.
-        segments: in order.
+        lines: number of lines of the text; blank lines have no segment.
+        segments: segments in order.
     """
 
     lines: int
     segments: tuple[Segment, ...]
 
     def join(self, translations: Sequence[str]) -> str:
-        """The text of its segments' translations: as many lines as the source."""
+        """Join the translations of the segments to a text with as many lines as the source."""
         lines: list[list[tuple[TextPiece, str]]] = [[] for _ in range(self.lines)]
         for segment, translation in zip(self.segments, translations, strict=True):
             piece = TextPiece(segment.text, segment.glued)
@@ -70,23 +70,22 @@ class CutText:
 
 
 def clean(text: str) -> str:
-    """The text without what no tokenizer should see.
+    """Replace characters that tokenizers cannot encode or that stand for no text.
 
-    Halves of surrogate pairs become U+FFFD, control characters other than tabs and newlines (which
-    stand for no text) become spaces.
+    Lone surrogates become U+FFFD; control characters other than tabs and newlines become spaces.
     """
-    if text.isprintable():
+    if text.isprintable():  # nearly all texts are
         return text
     return "".join(map(_clean_character, text))
 
 
 def one_line(text: str) -> str:
-    """The text with everything that could be taken for the end of a line replaced by a space."""
+    """Replace all line breaks of a text, as `str.splitlines` finds them, by spaces."""
     return " ".join(text.splitlines())
 
 
 def single_line(text: str) -> str:
-    """A text that is one line, cleaned, without space around it."""
+    """Clean a text, replace its newlines by spaces and strip space around it."""
     return " ".join(clean(text).split("\n")).strip()
 
 
@@ -98,14 +97,14 @@ def cut_texts(
     warn: Warn | None = None,
     first_line: int = 1,
 ) -> list[CutText]:
-    """Bring texts into a form that can be translated.
+    """Clean texts and cut them into segments.
 
     Args:
-        texts: any strings; a newline inside one separates lines that are translated by themselves.
-        tokenizer: of the source.
-        limit: most tokens of a piece, special tokens not counted.
-        warn: called with a sentence about every text that has a line too long to translate at once.
-        first_line: what to call the first text in warnings.
+        texts: any strings; the lines of a string are translated separately.
+        tokenizer: tokenizer of the source.
+        limit: maximum number of tokens of a segment, special tokens not counted.
+        warn: receiver of a sentence about every line that is too long for one segment.
+        first_line: number of the first text in warnings.
     """
     lines = [clean(text).split("\n") if text.strip() else [] for text in texts]
     flat = [line.strip() for text in lines for line in text]
@@ -143,14 +142,14 @@ def cut_texts(
 
 def _clean_character(character: str) -> str:
     if "\ud800" <= character <= "\udfff":
-        return "\ufffd"
+        return "\ufffd"  # a lone surrogate is no character
     if unicodedata.category(character) == "Cc" and character not in "\t\n":
         return " "
     return character
 
 
 def _joined(pairs: Sequence[tuple[TextPiece, str]]) -> str:
-    if len(pairs) == 1:  # as the model wrote it
+    if len(pairs) == 1:  # unchanged, with its spaces
         return pairs[0][1]
     return join_pieces([piece for piece, _ in pairs], [text for _, text in pairs])
 
@@ -171,8 +170,8 @@ class TextPiece:
     """A part of a text.
 
     Args:
-        text: exactly as it stood; all pieces one after the other are the text.
-        glued: its end is inside a word, so that no space belongs there.
+        text: unchanged substring; the pieces of a text, concatenated, are the text.
+        glued: True if the piece ends inside a word, so that no space belongs there.
     """
 
     text: str
@@ -184,12 +183,13 @@ def split_text(text: str, limit: int, measure: Measure) -> list[TextPiece]:
 
     Args:
         text: one line.
-        limit: most tokens of a piece. A single character of more tokens stays whole.
-        measure: number of tokens of each of several texts.
+        limit: maximum number of tokens of a piece; a single character with more stays whole.
+        measure: function that counts the tokens of each of several texts.
 
     Returns:
-        The pieces in order. Sentences stay apart from each other, for that is what translators
-        learn from; shorter parts are put together again up to the limit, in pieces of like size.
+        The pieces in order. Each sentence is a piece of its own, as translators are trained on
+        sentences. A sentence above the limit is split into clauses, words or characters, which are
+        joined to pieces of about equal length up to the limit.
     """
     pieces = [TextPiece(text)]
     for find_cuts, packed in ((_sentences, False), (_clauses, True), (_words, True)):
@@ -198,15 +198,15 @@ def split_text(text: str, limit: int, measure: Measure) -> list[TextPiece]:
 
 
 def join_pieces(pieces: Sequence[TextPiece], translations: Sequence[str]) -> str:
-    """Put translations of pieces together.
+    """Join translations of pieces.
 
-    A space goes between two, but not inside what was one word, nor next to writing that uses none.
+    They are separated by spaces, except inside a word and next to a script without spaces.
     """
     joined = ""
     glued = True
     for piece, translation in zip(pieces, translations, strict=True):
         translation = translation.strip()
-        if not translation:
+        if not translation:  # an empty translation gets no space
             continue
         spaceless = joined and (is_spaceless(joined[-1]) or is_spaceless(translation[0]))
         joined += translation if glued or spaceless else f" {translation}"
@@ -236,9 +236,9 @@ def _refine(
 
 
 def _pack(parts: Sequence[str], counts: Sequence[int], limit: int) -> list[str]:
-    """Join neighbours to as few parts as the limit asks for, of about equal length."""
+    """Join neighbouring parts to as few as the limit allows, of about equal length."""
     total = sum(counts)
-    goal = total / max(1, -(-total // limit))
+    goal = total / max(1, -(-total // limit))  # tokens of a part with the fewest possible parts
     packed: list[list[str]] = [[]]
     size = 0
     for part, count in zip(parts, counts, strict=True):
@@ -254,7 +254,7 @@ def _split_characters(pieces: list[TextPiece], limit: int, measure: Measure) -> 
     while True:
         counts = measure([piece.text.strip() for piece in pieces])
         if all(
-            count <= limit or len(piece.text) < 2
+            count <= limit or len(piece.text) < 2  # a single character cannot be split
             for piece, count in zip(pieces, counts, strict=True)
         ):
             return pieces
@@ -266,7 +266,7 @@ def _split_characters(pieces: list[TextPiece], limit: int, measure: Measure) -> 
 
 def _equal_parts(piece: TextPiece, number: int) -> list[TextPiece]:
     text = piece.text
-    size = max(1, len(text) // max(2, number))
+    size = max(1, len(text) // max(2, number))  # at least two parts, or the loop would not end
     parts = [text[i : i + size] for i in range(0, len(text), size)]
     inner = [
         TextPiece(left, glued=_inside_word(left[-1], right[0]))
@@ -290,18 +290,18 @@ def _ends_sentence(text: str, start: int, end: int) -> bool:
     before = text[max(0, start - 40) : start].rstrip(_CLOSING)
     if not before or before[-1] not in _END:
         return False
-    if end < len(text) and text[end].islower():
+    if end < len(text) and text[end].islower():  # no sentence begins with a lower-case letter
         return False
     word = before[:-1].rsplit(maxsplit=1)[-1:]
     return not (before[-1] == "." and word and _is_abbreviation(word[0]))
 
 
 def _is_abbreviation(word: str) -> bool:
-    """A single letter, or a few Latin consonants, as in "J." or "Dr."."""
+    """Return True for a single letter, or a few Latin consonants, as in "J." or "Dr."."""
     letters = word.lstrip("\"'“‘«([").lower()
     if not letters.isalpha():
         return False
-    if len(letters) == 1:
+    if len(letters) == 1:  # an initial, as in J. S. Bach
         return True
     return len(letters) <= 4 and letters.isascii() and not _LATIN_VOWELS & set(letters)
 
@@ -319,19 +319,19 @@ def _words(text: str) -> list[int]:
 
 
 class Translation(str):
-    """A translated text, which is a `str`, and what is known about it.
+    """A translated text, which is a `str`, with its scores and tokens.
 
     Attributes:
-        score: natural-log probability, summed over the tokens and the end token of every piece.
-        normalized_score: what translations are ranked by; the mean of a text's pieces.
-        finished: False when a piece was cut at its longest length.
-        tokens: the vocabulary's pieces it is made of, for display.
+        score: natural-log probability, summed over the tokens and the end token of every segment.
+        normalized_score: score that ranks translations; the mean over the text's segments.
+        finished: False if a segment was cut at its maximum length.
+        tokens: tokens of the translation as text, for display.
         token_scores: log-probability of every token, and of the end token after each segment.
-        segment_lengths: tokens of each segment, such as a line, that was translated by itself.
-        others: the next-best translations, best first.
-        alignment: of words, when it was asked for.
-        required: number of phrases that were required of it, as by a glossary.
-        missing: names of those that it lacks.
+        segment_lengths: number of tokens of each segment.
+        others: next-best translations, best first.
+        alignment: word alignment; None if it was not requested.
+        required: number of required phrases, as by a glossary.
+        missing: names of required phrases that the translation lacks.
     """
 
     score: float
@@ -360,7 +360,7 @@ class Translation(str):
         required: int = 0,
         missing: Sequence[str] = (),
     ) -> Self:
-        """Build from its parts; the empty translation of an empty text by default."""
+        """Make a translation; by default the empty one of an empty text."""
         self = super().__new__(cls, text)
         self.score = score
         self.normalized_score = normalized_score
@@ -382,13 +382,13 @@ class Translation(str):
 
 @dataclass(frozen=True)
 class TargetScore:
-    """The log-probability of a given target.
+    """Log-probability of a given target.
 
     Args:
         score: natural-log probability, summed over the tokens and the end token.
-        tokens: the vocabulary's pieces of the target, for display.
+        tokens: tokens of the target as text, for display.
         token_scores: log-probability of each token and of the end token.
-        alignment: of words, when it was asked for.
+        alignment: word alignment; None if it was not requested.
     """
 
     score: float
@@ -398,11 +398,11 @@ class TargetScore:
 
     @classmethod
     def of(cls, tokens: Sequence[str], token_scores: Sequence[float]) -> Self:
-        """Sum the scores of tokens."""
+        """Make a target score whose `score` is the sum of the scores of tokens."""
         return cls(math.fsum(token_scores), tuple(tokens), tuple(token_scores))
 
 
-_LINES_NAMED = 5
+_LINES_NAMED = 5  # a longer list of lines would hide their number
 
 
 @dataclass(frozen=True)
@@ -410,9 +410,9 @@ class SegmentResult:
     """The result of a search for one segment.
 
     Args:
-        hypotheses: best first, at least one.
-        alignments: of each, if they were asked for.
-        phrases: that each should contain; a hypothesis knows those that it lacks.
+        hypotheses: hypotheses, best first, at least one.
+        alignments: word alignment of each hypothesis; None if not requested.
+        phrases: required phrases; a hypothesis has the indices of those that it lacks.
     """
 
     hypotheses: Sequence[Hypothesis]
@@ -421,11 +421,11 @@ class SegmentResult:
 
 
 def distinct_texts(hypotheses: Sequence[Hypothesis], tokenizer: TextTokenizer) -> list[Hypothesis]:
-    """The best hypothesis of every text: different tokens may spell the same.
+    """Return the best hypothesis of every text, as different tokens may decode to the same text.
 
     Args:
-        hypotheses: of a segment, best first.
-        tokenizer: of the target.
+        hypotheses: hypotheses of a segment, best first.
+        tokenizer: tokenizer of the target.
     """
     best: dict[str, Hypothesis] = {}
     for hypothesis in hypotheses:
@@ -436,28 +436,28 @@ def distinct_texts(hypotheses: Sequence[Hypothesis], tokenizer: TextTokenizer) -
 def assemble(
     text: CutText, found: Sequence[SegmentResult], tokenizer: TextTokenizer
 ) -> Translation:
-    """A text's translation and its next-best ones.
+    """Assemble the translation of a text and its next-best ones.
 
     Args:
-        text: in segments.
-        found: for each segment. The k-th best of the text is made of the k-th best of each.
-        tokenizer: of the target.
+        text: text in segments.
+        found: result of each segment; the k-th best ones make up the text's k-th best translation.
+        tokenizer: tokenizer of the target.
     """
     if not found:
         return Translation()
-    ranks = min(len(segment.hypotheses) for segment in found)
+    ranks = min(len(segment.hypotheses) for segment in found)  # segments may have fewer than others
     best, *others = (_ranked(text, found, rank, tokenizer) for rank in range(ranks))
     best.others = tuple(others)
     return best
 
 
 def warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: Warn) -> None:
-    """Tell how many translations were cut at their longest length, and which, if any were.
+    """Warn if translations were cut at their maximum length, with their number and first lines.
 
     Args:
-        translations: of lines that follow each other.
-        first_line: number of the first.
-        warn: called with the sentence.
+        translations: translations of consecutive lines.
+        first_line: number of the first line.
+        warn: receiver of the sentence.
     """
     cut = [i for i, t in enumerate(translations, start=first_line) if not t.finished]
     if cut:

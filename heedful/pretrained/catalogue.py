@@ -1,7 +1,7 @@
-"""The models at hand: their names, directories and cards; the directory that a name means.
+"""Models that come with the package, called models at hand, and the resolution of model names.
 
 A model at hand is a folder of this package: an ordinary model directory with a `card.toml`. Its
-name stands for it wherever a model directory is asked for, as the name of a model of the hub does.
+name is accepted wherever a model directory is, and so is the name of a model of the hub.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from heedful.pretrained.hub import HubName, fetch, source_of
 CARD_FILE = "card.toml"
 FOLDER = Path(__file__).parent
 
+# A language code, perhaps with a region or script: en, pt_BR, zh_Hant.
 _CODE = "[a-z]{2,3}(?:_[A-Za-z]{2,4})?"
 LANGUAGE_PAIR = re.compile(f"({_CODE})-({_CODE})")
 _PAIR_AT_END = re.compile(f"(?:.*[-_.])?({_CODE})-({_CODE})")
@@ -33,37 +34,37 @@ class MeasuredQuality(Config):
     """A measured quality of a model."""
 
     metric: Words
-    data: Words = Field(description="what it was measured on, never trained on")
+    data: Words = Field(description="test data, never trained on")
     value: float
-    interval: tuple[float, float] | None = Field(None, description="95 %, by bootstrap")
+    interval: tuple[float, float] | None = Field(None, description="95 % bootstrap interval")
     note: str = ""
 
 
 class ExampleText(Config):
-    """A text with which a page or a guide can begin."""
+    """An example text for a page or a guide."""
 
     text: Words
-    about: str = Field("", description="why it is worth a look")
+    about: str = Field("", description="remark on the example")
 
 
 class Card(Config):
-    """Facts about a model at hand, as `card.toml` says them."""
+    """Facts about a model at hand, the content of `card.toml`."""
 
     title: Words
-    summary: Words = Field(description="a line")
+    summary: Words = Field(description="summary in one line")
     task: Literal["translation", "causal_lm", "masked_lm", "images"]
     languages: tuple[Words, ...] = ()
     data: Words
     licence: Words
     attribution: Words
-    command: Words = Field(description="the command that makes it again")
+    command: Words = Field(description="command that trains the model")
     machine: Words
     date: Words
-    minutes: float = Field(ge=0, description="of training")
+    minutes: float = Field(ge=0, description="training time in minutes")
     scores: tuple[MeasuredQuality, ...]
-    limits: tuple[Words, ...] = Field(description="what it cannot do")
+    limits: tuple[Words, ...] = Field(description="known limits of the model")
     examples: tuple[ExampleText, ...] = ()
-    sentences: tuple[Words, ...] = Field((), description="held out, to measure heads on")
+    sentences: tuple[Words, ...] = Field((), description="held-out sentences for measures of heads")
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class ModelAtHand:
     """A model that comes with the package.
 
     Args:
-        name: that stands for it in commands.
-        path: of its directory.
+        name: name of the model in commands.
+        path: path of its directory.
     """
 
     name: str
@@ -80,11 +81,11 @@ class ModelAtHand:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Size of all its files in bytes."""
         return sum(file.stat().st_size for file in self.path.iterdir())
 
     def card(self) -> Card:
-        """Read its card.
+        """Read the card of the model.
 
         Raises:
             ConfigError: when the card is damaged.
@@ -94,30 +95,32 @@ class ModelAtHand:
 
 
 class NameTaken(UserWarning):
-    """A directory has the name of a model at hand, and is used in its place."""
+    """A directory with the name of a model at hand, which is used instead of the model."""
 
 
 def models_at_hand() -> dict[str, ModelAtHand]:
-    """Return the models at hand by name, in the order of the alphabet."""
+    """Return the models at hand by name, sorted alphabetically."""
+    # The card makes a folder a model: the package's own files lie beside these folders.
     cards = sorted(FOLDER.glob(f"*/{CARD_FILE}"))
     return {card.parent.name: ModelAtHand(card.parent.name, card.parent) for card in cards}
 
 
 def directory_of(word: Path) -> Path:
-    """Return the directory that a word means: itself, a model at hand, or a model of the hub.
+    """Resolve a path, the name of a model at hand, or the name of a model of the hub.
 
-    What is on the disk comes first. If it hides a model at hand, a warning says so. A model of the
-    hub is fetched.
+    An existing path comes first, with a warning if it hides a model at hand. A model of the hub is
+    fetched.
 
     Args:
-        word: a path, the name of a model at hand, or a name of the hub: `OWNER/NAME@REVISION`.
+        word: path, name of a model at hand, or name of the hub, `OWNER/NAME@REVISION`.
 
     Returns:
-        The directory; the word itself if it can only be a path, which may not exist.
+        The directory; the word itself if it can only be a path, which need not exist.
 
     Raises:
-        UserError: and its kinds, as `heedful.pretrained.hub.fetch`.
+        UserError: as `heedful.pretrained.hub.fetch`.
     """
+    # A single part only: a path with folders never means a model at hand.
     is_at_hand = len(word.parts) == 1 and (FOLDER / word / CARD_FILE).is_file()
     if not word.exists():
         if is_at_hand:
@@ -136,19 +139,20 @@ def directory_of(word: Path) -> Path:
 
 
 def name_of(directory: Path) -> str:
-    """Return the name of a model: of its repository if it is of the hub, else of its folder."""
+    """Return the name of a model: that of its repository on the hub, or that of its folder."""
     return source_of(directory).get("repository", directory.resolve().name).rpartition("/")[2]
 
 
 def languages_of(directory: Path) -> tuple[str, str] | None:
-    """Return the languages of a translator: those its name ends in, or those of its card.
+    """Return the languages of a translator, from the end of its name or from its card.
 
     Args:
-        directory: of the model.
+        directory: directory of the model.
 
     Returns:
-        Codes of source and target; None if neither says them.
+        Codes of source and target; None if they are unknown.
     """
+    # The name first, as a fetched model has no card.
     pair = _PAIR_AT_END.fullmatch(name_of(directory))
     if pair is None and (directory / CARD_FILE).is_file():
         codes = ModelAtHand(directory.name, directory).card().languages
@@ -157,8 +161,8 @@ def languages_of(directory: Path) -> tuple[str, str] | None:
 
 
 def _path_remedy(word: Path) -> str:
-    """Return the advice to those who meant a directory here, or a model at hand."""
-    with suppress(OSError):
+    """Return a remedy for a mistyped directory or model at hand."""
+    with suppress(OSError):  # the parent may not exist either
         near = [each.name for each in word.parent.iterdir() if each.is_dir()]
         if close := difflib.get_close_matches(word.name, near, n=1):
             return f"Check the path (there is {word.parent / close[0]})"
@@ -169,16 +173,16 @@ def _path_remedy(word: Path) -> str:
 
 
 def pinned(word: str) -> str:
-    """Return a word for a model; that of a model of the hub with its commit of today.
+    """Return a name of a model with its present commit if it is a model of the hub.
 
     Args:
-        word: as for `directory_of`.
+        word: path or name, as for `directory_of`.
 
     Returns:
-        `OWNER/NAME@COMMIT`, which means the same model for ever; the word itself for others.
+        `OWNER/NAME@COMMIT`, which never changes its meaning; the word itself for other models.
 
     Raises:
-        UserError: and its kinds, as `directory_of`.
+        UserError: as `directory_of`.
     """
     source = source_of(directory_of(Path(word)))
     return f"{source['repository']}@{source['commit']}" if source else word

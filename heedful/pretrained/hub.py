@@ -1,8 +1,8 @@
-"""Models of the Hugging Face hub by name: `OWNER/NAME`, `OWNER/NAME@REVISION`, or an old `NAME`.
+"""Models of the Hugging Face hub by name: `OWNER/NAME`, `OWNER/NAME@REVISION`, or a legacy `NAME`.
 
-Configuration, safetensors and tokenizer files are fetched through `huggingface_hub` (the extra
-`hub`) into the cache of that library, which other programs share. Nothing that could hold a program
-is fetched: no pickled weights and no Python.
+Configuration, safetensors and tokenizer files are fetched by `huggingface_hub` (the extra `hub`)
+into the cache of that library, which other programs share. Files that could run code are never
+fetched: no pickled weights and no Python.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from heedful.errors import ModelError, RunError, UserError
 if TYPE_CHECKING:
     from types import ModuleType
 
+# The hub's rules for names: 1 to 96 characters, no full stop at the end.
 _PART = "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_-])?"
 _NAME = re.compile(f"(?P<repository>(?:{_PART}/)?{_PART})(?:@(?P<revision>[A-Za-z0-9][\\w./-]*))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -55,17 +56,17 @@ FETCHED = (
     "target_tokenizer.json",
     *(f"target_tokenizer/{name}" for name in _TOKENIZER),
 )
-"""Patterns of the files that a model directory is read from; no other file is fetched."""
+"""Patterns of the fetched files, all that a model directory needs."""
 
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".gguf", ".onnx")
 _TAGS = ("ETag", "X-Linked-Etag")
-_SECONDS = 10.0  # until the hub must have answered
-_WHO_ARE_YOU, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
+_SECONDS = 10.0  # timeout of a request to the hub
+_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class HubModelUsed(UserWarning):
-    """The commit that a name of the hub stood for, which may be another one tomorrow."""
+    """The commit to which a name of the hub was resolved; a branch may move on."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class HubName:
 
     Args:
         repository: OWNER/NAME, or NAME of some old models.
-        revision: a branch, tag or commit; the main branch if None.
+        revision: branch, tag or commit; the main branch if None.
     """
 
     repository: str
@@ -82,9 +83,10 @@ class HubName:
 
     @classmethod
     def parse(cls, word: str | Path) -> HubName | None:
-        """Return the name that a word can be read as; None if it can only be a path."""
+        """Parse a name; return None for a word that can only be a path."""
         text = word.as_posix() if isinstance(word, Path) else word
         match = _NAME.fullmatch(text)
+        # The hub forbids these pairs, and the cache separates owner and name by "--".
         if match is None or any(pair in text for pair in ("..", "--", "//")):
             return None
         return cls(match["repository"], match["revision"])
@@ -94,12 +96,17 @@ class HubName:
 
     @property
     def is_commit(self) -> bool:
-        """True if the revision is a commit, which never changes."""
+        """True if the revision is a full commit hash, which never changes."""
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
 
 def source_of(directory: Path) -> dict[str, str]:
-    """Return `repository` and `commit` of a directory in the hub's cache; nothing for others."""
+    """Return `repository` and `commit` of a directory in the hub's cache; empty for others.
+
+    Args:
+        directory: directory of a model.
+    """
+    # The cache's layout: models--OWNER--NAME/snapshots/COMMIT.
     folder, snapshots, commit = ("", "", "", *directory.parts)[-3:]
     kind, *names = folder.split("--")
     if kind != "models" or snapshots != _SNAPSHOTS or _COMMIT.fullmatch(commit) is None:
@@ -108,10 +115,10 @@ def source_of(directory: Path) -> dict[str, str]:
 
 
 def commits_used(words: Iterable[object]) -> dict[str, str]:
-    """Return the commits of those words that are names of models in the hub's cache.
+    """Return the commit of each word that names a model in the hub's cache.
 
     Args:
-        words: settings of a command that has loaded its models.
+        words: settings of a command after it has loaded its models.
     """
     if "huggingface_hub" not in sys.modules:  # then nothing was fetched
         return {}
@@ -120,6 +127,7 @@ def commits_used(words: Iterable[object]) -> dict[str, str]:
     commits: dict[str, str] = {}
     for word in words:
         name = HubName.parse(word) if isinstance(word, str) else None
+        # An existing path wins over a name, as in `directory_of`.
         if name is None or Path(str(word)).exists():
             continue
         folder = Path(constants.HF_HUB_CACHE) / f"models--{name.repository.replace('/', '--')}"
@@ -131,26 +139,26 @@ def commits_used(words: Iterable[object]) -> dict[str, str]:
     return commits
 
 
-@functools.lru_cache(maxsize=64)  # a process that reads a model twice reads the same commit
+@functools.lru_cache(maxsize=64)  # a process that loads a model twice gets the same commit
 def fetch(name: HubName, path_remedy: str = "Check the name") -> Path:
-    """Return the directory of a model of the hub, in the cache of `huggingface_hub`.
+    """Fetch a model of the hub into the cache of `huggingface_hub`, and return its directory.
 
-    A commit in the cache is used without a question to the hub. If the hub cannot be reached, the
-    copy in the cache of a branch or tag is used, and a warning says so.
+    A commit in the cache is used without a request to the hub. If the hub cannot be reached, the
+    cached copy of a branch or tag is used, with a warning.
 
     Args:
-        name: of the model.
-        path_remedy: the advice to those who meant a path.
+        name: name of the model.
+        path_remedy: remedy in error messages for a mistyped path.
 
     Raises:
-        ModelError: when there is no such model or revision, it is not open to this user, or it has
-            no safetensors; when the hub cannot be asked, and the cache has no copy; when
+        ModelError: when the model or revision does not exist, is not accessible, or has no
+            safetensors; when the hub cannot be reached, and the cache has no copy; when
             `huggingface_hub` is not installed.
-        RunError: when the files do not come whole, or cannot be stored.
+        RunError: when the files are incomplete, or cannot be stored.
     """
     library = _library(name, path_remedy)
     if name.is_commit:
-        # Whatever is wrong with the copy, the hub may have a better one.
+        # A missing or broken copy is no error yet: the hub may have a complete one.
         with suppress(OSError, ValueError, _Incomplete, _Outside):
             return _snapshot(library, name, from_cache=True)
     try:
@@ -159,6 +167,7 @@ def fetch(name: HubName, path_remedy: str = "Check the name") -> Path:
         if _is_unreachable(error):
             return _from_cache(library, name, error, path_remedy)
         raise _explained(error, name, path_remedy) from error
+    # Checked before anything is fetched, as the names of the files are enough.
     _check_weights(files, name)
     try:
         with _checked_tags(library):
@@ -189,8 +198,9 @@ def _library(name: HubName, path_remedy: str) -> ModuleType:
 
 
 def _files(library: ModuleType, name: HubName) -> Collection[str]:
-    """Ask the hub for the names of a model's files."""
+    """Request the names of a model's files from the hub."""
     info = library.HfApi().model_info(name.repository, revision=name.revision, timeout=_SECONDS)
+    # Another server than the hub may send no commit; a branch name would not be reproducible.
     if info.sha is None or _COMMIT.fullmatch(info.sha) is None:
         raise ValueError(f"the hub names no commit: {info.sha!r}"[:200])
     return [file.rfilename for file in info.siblings or ()]
@@ -205,7 +215,7 @@ class _Incomplete(Exception):
 
 
 def _snapshot(library: ModuleType, name: HubName, *, from_cache: bool) -> Path:
-    """Fetch the files of a model, or find them in the cache."""
+    """Fetch the files of a model, or find them in the cache; return their directory."""
     directory = Path(
         library.snapshot_download(
             name.repository,
@@ -219,7 +229,8 @@ def _snapshot(library: ModuleType, name: HubName, *, from_cache: bool) -> Path:
     )
     if not source_of(directory):
         raise ValueError(f"the hub names no commit: {directory.name!r}"[:200])
-    folder = directory.parents[2].resolve()  # models share files there
+    folder = directory.parents[2].resolve()  # the cache; files of a snapshot are links into it
+    # A link out of the cache would make loading read any file of this machine.
     for file in directory.rglob("*"):
         if not file.resolve().is_relative_to(folder):
             raise _Outside(f"{file.name} leads to {file.resolve()}")
@@ -230,10 +241,10 @@ def _snapshot(library: ModuleType, name: HubName, *, from_cache: bool) -> Path:
 
 @contextmanager
 def _checked_tags(library: ModuleType) -> Iterator[None]:
-    """A context in which a server that names a file outside the cache is refused.
+    """A context in which servers that name a file outside the cache are refused.
 
-    The library (2.4) stores a file under the name that the server gives as its tag, wherever that
-    leads.
+    The library (2.4) stores a file under the server's tag as its name, even if that is a path that
+    leads out of the cache.
     """
 
     def check(response: Any) -> None:
@@ -256,6 +267,7 @@ def _progress_bar(library: ModuleType) -> type[Any]:
 
     class Bar(library.utils.tqdm):  # type: ignore[name-defined,misc]
         def __init__(self, *args: Any, **options: Any) -> None:
+            # Logs of batch jobs would fill with the frames of bars.
             options |= {"disable": not sys.stderr.isatty(), "leave": False}
             super().__init__(*args, **options)
 
@@ -263,7 +275,7 @@ def _progress_bar(library: ModuleType) -> type[Any]:
 
 
 def _from_cache(library: ModuleType, name: HubName, reason: Exception, path_remedy: str) -> Path:
-    """Return the copy of a model in the cache, as the hub cannot be reached."""
+    """Return the cached copy of a model when the hub cannot be reached."""
     try:
         directory = _snapshot(library, name, from_cache=True)
     except (library.errors.LocalEntryNotFoundError, _Incomplete):
@@ -288,7 +300,7 @@ def _check_weights(files: Collection[str], name: HubName) -> None:
     """Refuse a model without safetensors.
 
     Raises:
-        ModelError: naming the weights that it has.
+        ModelError: when there are no safetensors, with the names of other weights.
     """
     if any(file in files for file in _WEIGHTS):
         return
@@ -311,7 +323,7 @@ def _check_weights(files: Collection[str], name: HubName) -> None:
 
 
 def _explained(error: Exception, name: HubName, path_remedy: str) -> UserError:
-    """Return an error of the library as one for the person who named the model."""
+    """Convert an error of the library to a `UserError`."""
     from huggingface_hub import errors
 
     where = str(name)
@@ -322,6 +334,7 @@ def _explained(error: Exception, name: HubName, path_remedy: str) -> UserError:
             remedy=f"Do not use this model, nor {_address()} if it is no server you trust",
         )
     log_in = "log in with `hf auth login`, or set HF_TOKEN"
+    # Tested before unknown repositories, as the library's error is a subclass of theirs.
     if isinstance(error, errors.GatedRepoError):
         return ModelError(
             "Its owner gives this model only to people who accept conditions",
@@ -347,18 +360,19 @@ def _explained(error: Exception, name: HubName, path_remedy: str) -> UserError:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Return True if the hub has no such model, or does not say so to people it does not know."""
+    """Return True if the hub has no such model, or hides it from this user."""
     from huggingface_hub import errors
 
-    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code == _WHO_ARE_YOU:
+    # Without a login the hub answers 401 for a model that does not exist or is private.
+    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code == _UNAUTHORIZED:
         return "Invalid credentials" not in error.response.headers.get("X-Error-Message", "")
     return isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError)
 
 
 def _refused(error: Exception, status: int, name: HubName) -> UserError:
-    """Return the error for an answer of the hub that is none of the usual ones."""
+    """Make the error for an unusual HTTP status of the hub."""
     where = str(name)
-    if status in (_WHO_ARE_YOU, _FORBIDDEN):
+    if status in (_UNAUTHORIZED, _FORBIDDEN):
         return ModelError(
             f"The hub refuses access ({status})",
             where=where,
@@ -372,9 +386,10 @@ def _refused(error: Exception, status: int, name: HubName) -> UserError:
 
 
 def _not_stored(error: Exception, name: HubName) -> UserError:
-    """Return the error for files that did not come whole, or could not be written."""
+    """Make the error for files that are incomplete or cannot be written."""
     from huggingface_hub import constants
 
+    # Compared by number, as the text of an error depends on the system's language.
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return RunError(
             f"There is no room for {name}: {error.strerror}",
@@ -396,7 +411,7 @@ def _not_stored(error: Exception, name: HubName) -> UserError:
 
 
 def _reason(error: Exception) -> str:
-    """Say why the hub was not asked."""
+    """Return a sentence about the reason why the hub was not reached."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -405,10 +420,12 @@ def _reason(error: Exception) -> str:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Return True for errors of the network, and of a hub that is out of order."""
+    """Return True for errors of the network, and for a hub that is overloaded or broken."""
     status = getattr(getattr(error, "response", None), "status_code", None)
+    # Statuses of overload count as unreachable, so that a cached copy is used.
     if isinstance(status, int):
         return status == _TOO_MANY or status >= _SERVER_ERROR
+    # The library passes on errors of its HTTP client, whichever version of httpx that is.
     library = type(error).__module__.partition(".")[0]
     return library in ("httpx", "httpx2") or isinstance(error, ConnectionError | TimeoutError)
 

@@ -27,8 +27,8 @@ class Alignment:
     Args:
         source_words: words of the source.
         target_words: words of the translation.
-        matrix: a row for each target word, a weight for each source word. A row sums to at most 1;
-            the rest went to the end of the source.
+        matrix: weights, a row for each target word and a column for each source word. A row sums to
+            at most 1; the rest is attention to the end token of the source.
     """
 
     source_words: tuple[str, ...]
@@ -37,11 +37,12 @@ class Alignment:
 
     @property
     def links(self) -> tuple[tuple[int, int, float], ...]:
-        """(source index, target index, weight) of each target word and its strongest source word.
+        """The strongest link of each target word: (source index, target index, weight).
 
-        A target word that attended to no word at all has no link.
+        A target word without attention to any word has no link.
         """
         best = [max(range(len(row)), key=row.__getitem__, default=None) for row in self.matrix]
+        # Words of parts that were not translated together have weights of 0, and no links.
         return tuple(
             (source, target, self.matrix[target][source])
             for target, source in enumerate(best)
@@ -59,7 +60,7 @@ class Alignment:
 
 
 def join_alignments(parts: Sequence[Alignment]) -> Alignment:
-    """The alignment of a text translated in parts: each part's words attend to that part alone."""
+    """Join the alignments of a text's parts, whose words attend to their own part alone."""
     if len(parts) == 1:
         return parts[0]
     source = tuple(word for part in parts for word in part.source_words)
@@ -68,6 +69,7 @@ def join_alignments(parts: Sequence[Alignment]) -> Alignment:
     before = 0
     for part in parts:
         after = len(source) - before - len(part.source_words)
+        # Block-diagonal: zeros for the source words of earlier and of later parts.
         rows += ((0.0,) * before + row + (0.0,) * after for row in part.matrix)
         before += len(part.source_words)
     return Alignment(source, target, tuple(rows))
@@ -86,28 +88,30 @@ def align(
     A target word's row is the mean over its tokens; a source word's weight, the sum over its.
 
     Args:
-        weights: [T, S] of target tokens to source tokens as the encoder read them, framed by its
-            tokenizer; any more rows and columns are left out.
-        source: its tokenizer, ids and text; words are taken from the text.
-        target: the same of the translation.
+        weights: attention [T, S] of target tokens to the encoder's tokens, special ones included;
+            further rows and columns are ignored.
+        source: tokenizer, ids and text of the source; words are taken from the text.
+        target: tokenizer, ids and text of the translation.
     """
     source_words, source_word_of = token_words(*source)
     target_words, target_word_of = token_words(*target)
-    first = len(source[0].first)
-    numbers = weights.double().cpu().numpy()
-    numbers = numbers[: len(target_word_of), first : first + len(source_word_of)]
-    columns = _gathered(numbers, source_word_of, len(source_words))
-    rows = _gathered(columns.T, target_word_of, len(target_words)).T
+    first = len(source[0].first)  # tokens that the tokenizer puts before every source
+    token_weights = weights.double().cpu().numpy()
+    token_weights = token_weights[: len(target_word_of), first : first + len(source_word_of)]
+    # Sums over source tokens and means over target tokens: a row stays a distribution.
+    columns = _sum_columns(token_weights, source_word_of, len(source_words))
+    rows = _sum_columns(columns.T, target_word_of, len(target_words)).T
+    # A word without tokens has a row of zeros, not of 0 / 0.
     counts = np.bincount(target_word_of, minlength=len(target_words)).clip(min=1)
     matrix = (rows / counts[:, None]).tolist()
     return Alignment(tuple(source_words), tuple(target_words), tuple(map(tuple, matrix)))
 
 
-def _gathered(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
-    """Sums [R, words] of the columns [R, tokens] of each word."""
+def _sum_columns(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
+    """Sum the columns [R, tokens] of each word to [R, words]."""
     result = np.zeros((len(tokens), words))
     if word_of:
-        # Tokens of a word stand side by side.
+        # Tokens of a word are adjacent, so runs are summed; `reduceat` refuses an empty list.
         starts = [0, *(i for i in range(1, len(word_of)) if word_of[i] != word_of[i - 1])]
         result[:, [word_of[i] for i in starts]] = np.add.reduceat(tokens, starts, axis=1)
     return result
@@ -116,25 +120,27 @@ def _gathered(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
 def token_words(
     tokenizer: TextTokenizer, ids: Sequence[int], text: str
 ) -> tuple[list[str], list[int]]:
-    """The words of a text and, for each of its tokens, the word it belongs to.
+    """Return the words of a text and, for each of its tokens, the index of its word.
 
-    Where writing has no spaces every character is a word, or as many as a token holds.
+    In scripts without spaces a word is a character, or all characters of a token.
 
     Args:
-        tokenizer: of the ids.
-        ids: without special tokens.
-        text: what the ids stand for. Where it has as many words as the decoded ids, its words are
-            shown as they are written there.
+        tokenizer: tokenizer of the ids.
+        ids: token ids of the text, without special tokens.
+        text: the text. Where it has as many words as the decoded ids, its words are returned in
+            their original spelling.
     """
+    # Not the text itself: normalisation and unknown characters change the offsets.
     decoded = tokenizer.decode(ids)
     spans = word_spans(decoded)
     if not spans:
         return [], []
-    touched = _touched_words(tokenizer, ids, decoded, spans)
-    joined = [False] * len(spans)  # whether a word cannot be told from the one before it
-    for first, last in touched:
+    word_ranges = _word_ranges(tokenizer, ids, decoded, spans)
+    joined = [False] * len(spans)  # True for a word that shares a token with the one before it
+    for first, last in word_ranges:
         if last > first:
             joined[first + 1 : last + 1] = [True] * (last - first)
+    # From 1: the first word is never joined to one before it.
     number = [*itertools.accumulate(not with_previous for with_previous in joined)]
     if text != decoded:
         written = word_spans(text)
@@ -143,50 +149,53 @@ def token_words(
     starts = [start for (start, _), inner in zip(spans, joined, strict=True) if not inner]
     ends = [end for (_, end), inner in zip(spans, [*joined[1:], False], strict=True) if not inner]
     words = [decoded[start:end] for start, end in zip(starts, ends, strict=True)]
-    return words, [number[first] - 1 for first, _ in touched]
+    return words, [number[first] - 1 for first, _ in word_ranges]
 
 
-def _touched_words(
+def _word_ranges(
     tokenizer: TextTokenizer, ids: Sequence[int], decoded: str, spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """First and last word that each token holds characters of; the next word for none at all."""
-    word_at: list[int] = []  # a character's word; of one between words, the next
+    """Return the first and last word of each token's characters; the next word if it has none."""
+    word_at: list[int] = []  # word of each character; of a space the word that follows
     for word, (_, end) in enumerate(spans):
         word_at += [word] * (end - len(word_at))
+    # One entry more than characters: a token without any may stand at the very end.
     word_at += [len(spans) - 1] * (len(decoded) + 1 - len(word_at))
-    touched: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     start = 0
     for end in _ends(tokenizer, ids, decoded):
         last = max(start, end - 1)
+        # A token may end with the space before the next word, which is not part of it.
         while last > start and decoded[last].isspace():
             last -= 1
-        touched.append((word_at[start], word_at[last]))
+        ranges.append((word_at[start], word_at[last]))
         start = max(start, end)
-    return touched
+    return ranges
 
 
 def _ends(tokenizer: TextTokenizer, ids: Sequence[int], decoded: str) -> list[int]:
-    """The number of characters that the tokens up to each one spell."""
+    """Return the number of characters that are decoded up to each token."""
     pieces = tokenizer.pieces(ids)
     joined = "".join(pieces).replace(MARK, " ")
-    before = len(joined) - len(decoded)  # a space that marks the beginning of the first word
+    before = len(joined) - len(decoded)  # 1 for the space that marks the first word
     if before in (0, 1) and joined == " " * before + decoded:
         return [max(0, end - before) for end in itertools.accumulate(map(len, pieces))]
+    # Bytes of a character or removed spaces: decode every prefix, in quadratic time.
     return [len(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1)]
 
 
 _SHADES = " ░▒▓█"
-_CELL = 2
+_CELL = 2  # columns of a terminal: a wide character, and nearly a square
 
 
 def draw_alignment(alignment: Alignment, *, width: int = 100) -> str:
-    """A table of shades: source words along the top, target words down the side.
+    """Draw a table of shades: source words along the top, target words down the side.
 
-    Source words are written downwards. When they do not fit side by side, tables follow each other.
+    Source words are written downwards. A table that is too wide is cut into several.
 
     Args:
-        alignment: what to draw.
-        width: columns of the terminal.
+        alignment: alignment to draw.
+        width: width of the terminal in columns.
     """
     if not alignment.source_words or not alignment.target_words:
         return ""
@@ -222,9 +231,11 @@ def _shade(weight: float) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns a text takes on a terminal."""
+    """Return the width of a text on a terminal in columns."""
     return sum(
-        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (_is_wide(c)) for c in text
+        # Combining marks and invisible format characters take no column.
+        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (_is_wide(c))
+        for c in text
     )
 
 

@@ -19,92 +19,84 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from heedful.search.beam_selection import Beam, Selection
-from heedful.search.constraints import Constraints, Moment
-from heedful.search.lookahead import index_on
-from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
-from heedful.search.search_trace import SearchTrace
-from heedful.search.step_model import Candidates, State, StepModel, log_totals
+from heedful.search.constraints import Moment
+from heedful.search.search_settings import Hypothesis, length_norm
+from heedful.search.step_model import Candidates, SearchTask, State, index_on, row_logsumexp
+
+if TYPE_CHECKING:
+    from heedful.search.search_trace import SearchTrace
 
 
 def beam_search(
-    model: StepModel[State],
-    state: State,
-    settings: SearchSettings,
-    specials: Specials,
-    rules: Constraints,
-    limits: Tensor,
-    selection: Selection,
-    trace: SearchTrace | None = None,
+    task: SearchTask[State], selection: Selection, trace: SearchTrace | None = None
 ) -> list[list[Hypothesis]]:
     """Search for the best hypotheses of each sentence of a batch.
 
     Args:
-        model: the model to search in.
-        state: of the model after it has read the sources, from `start`.
-        settings: of the search.
-        specials: ids of the beginning and the end of a sequence.
-        rules: constraints on the tokens of hypotheses.
-        limits: [B] int64, most tokens of each sentence, end token not counted.
-        selection: chooses the continuations of a step that end or live on.
-        trace: records every step; it changes nothing.
+        task: batch of sentences, with its model, settings and constraints.
+        selection: choice of the continuations of a step that end or live on.
+        trace: record of every step; it changes nothing.
 
     Returns:
         The hypotheses of each sentence, best first: `n_best` of them, or all of the beam where a
         coverage penalty is still to rank them.
     """
+    model, state, settings, specials, rules, limits = task
     width, alpha, device = settings.beam, settings.length_penalty, limits.device
     most = width if settings.coverage_penalty else settings.n_best
     cut_steps = frozenset(limits.tolist())
-    # In Python's arithmetic, as the numbers at each step: PyTorch's powers may differ by a bit.
+    # In Python's arithmetic, as the norm of each step: PyTorch's powers may differ by a bit.
     norms = [length_norm(limit + 1.0, alpha) for limit in limits.tolist()]
     longest_norms = torch.tensor(norms, dtype=torch.float64, device=device)
 
     sentences = torch.arange(len(limits), device=device)  # [B] rows that are still searched
     tokens = torch.full((len(limits), 1), specials.bos, dtype=torch.int64, device=device)
-    totals = torch.zeros(tokens.shape, dtype=torch.float64, device=device)
+    log_probs = torch.zeros(tokens.shape, dtype=torch.float64, device=device)
     history = tokens.new_empty((*tokens.shape, 0)) if rules.needs_history else None
     best = FinishedHypotheses.empty(len(limits), most, device)
     trellis = Trellis(len(limits), width)
     done: list[tuple[Tensor, FinishedHypotheses]] = []
     for step in itertools.count():
         logits, state = model.step(state, tokens)
-        excess = log_totals(logits)
+        logsumexp = row_logsumexp(logits)
         ends_freely: Tensor | None = None
         if step in cut_steps:
             ends_freely = (limits > step)[:, None] | (logits.argmax(-1) == specials.eos)
         moment = Moment(step, sentences, history)
+        # After the logsumexp: a constraint forbids tokens, it does not make the others likelier.
         rules.apply(logits, moment)
-        beam = selection.choose(logits, excess, totals, moment)
+        beam = selection.choose(logits, logsumexp, log_probs, moment)
         live, norm, selection = beam.live, length_norm(step + 1.0, alpha), beam.selection
         if beam.ends is not None:
             best = best.updated(beam, step, norm, ends_freely)
-        bound, worst = live.total[:, 0] / longest_norms, best.rank[:, -1]
+        bound, worst = live.log_prob[:, 0] / longest_norms, best.rank[:, -1]
         if trace is not None:
             trace.add(sentences, beam, norm=norm, bound=bound, worst=worst)
         trellis.add(sentences, live)
         rows = _parent_rows(live.parent, tokens.shape[1])
-        previous_rows = tokens.numel()
-        tokens, totals = live.token, live.total
+        previous_rows = tokens.numel()  # B · W rows of the state before this step
+        tokens, log_probs = live.token, live.log_prob
         if history is not None:
             past = history.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, step)
             history = torch.cat([past, tokens[..., None]], -1)
         staying = worst < bound
-        kept = staying.tolist()  # a GPU is waited for once
+        kept = staying.tolist()  # the only place of a step that waits for a GPU
         if not all(kept):
             over, going = (index_on(places, device) for places in _places(kept))
             done.append((sentences[over], best.select(over)))
             if not any(kept):
                 break
-            sentences, tokens, totals = sentences[going], tokens[going], totals[going]
+            sentences, tokens, log_probs = sentences[going], tokens[going], log_probs[going]
             limits, longest_norms = limits[going], longest_norms[going]
             history = None if history is None else history[going]
             rows, best, selection = rows[going], best.select(going), selection.keep(staying)
+        # Greedy search, and many steps of a beam, keep the order: nothing has to be copied then.
         if not _are_all_in_order(rows, previous_rows):
             state = model.reorder(state, rows)
     order = torch.cat([rows for rows, _ in done]).argsort()
@@ -116,16 +108,16 @@ class FinishedHypotheses(NamedTuple):
     """The best finished hypotheses of each sentence [B, K], best first.
 
     Args:
-        rank: normalised score float64; −∞ where there is none.
-        total: summed log-probability float64.
-        length: tokens, the end token not counted.
-        beam: index of the live hypothesis of that length that ended.
-        end_score: log-probability of the end token.
-        ended_freely: False where the end was forced at the longest length.
+        rank: normalised score float64; −∞ where there is no hypothesis.
+        log_prob: summed log-probability float64.
+        length: number of tokens int64, the end token not counted.
+        beam: index of the live hypothesis of that length that ended, int64.
+        end_score: log-probability of the end token float32.
+        ended_freely: flag bool; False where the end was forced at the longest length.
     """
 
     rank: Tensor
-    total: Tensor
+    log_prob: Tensor
     length: Tensor
     beam: Tensor
     end_score: Tensor
@@ -133,7 +125,7 @@ class FinishedHypotheses(NamedTuple):
 
     @classmethod
     def empty(cls, count: int, most: int, device: torch.device) -> Self:
-        """Make room for `most` hypotheses of each of `count` sentences."""
+        """Return places for `most` hypotheses of each of `count` sentences, none of them taken."""
         nothing = torch.full((count, most), -math.inf, dtype=torch.float64, device=device)
         zeros = torch.zeros((count, most), dtype=torch.int64, device=device)
         return cls(nothing, nothing.clone(), zeros, zeros, nothing.float(), zeros.bool())
@@ -144,42 +136,43 @@ class FinishedHypotheses(NamedTuple):
         """Add the candidates that end, and keep the best.
 
         Args:
-            beam: the outcome of a step in which some end.
-            length: tokens of each, the end token not counted.
-            norm: divisor of scores of hypotheses of that length.
-            ends_freely: [B, W], False for parents whose end is forced; None if none is.
+            beam: outcome of a step in which some end.
+            length: number of tokens of each, the end token not counted.
+            norm: length norm of hypotheses of that length.
+            ends_freely: flag of each parent [B, W], False where its end is forced; None if none is.
         """
         assert beam.ends is not None
-        total = beam.candidates.total.masked_fill(~beam.ends, -math.inf)
-        if total.device.type == "cpu" and (total == -math.inf).all():  # a GPU would be waited for
+        log_prob = beam.candidates.log_prob.masked_fill(~beam.ends, -math.inf)
+        # On a processor only: to ask a GPU would wait for it.
+        if log_prob.device.type == "cpu" and (log_prob == -math.inf).all():
             return self
-        # GPUs multiply by the inverse of a plain number.
-        divisor = torch.full((), norm, dtype=total.dtype, device=total.device)
+        # A tensor, as GPUs multiply by the inverse of a plain number: another last bit.
+        divisor = torch.full((), norm, dtype=log_prob.dtype, device=log_prob.device)
         lengths = torch.full_like(beam.candidates.parent, length)
-        return self.merged(beam, total, lengths, divisor, ends_freely)
+        return self.merged(beam, log_prob, lengths, divisor, ends_freely)
 
     def merged(
         self,
         beam: Beam,
-        total: Tensor,
+        log_prob: Tensor,
         length: Tensor,
         norm: Tensor,
         ends_freely: Tensor | None,
     ) -> FinishedHypotheses:
-        """Add candidates [B, C] of these totals, −∞ for those that do not end, and keep the best.
+        """Add the candidates [B, C] of a step that end, and keep the best.
 
         Args:
-            beam: the outcome of the step.
-            total: [B, C] float64.
-            length: [B, C] int64, tokens of each, the end token not counted.
-            norm: [] or [1] float64, the divisor of scores.
-            ends_freely: [B, W], False for parents whose end is forced; None if none is.
+            beam: outcome of the step.
+            log_prob: summed log-probabilities [B, C] float64; −∞ for candidates that do not end.
+            length: number of tokens of each [B, C] int64, the end token not counted.
+            norm: length norm [] or [1] float64.
+            ends_freely: flag of each parent [B, W], False where its end is forced; None if none is.
         """
         candidates = beam.candidates
-        rank = total / norm
+        rank = log_prob / norm
         new = FinishedHypotheses(
             rank=rank if beam.handicap is None else rank - beam.handicap,
-            total=total,
+            log_prob=log_prob,
             length=length,
             beam=candidates.parent,
             end_score=candidates.token_score,
@@ -192,7 +185,7 @@ class FinishedHypotheses(NamedTuple):
         return FinishedHypotheses(*(values.gather(1, order) for values in both))
 
     def select(self, rows: Tensor) -> FinishedHypotheses:
-        """Select sentences by their numbers [B']."""
+        """Select sentences by their rows [B']."""
         return FinishedHypotheses(*(values[rows] for values in self))
 
 
@@ -200,9 +193,11 @@ class FinishedHypotheses(NamedTuple):
 class Trellis:
     """Back pointers of all live hypotheses: histories are read once, at the end.
 
+    To copy the tokens of every hypothesis in every step would take time quadratic in the length.
+
     Args:
-        count: sentences.
-        width: the most live hypotheses of each.
+        count: number B of sentences.
+        width: most live hypotheses W of each.
     """
 
     count: int
@@ -213,16 +208,16 @@ class Trellis:
         """Add a step.
 
         Args:
-            sentences: [B] numbers of the sentences that are still searched.
-            live: [B, W] each.
+            sentences: rows [B] of the sentences that are still searched, in the full batch.
+            live: live hypotheses [B, W].
         """
         self.steps.append((sentences, live))
 
     def hypotheses(self, best: FinishedHypotheses) -> list[list[Hypothesis]]:
-        """Read the hypotheses of all sentences.
+        """Return the hypotheses of all sentences.
 
         Args:
-            best: [B, K], a row for each sentence, in order.
+            best: finished hypotheses [B, K], a row for each sentence, in order.
         """
         tokens, scores = self._histories(best.beam, best.length)
         plain = [t.tolist() for t in (*best, tokens, scores)]
@@ -230,12 +225,14 @@ class Trellis:
             [
                 Hypothesis(
                     tokens=tuple(ids[:length]),
-                    score=total,
+                    score=log_prob,
                     normalized_score=rank,
                     token_scores=(*each[:length], end_score),
                     finished=freely,
                 )
-                for rank, total, length, _, end_score, freely, ids, each in zip(*rows, strict=True)
+                for rank, log_prob, length, _, end_score, freely, ids, each in zip(
+                    *rows, strict=True
+                )
                 if rank > -math.inf
             ]
             for rows in zip(*plain, strict=True)
@@ -245,11 +242,11 @@ class Trellis:
         """Follow the back pointers of hypotheses.
 
         Args:
-            beams: [B, K] int64, where each stands among the live ones of its length.
-            lengths: [B, K] int64.
+            beams: index of each among the live hypotheses of its length [B, K] int64.
+            lengths: number of tokens of each [B, K] int64.
 
         Returns:
-            Their tokens and token scores [B, K, T].
+            Tokens and their log-probabilities [B, K, T], zero past a hypothesis's end.
         """
         longest = int(lengths.max())
         tokens = torch.zeros((*beams.shape, longest), dtype=torch.int64, device=beams.device)
@@ -262,6 +259,7 @@ class Trellis:
             )
             tokens[..., step] = ids.gather(1, beams)
             scores[..., step] = each.gather(1, beams)
+            # A hypothesis shorter than this step has not begun to be followed: it keeps its place.
             beams = torch.where(step < lengths, parents.gather(1, beams), beams)
         return tokens, scores
 
@@ -281,13 +279,15 @@ def _parent_rows(parent: Tensor, width: int) -> Tensor:
 
 
 def _are_all_in_order(rows: Tensor, count: int) -> bool:
-    """Return whether rows [B, W] are all of `count`; of several hypotheses a GPU is not asked."""
+    """Return whether rows [B, W] are all `count` rows in order."""
+    # To compare on a GPU would wait for it. There the shape decides: single hypotheses are in order
+    # where no sentence has left, and several of a sentence count as moved.
     if rows.device.type != "cpu":
         return rows.shape[1] == 1 and len(rows) == count
     return torch.equal(rows.flatten(), torch.arange(count))
 
 
 def _places(kept: Sequence[bool]) -> tuple[list[int], list[int]]:
-    """Return the places of False, and those of True."""
-    over, going = ([at for at, each in enumerate(kept) if each is so] for so in (False, True))
+    """Return the indices of False, and those of True."""
+    over, going = ([at for at, each in enumerate(kept) if each is value] for value in (False, True))
     return over, going

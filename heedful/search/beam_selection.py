@@ -17,11 +17,11 @@ class Beam(NamedTuple):
     """The outcome of a step.
 
     Args:
-        candidates: the continuations that were looked at [B, C].
-        ends: [B, C] bool, those that are finished hypotheses; None where none is.
-        live: those that live on [B, W], best first; of total −∞ where there is none.
-        handicap: [B, C] float64, taken off the rank of those that end; None for nothing.
-        selection: for the next step, of the same sentences.
+        candidates: continuations that were ranked [B, C].
+        ends: mask of the finished hypotheses among these [B, C] bool; None where none ends.
+        live: continuations that live on [B, W], best first; log-probability −∞ fills up.
+        handicap: reduction of the rank of those that end [B, C] float64; None for nothing.
+        selection: selection of the next step, for the same sentences.
     """
 
     candidates: Candidates
@@ -34,13 +34,13 @@ class Beam(NamedTuple):
 class Selection(Protocol):
     """Chooses among the continuations of a step; a value, like the state of a model."""
 
-    def choose(self, logits: Tensor, excess: Tensor, totals: Tensor, moment: Moment) -> Beam:
+    def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
         """Choose the continuations that end and those that live on.
 
         Args:
-            logits: of the next token [B, W, V] float32; −∞ where it is forbidden.
-            excess: [B, W] float64, what they exceed the tokens' log-probabilities by.
-            totals: summed log-probabilities so far [B, W] float64.
+            logits: logits of the next token [B, W, V] float32; −∞ where it is forbidden.
+            logsumexp: logsumexp of the logits [B, W] float64, from before any was forbidden.
+            log_probs: summed log-probabilities of the hypotheses [B, W] float64.
             moment: the step and its sentences.
         """
 
@@ -53,16 +53,16 @@ class BestContinuations:
     """The 2 W best continuations of a sentence: those that end do, and the W best others live on.
 
     Args:
-        width: W; with 1 only the single best continuation is looked at.
-        eos: the end token.
+        width: number W of live hypotheses; with 1 only the single best continuation is ranked.
+        eos: id of the end token.
     """
 
     width: int
     eos: int
 
-    def choose(self, logits: Tensor, excess: Tensor, totals: Tensor, moment: Moment) -> Beam:
+    def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
         """See `Selection`."""
-        candidates = best_candidates(logits, excess, totals, looked_at(self.width))
+        candidates = best_candidates(logits, logsumexp, log_probs, looked_at(self.width))
         ends = candidates.token == self.eos
         if ends.device.type != "cpu" or ends.any():  # to ask would wait for a GPU
             return Beam(candidates, ends, live_candidates(candidates, ends, self.width), None, self)
@@ -80,7 +80,8 @@ def looked_at(width: int) -> int:
 
 
 def live_candidates(candidates: Candidates, ends: Tensor, width: int) -> Candidates:
-    """Select the best candidates that do not end, in order; the rest is filled up with total −∞."""
+    """Select the best candidates that do not end, in order; others have log-probability −∞."""
+    # A stable sort of the flags moves those that end behind the others, and keeps both in order.
     order = ends.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
-    total = candidates.total.masked_fill(ends, -math.inf)
-    return Candidates(*(t.gather(1, order) for t in candidates._replace(total=total)))
+    log_prob = candidates.log_prob.masked_fill(ends, -math.inf)
+    return Candidates(*(t.gather(1, order) for t in candidates._replace(log_prob=log_prob)))

@@ -1,8 +1,8 @@
 """Constraints on the next token: small rules on its scores.
 
-A ban sets some tokens of a row to −∞. A demand leaves one token of a sentence's rows and wins over
-every ban. Scores are never renormalised: a constrained hypothesis has the probability the model
-gives it.
+A ban sets the scores of some tokens to −∞. A demand leaves a single token to all hypotheses of a
+sentence and overrides every ban. Scores are never renormalised: a constrained hypothesis keeps the
+probability that the model gives it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Moment:
     """The step of a search, its sentences and their history.
 
     Args:
-        step: tokens every hypothesis has so far.
-        sentences: [B] int64, row numbers of the sentences still searched in the full batch.
-        history: ids so far [B, W, step] int64, when a rule needs them.
+        step: number of tokens of every hypothesis so far.
+        sentences: [B] int64, rows in the full batch of the sentences that are still searched.
+        history: ids so far [B, W, step] int64; None where no rule needs them.
     """
 
     step: int
@@ -34,25 +34,25 @@ class Moment:
 
 
 class Ban(Protocol):
-    """Forbids tokens."""
+    """A rule that forbids tokens."""
 
     def most(self) -> float:
-        """The most tokens of a row that the rule forbids."""
+        """Return the most tokens of a row that the rule may forbid."""
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """Set forbidden entries of scores [B, W, V] to −∞, in place."""
 
 
 class Demand(Protocol):
-    """Leaves no choice."""
+    """A rule that leaves no choice."""
 
     def demanded(self, moment: Moment) -> Tensor | None:
-        """The one token allowed for each sentence [B] int64, −1 where all are; None for all."""
+        """Return the demanded token of each sentence [B] int64, −1 or None for no demand."""
 
 
 @dataclass(frozen=True)
 class Never:
-    """Bans tokens for good."""
+    """A ban of tokens in every step."""
 
     tokens: tuple[int, ...]
 
@@ -68,17 +68,17 @@ class Never:
 
 @dataclass(frozen=True)
 class NeverHere:
-    """Bans tokens of its own for each sentence.
+    """A ban of other tokens for each sentence, in every step.
 
     Args:
-        tokens: [B, n] int64 for the full batch, which may repeat.
+        tokens: banned tokens [B, n] int64 for the full batch, with repetitions.
     """
 
     tokens: Tensor
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], banned: int, device: torch.device) -> NeverHere:
-        """Build from lists, which one token that is banned in any case makes as long."""
+        """Build from lists of tokens, padded with `banned`, which is banned in any case."""
         size = max(map(len, tokens), default=0)
         rows = [[*row, *[banned] * (size - len(row))] for row in tokens]
         return cls(torch.tensor(rows, dtype=torch.int64, device=device))
@@ -95,7 +95,7 @@ class NeverHere:
 
 @dataclass(frozen=True)
 class MinimumLength:
-    """Bans the end token before `length` tokens."""
+    """A ban of the end token before `length` tokens."""
 
     length: int
     eos: int
@@ -112,12 +112,13 @@ class MinimumLength:
 
 @dataclass(frozen=True)
 class NoRepeatNgram:
-    """Bans every token that would complete an n-gram the hypothesis holds already."""
+    """A ban of every token that would complete an n-gram which the hypothesis already has."""
 
     size: int
 
     def most(self) -> float:
         """See `Ban`."""
+        # Without a bound: a long history may have n-grams that end in any token.
         return math.inf
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
@@ -127,7 +128,7 @@ class NoRepeatNgram:
         if moment.step < self.size:
             return
         ngrams = history.unfold(-1, self.size, 1)  # [B, W, step − size + 1, size]
-        recent = history[..., moment.step - self.size + 1 :].unsqueeze(-2)
+        recent = history[..., moment.step - self.size + 1 :].unsqueeze(-2)  # [B, W, 1, size − 1]
         seen = (ngrams[..., :-1] == recent).all(-1)
         # A token may end several n-grams of which only one matches: the smallest decides.
         barrier = torch.full(seen.shape, math.inf, dtype=scores.dtype, device=scores.device)
@@ -137,7 +138,7 @@ class NoRepeatNgram:
 
 @dataclass(frozen=True)
 class MaximumLength:
-    """Demands the end token once a sentence's hypotheses have all the tokens they may have."""
+    """A demand of the end token once the hypotheses of a sentence have the most tokens allowed."""
 
     limits: Tensor
     eos: int
@@ -145,6 +146,7 @@ class MaximumLength:
 
     def demanded(self, moment: Moment) -> Tensor | None:
         """See `Demand`."""
+        # In most steps no sentence is at its limit, and `None` saves the work for all.
         if moment.step < self.shortest:
             return None
         full = self.limits[moment.sentences] <= moment.step
@@ -153,10 +155,10 @@ class MaximumLength:
 
 @dataclass(frozen=True)
 class ForcedPrefix:
-    """Demands each sentence's first tokens.
+    """A demand of the first tokens of each sentence.
 
     Args:
-        tokens: [B, P] int64 for the full batch, −1 from the end of a sentence's prefix on.
+        tokens: prefixes [B, P] int64 for the full batch, −1 after the end of each.
     """
 
     tokens: Tensor
@@ -170,7 +172,7 @@ class ForcedPrefix:
 
 @dataclass(frozen=True)
 class Constraints:
-    """All the rules of a search."""
+    """The bans and demands of a search."""
 
     bans: tuple[Ban, ...]
     demands: tuple[Demand, ...]
@@ -180,9 +182,10 @@ class Constraints:
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """Constrain the scores [B, W, V] of the next token, in place.
 
-        A hypothesis that may not be continued by any token may end, whatever its length.
+        A hypothesis whose tokens are all forbidden may end, whatever its length.
         """
         demanded = self._demanded(moment)
+        # On a processor only rows of a demand are copied; few sentences have one in a step.
         if demanded is not None and scores.device.type != "cpu":
             self._apply_on_device(scores, moment, demanded)
             return
@@ -197,7 +200,8 @@ class Constraints:
             scores[rows, :, tokens] = values
 
     def _apply_on_device(self, scores: Tensor, moment: Moment, demanded: Tensor) -> None:
-        """Do the same for all rows alike: to find those of a demand would wait for a GPU."""
+        """Constrain all rows alike: to select the rows of a demand would wait for a GPU."""
+        # −1 is no index: such rows use token 0, whose own score is put back below.
         index = demanded.clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)
         values = scores.gather(2, index)
         self._ban(scores, moment)
@@ -206,6 +210,7 @@ class Constraints:
         scores.scatter_(2, index, torch.where(free, scores.gather(2, index), values))
 
     def _ban(self, scores: Tensor, moment: Moment) -> None:
+        # Bans of fewer tokens than V cannot forbid all of them: nothing has to be copied then.
         may_be_stuck = sum(ban.most() for ban in self.bans) >= scores.shape[-1]
         ending = scores[..., self.eos].clone() if may_be_stuck else None
         for ban in self.bans:
@@ -219,6 +224,7 @@ class Constraints:
         for demand in self.demands:
             tokens = demand.demanded(moment)
             if tokens is not None:
+                # Earlier demands win: a prefix may be longer than the limit.
                 result = tokens if result is None else torch.where(result >= 0, result, tokens)
         return result
 
@@ -230,16 +236,16 @@ def build_constraints(
     prefixes: Sequence[Sequence[int]] | None,
     forbidden: Sequence[Sequence[int]] = (),
 ) -> Constraints:
-    """The rules that settings and prefixes stand for.
+    """Return the rules of a search by its settings and prefixes.
 
     Args:
-        settings: of the search.
-        specials: pad and bos are never generated.
-        limits: [B] int64, the most tokens of each sentence, end token not counted.
-        prefixes: ids each sentence must begin with.
-        forbidden: ids that each sentence may not contain; none have any if it is empty.
+        settings: settings of the search.
+        specials: special ids, of which pad and bos are never generated.
+        limits: [B] int64, most tokens of each sentence, the end token not counted.
+        prefixes: ids that each sentence must begin with.
+        forbidden: ids that each sentence may not contain; empty if there are none.
     """
-    # A model may begin and end sequences with one and the same token.
+    # Minus eos: a model may begin and end sequences with the same token.
     bans: list[Ban] = [Never(tuple({specials.pad, specials.bos} - {specials.eos}))]
     if any(forbidden):
         bans.append(NeverHere.of(forbidden, specials.pad, limits.device))
@@ -249,12 +255,13 @@ def build_constraints(
         bans.append(NoRepeatNgram(settings.no_repeat_ngram))
     demands: list[Demand] = []
     if prefixes is not None and any(map(len, prefixes)):
-        demands.append(ForcedPrefix(_padded(prefixes).to(limits.device)))
+        demands.append(ForcedPrefix(_pad_prefixes(prefixes).to(limits.device)))
+    # Last, so that a forced prefix has precedence.
     demands.append(MaximumLength(limits, specials.eos, int(limits.min())))
     return Constraints(tuple(bans), tuple(demands), settings.no_repeat_ngram > 0, specials.eos)
 
 
-def _padded(prefixes: Sequence[Sequence[int]]) -> Tensor:
+def _pad_prefixes(prefixes: Sequence[Sequence[int]]) -> Tensor:
     padded = torch.full((len(prefixes), max(map(len, prefixes))), -1, dtype=torch.int64)
     for row, prefix in zip(padded, prefixes, strict=True):
         row[: len(prefix)] = torch.tensor(prefix, dtype=torch.int64)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError
+from heedful.search.beam import beam_search
 from heedful.search.beam_selection import BestContinuations, Selection
 from heedful.search.constraints import build_constraints
-from heedful.search.diverse_beam import DiverseGroups, merged_groups
-from heedful.search.fixed_search import draw_samples, draw_tokens, search_beams
-from heedful.search.required_phrases import PhraseSelection, Requirements
-from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
-from heedful.search.scoring import rank_by_coverage
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
-from heedful.search.search_trace import SearchTrace
-from heedful.search.step_model import AttentiveModel, State, StepModel
+from heedful.search.step_model import AttentiveModel, SearchTask, State, StepModel
+
+# Samples, diverse groups, phrases, shortlists, coverage and searches on fixed memory are imported
+# by the branches that run them: a plain beam search reads a third as many modules.
+if TYPE_CHECKING:
+    from heedful.search.required_phrases import Requirements
+    from heedful.search.restricted_vocabulary import RestrictedVocabulary
+    from heedful.search.search_trace import SearchTrace
 
 
 @torch.inference_mode()
@@ -43,7 +45,7 @@ def search(
         model: known only by start, step and reorder.
         source: [B, S] int64.
         source_positions: [B, S] int64, −1 for padding, on any side.
-        settings: of the search.
+        settings: settings of the search.
         specials: the model's special ids.
         prefixes: ids that each sentence's hypotheses begin with. A prefix wins over every other
             rule and over the longest length.
@@ -71,6 +73,8 @@ def search(
     known, state = specials, begun
     if vocabulary is not None:
         assert trace is None, "a trace would name tokens by their index in a list"
+        from heedful.search.restricted_vocabulary import restrict
+
         stepping, state = restrict(model, vocabulary, begun), None
         known = vocabulary.specials(specials)
         prefixes = None if prefixes is None else vocabulary.indices(prefixes)
@@ -90,9 +94,12 @@ def search(
     if state is None:
         state = stepping.start(source, source_positions)
     if settings.sampling:
+        from heedful.search.fixed_search import draw_samples
+
         numbers = range(len(limits)) if names is None else names
         name_of = torch.tensor(numbers, device=source.device)
-        results = draw_samples(stepping, state, settings, known, rules, limits, name_of)
+        task = SearchTask(stepping, state, settings, known, rules, limits)
+        results = draw_samples(task, name_of)
     else:
         selection = _selection(settings, known, required, source.device)
         each = settings
@@ -100,22 +107,43 @@ def search(
             rows = torch.arange(len(source), device=source.device).repeat_interleave(groups)
             state = stepping.reorder(state, rows[:, None])
             each = settings.model_copy(update={"n_best": settings.beam})
-        results = search_beams(stepping, state, each, known, rules, limits, selection, trace)
+        task = SearchTask(stepping, state, each, known, rules, limits)
+        if _has_fixed_steps(stepping):
+            from heedful.search.fixed_search import search_beams
+
+            results = search_beams(task, selection, trace)
+        else:
+            results = beam_search(task, selection, trace)
         if groups > 1:
+            from heedful.search.diverse_beam import merged_groups
+
             results = merged_groups(results, groups)
         if required is not None and required.any_phrases:
             results = required.checked(results, settings.length_penalty)
     if vocabulary is not None:
         results = vocabulary.with_ids(results)
     if settings.coverage_penalty:
-        if not isinstance(model, AttentiveModel):
-            raise ConfigError(
-                "The coverage penalty needs a model with attention", where="coverage_penalty"
-            )
-        results = rank_by_coverage(
-            model, source, source_positions, results, specials, settings.coverage_penalty
-        )
+        results = _rank_by_coverage(model, source, source_positions, results, specials, settings)
     return [hypotheses[: settings.n_best] for hypotheses in results]
+
+
+def _rank_by_coverage(
+    model: object,
+    source: Tensor,
+    source_positions: Tensor,
+    results: list[list[Hypothesis]],
+    specials: Specials,
+    settings: SearchSettings,
+) -> list[list[Hypothesis]]:
+    """Rank hypotheses by score and coverage of the source; arguments as of `search`."""
+    from heedful.search.scoring import rank_by_coverage
+
+    if not isinstance(model, AttentiveModel):
+        raise ConfigError(
+            "The coverage penalty needs a model with attention", where="coverage_penalty"
+        )
+    penalty = settings.coverage_penalty
+    return rank_by_coverage(model, source, source_positions, results, specials, penalty)
 
 
 def stream_tokens(
@@ -134,7 +162,7 @@ def stream_tokens(
         model: known only by start, step and reorder.
         source: [1, S] int64.
         source_positions: [1, S] int64.
-        settings: of the search; greedy unless it samples.
+        settings: settings of the search; greedy unless it samples.
         specials: the model's special ids.
         name: the number that random draws depend on.
         limit: most tokens.
@@ -142,6 +170,8 @@ def stream_tokens(
     Yields:
         Token ids, without the end token.
     """
+    from heedful.search.fixed_search import draw_tokens
+
     limits = torch.tensor([limit], device=source.device)
     rules = build_constraints(settings, specials, limits, None)
     # The greedy choice is the draw among the one best token.
@@ -149,7 +179,8 @@ def stream_tokens(
     names = torch.tensor([name], device=source.device)
     with torch.inference_mode():
         state = model.start(source, source_positions)
-    for token in draw_tokens(model, state, drawn, specials, rules, limits, names):
+    task = SearchTask(model, state, drawn, specials, rules, limits)
+    for token in draw_tokens(task, names):
         if token == specials.eos:
             return
         yield token
@@ -184,10 +215,23 @@ def _selection(
 ) -> Selection:
     """Return the selection of a beam search."""
     if settings.alternatives > 1:
+        from heedful.search.diverse_beam import DiverseGroups
+
         return DiverseGroups(settings.beam, specials.eos, settings.alternatives, settings.diversity)
     if required is None or not required.any_phrases:
         return BestContinuations(settings.beam, specials.eos)
+    from heedful.search.required_phrases import PhraseSelection
+
     return PhraseSelection.of(required, settings.beam, specials.eos, device)
+
+
+def _has_fixed_steps(model: object) -> bool:
+    """Return True for an engine that may decode on fixed memory, or a continuation of one."""
+    while model is not None:
+        if getattr(model, "fixed_steps", None) is not None:
+            return True
+        model = getattr(model, "model", None)  # of a `Continuation`, and of a cached model in it
+    return False
 
 
 def _limits(

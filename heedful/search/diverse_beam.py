@@ -1,9 +1,9 @@
 """Diverse beam search (Vijayakumar et al. 2018): groups of hypotheses that avoid each other.
 
-Each group is searched as a sentence of its own. At a step the groups choose one after the other,
-and a token that earlier groups of the same sentence chose at this step costs a group the strength
-of the penalty for each hypothesis that has it. The first group is a plain beam search. Only the
-choice is penalised: a hypothesis has the probability that the model gives it.
+Each group is searched like a sentence. In a step the groups of a sentence choose one after the
+other. A token's score is reduced by the strength of the penalty for each hypothesis of an earlier
+group that chose it in this step. The first group is a plain beam search. Only the choice is
+penalised: a hypothesis keeps the probability that the model gives it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from heedful.search.step_model import Candidates, best_candidates
 
 @dataclass(frozen=True)
 class DiverseGroups:
-    """The selection of a batch whose rows are the groups of each sentence, one after the other.
+    """The selection for a batch whose rows are the groups of each sentence, one after the other.
 
     Args:
-        width: hypotheses of a group.
-        eos: the end token, which costs nothing: only those that live on cost others.
-        groups: of each sentence.
-        strength: of the penalty, a difference of log-probabilities.
+        width: number of hypotheses of a group.
+        eos: end token, which is never penalised: only hypotheses that live on penalise others.
+        groups: number of groups of each sentence.
+        strength: penalty, a difference of log-probabilities.
     """
 
     width: int
@@ -37,28 +37,34 @@ class DiverseGroups:
     groups: int
     strength: float
 
-    def choose(self, logits: Tensor, excess: Tensor, totals: Tensor, moment: Moment) -> Beam:
+    def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
         """See `Selection`."""
+        # Rows are sentence · groups + group; some have left the search already.
         sentences = moment.sentences // self.groups
         size = (int(sentences.max()) + 1, logits.shape[-1])
+        # Anew in each step: the Hamming diversity of the paper compares equal positions only.
         penalty = torch.zeros(size, dtype=logits.dtype, device=logits.device)
         rows, chosen, alive = [], [], []
         for group in range(self.groups):
             own = (moment.sentences % self.groups == group).nonzero()[:, 0]
+            # All sentences of this group are done.
             if not len(own):
                 continue
             own_penalty = penalty[sentences[own]]
             scores = logits[own] - own_penalty[:, None]
-            found = best_candidates(scores, excess[own], totals[own], looked_at(self.width))
+            found = best_candidates(scores, logsumexp[own], log_probs[own], looked_at(self.width))
+            # What is added again below: sums must stay those of the model.
             cost = own_penalty.gather(1, found.token)
             live = live_candidates(found, found.token == self.eos, self.width)
             live_cost = own_penalty.gather(1, live.token)
             rows.append(own)
             chosen.append(_without_penalty(found, cost))
             alive.append(_best_first(_without_penalty(live, live_cost)))
+            # Beams of a group that has fewer live hypotheses are filled up; those cost nothing.
             index = sentences[own][:, None].expand_as(live.token)
-            amount = torch.where(live.total > -math.inf, self.strength, 0.0).to(penalty.dtype)
+            amount = torch.where(live.log_prob > -math.inf, self.strength, 0.0).to(penalty.dtype)
             penalty.index_put_((index, live.token), amount, accumulate=True)
+        # From the order of groups back to the order of rows.
         order = torch.cat(rows).argsort()
         candidates, living = (
             Candidates(*(torch.cat(parts)[order] for parts in zip(*each, strict=True)))
@@ -73,25 +79,26 @@ class DiverseGroups:
 
 def _without_penalty(candidates: Candidates, cost: Tensor) -> Candidates:
     return candidates._replace(
-        total=candidates.total + cost, token_score=candidates.token_score + cost
+        log_prob=candidates.log_prob + cost, token_score=candidates.token_score + cost
     )
 
 
 def _best_first(candidates: Candidates) -> Candidates:
-    """The search takes the first of those that live on for the most probable."""
-    order = candidates.total.argsort(dim=1, descending=True, stable=True)
+    """Sort candidates by log-probability, as the search expects of those that live on."""
+    # Without the penalty the order has changed; stable, so that ties do not depend on the device.
+    order = candidates.log_prob.argsort(dim=1, descending=True, stable=True)
     return Candidates(*(values.gather(1, order) for values in candidates))
 
 
 def merged_groups(results: Sequence[Sequence[Hypothesis]], groups: int) -> list[list[Hypothesis]]:
-    """The hypotheses of each sentence: the best of every group, then the next of every group.
+    """Merge the groups of each sentence: the best of every group, then the next of every group.
 
     Args:
-        results: of each group of each sentence, best first.
-        groups: of each sentence.
+        results: hypotheses of each group of each sentence, best first.
+        groups: number of groups of each sentence.
 
     Returns:
-        For each sentence; those of one rank best first, each sequence of tokens once.
+        Hypotheses of each sentence, each sequence of tokens once; those of one rank best first.
     """
     merged: list[list[Hypothesis]] = []
     for first in range(0, len(results), groups):
@@ -100,6 +107,7 @@ def merged_groups(results: Sequence[Sequence[Hypothesis]], groups: int) -> list[
         for rank in range(max(map(len, own))):
             ranked = [hypotheses[rank] for hypotheses in own if rank < len(hypotheses)]
             for hypothesis in sorted(ranked, key=lambda h: -h.normalized_score):
+                # The first of equals has the better rank; a dictionary keeps the order.
                 distinct.setdefault(hypothesis.tokens, hypothesis)
         merged.append(list(distinct.values()))
     return merged

@@ -1,7 +1,7 @@
-"""Beam search on fixed memory: what `beam` does in a step, as a function on tensors in place.
+"""Beam search on fixed memory: a step of `beam` as a function that updates tensors in place.
 
-Shapes: B sentences of the batch, R rows of a graph, W hypotheses of each, C continuations looked
-at, K finished hypotheses kept, T steps that a graph has room for, V vocabulary.
+Shapes: B sentences of the batch, R rows of a graph, W hypotheses of each, C candidates, K finished
+hypotheses, T steps that fit into a graph, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,63 +18,67 @@ from heedful.search.beam import FinishedHypotheses, Trellis
 from heedful.search.beam_selection import Beam, BestContinuations, live_candidates, looked_at
 from heedful.search.fixed_rules import FixedRules, RuleRows
 from heedful.search.search_settings import Hypothesis, SearchSettings, length_norm
-from heedful.search.step_model import Candidates, candidates_by_sorting, unchecked_totals
+from heedful.search.step_model import Candidates, candidates_by_sorting, unchecked_logsumexp
 
 
 class BeamJob:
-    """A beam search over a batch; see `Job`.
+    """A beam search over a batch; see `BatchSearch`.
 
     Args:
-        settings: of the search.
-        rules: constraints.
-        limits: [B] int64, most tokens of each sentence, end token not counted.
+        settings: settings of the search.
+        rules: constraints of the search.
+        limits: [B] int64, most tokens of each sentence, the end token not counted.
     """
 
     def __init__(self, settings: SearchSettings, rules: FixedRules, limits: Tensor) -> None:
         self.width, alpha = settings.beam, settings.length_penalty
+        # The coverage penalty ranks all finished hypotheses anew, so it needs the whole beam.
         self.most = self.width if settings.coverage_penalty else settings.n_best
         self.rules, self.limits = rules, limits
         of_each = limits.tolist()
         self.steps = max(of_each) + 1
-        # In Python's arithmetic, as in `beam`.
+        # In Python's arithmetic, as in `beam`: PyTorch's powers may differ in the last bit.
         norms = [length_norm(step + 1.0, alpha) for step in range(self.steps)]
         self.norms = torch.tensor(norms, dtype=torch.float64, device=limits.device)
         self.longest_norms = self.norms.index_select(0, limits)
 
     @property
     def key(self) -> Hashable:
-        """See `Job`."""
+        """See `BatchSearch`."""
+        # W is part of the shape, and the length penalty is in `norms`, which are data.
         return "beam", self.most, self.rules.key
 
     def board(self, shape: Shape) -> BeamBoard:
-        """See `Job`."""
+        """See `BatchSearch`."""
         return BeamBoard(self, shape)
 
     def begin(self, board: BeamBoard, first: Tensor) -> None:
-        """See `Job`."""
+        """See `BatchSearch`."""
         count = len(first)
         board.clear()
         board.tokens[:count] = first
-        board.totals[:count, 0] = 0.0
+        board.log_probs[:count, 0] = 0.0
+        # Rows past `count` are padding of the graph.
         board.running[:count] = True
         self.resume(board, torch.arange(count, device=first.device))
 
     def resume(self, board: BeamBoard, sentences: Tensor) -> None:
-        """See `Job`."""
+        """See `BatchSearch`."""
         board.rules.load(self.rules, self.limits, sentences)
         board.longest_norms[: len(sentences)] = self.longest_norms.index_select(0, sentences)
+        # A graph has room for a rounded number of steps, more or fewer than this search takes.
         length = min(len(board.norms), self.steps)
         board.norms[:length] = self.norms[:length]
 
     def hypotheses(self, parts: Sequence[tuple[list[int], int, Any]]) -> list[list[Hypothesis]]:
-        """Read the hypotheses of all sentences off the parts of a search."""
+        """Return the hypotheses of all sentences from the parts of a search."""
         count = len(self.limits)
         best = _empty(count, self.most, torch.device("cpu"))
         trellis = Trellis(count, self.width)
         for sentences, _, (of_part, live) in parts:
             rows, steps = torch.tensor(sentences), [values.cpu() for values in live]
             for whole, part in zip(best, of_part, strict=True):
-                whole[rows] = part.cpu()  # a later part has all that an earlier one had
+                whole[rows] = part.cpu()  # each part has all so far: the last one stays
             for parent, token, score in zip(*steps, strict=True):
                 trellis.add(rows, Candidates(score.double(), parent, token, score))
         return trellis.hypotheses(best)
@@ -84,16 +88,16 @@ class BeamBoard:
     """Hypotheses of the sentences of a graph; see `Board`.
 
     Args:
-        job: a search of the kind that the graph serves.
-        shape: of the graph.
+        job: search of the kind that the graph serves.
+        shape: shape of the graph.
 
     Attributes:
-        totals: [R, W] float64, summed log-probabilities; −∞ where there is no hypothesis.
-        running: [R] bool, sentences that are not done.
-        best: [R, K] each.
-        norms: [T] float64, divisors of scores by the step.
-        longest_norms: [R] float64, those of the longest hypotheses.
-        rules: of the sentences.
+        log_probs: [R, W] float64, summed log-probabilities; −∞ where there is no hypothesis.
+        running: [R] bool, flags of sentences that are still searched.
+        best: finished hypotheses, [R, K] each.
+        norms: [T] float64, length norms by the step.
+        longest_norms: [R] float64, length norms of the longest hypotheses.
+        rules: rules of the sentences.
     """
 
     def __init__(self, job: BeamJob, shape: Shape) -> None:
@@ -102,24 +106,25 @@ class BeamBoard:
         self.tokens = torch.zeros((rows, self.width), dtype=torch.int64, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.report = torch.zeros(1 + rows, dtype=torch.int64, device=device)
-        self.totals = torch.zeros(self.tokens.shape, dtype=torch.float64, device=device)
+        self.log_probs = torch.zeros(self.tokens.shape, dtype=torch.float64, device=device)
         self.running = torch.zeros(rows, dtype=torch.bool, device=device)
         self.best, self._empty = (_empty(rows, job.most, device) for _ in range(2))
         self.norms = torch.ones(steps, dtype=torch.float64, device=device)
         self.longest_norms = torch.ones(rows, dtype=torch.float64, device=device)
         self.rules = RuleRows(job.rules, (rows, self.width, steps), device)
         shape_of_steps = (steps, rows, self.width)
+        # The trellis: a step is written at its index, and read only when all is done.
         self._parents, self._tokens = (
             torch.zeros(shape_of_steps, dtype=torch.int64, device=device) for _ in range(2)
         )
         self._scores = torch.zeros(shape_of_steps, device=device)
 
     def clear(self) -> None:
-        """Forget all sentences."""
+        """Reset the board to no sentences."""
         for values in (self.tokens, self.step, self.report):
             values.zero_()
         self.rules.clear()
-        self.totals.fill_(-math.inf)
+        self.log_probs.fill_(-math.inf)
         self.running.fill_(False)
         for mine, nothing in zip(self.best, self._empty, strict=True):
             mine.copy_(nothing)
@@ -130,8 +135,9 @@ class BeamBoard:
         count = len(rows)
         self.step.copy_(other.step)
         self.rules.take(other.rules, rows)
-        pairs = [(self.tokens, other.tokens), (self.totals, other.totals)]
+        pairs = [(self.tokens, other.tokens), (self.log_probs, other.log_probs)]
         pairs += [(self.running, other.running), *zip(self.best, other.best, strict=True)]
+        # The trellis stays behind: `saved` has copied it for the sentences of the old graph.
         for mine, its in pairs:
             mine[:count] = its.index_select(0, rows)
 
@@ -146,34 +152,36 @@ class BeamBoard:
     def update(self, logits: Tensor) -> Tensor:
         """See `Board`, and `beam_search`."""
         step, limits = self.step, self.rules.limits
-        excess = unchecked_totals(logits)
-        fails = (excess.isnan().any(1) & self.running).any()
+        logsumexp = unchecked_logsumexp(logits)
+        # Rows that are done or empty may well have NaN, which must not fail the search.
+        fails = (logsumexp.isnan().any(1) & self.running).any()
         ends_freely = (limits > step)[:, None] | (logits.argmax(-1) == self.eos)
         self.rules.apply(logits, step)
-        found = candidates_by_sorting(logits, excess, self.totals, looked_at(self.width))
+        found = candidates_by_sorting(logits, logsumexp, self.log_probs, looked_at(self.width))
         ends = found.token == self.eos
         live = live_candidates(found, ends, self.width)
         beam = Beam(found, ends, live, None, BestContinuations(self.width, self.eos))
-        total = found.total.masked_fill(~ends, -math.inf)
+        log_prob = found.log_prob.masked_fill(~ends, -math.inf)
         lengths, norm = step.expand_as(found.parent), self.norms.index_select(0, step)
-        best = self.best.merged(beam, total, lengths, norm, ends_freely)
-        for mine, new in zip(self.best, best, strict=True):  # of those that are done, nothing
+        best = self.best.merged(beam, log_prob, lengths, norm, ends_freely)
+        for mine, new in zip(self.best, best, strict=True):  # done sentences do not change
             mine.copy_(torch.where(self.running[:, None], new, mine))
-        bound, worst = live.total[:, 0] / self.longest_norms, self.best.rank[:, -1]
+        # As in `beam_search`: scores only fall, so no live hypothesis can pass its bound.
+        bound, worst = live.log_prob[:, 0] / self.longest_norms, self.best.rank[:, -1]
         self.running &= worst < bound
         chosen = (live.parent, live.token, live.token_score)
         for steps, values in zip((self._parents, self._tokens, self._scores), chosen, strict=True):
             steps.index_copy_(0, step, values[None])
         self.tokens.copy_(live.token)
-        self.totals.copy_(live.total)
+        self.log_probs.copy_(live.log_prob)
         self.rules.remember(live.token, live.parent, step)
         step += 1
-        self.report[:1] |= fails
+        self.report[:1] |= fails  # stays set: the host reads it some steps late
         self.report[1:] = self.running
         return live.parent
 
 
 def _empty(count: int, most: int, device: torch.device) -> FinishedHypotheses:
-    """Room for hypotheses, each tensor with memory of its own."""
+    """Return places for hypotheses, each tensor with memory of its own, as it is written to."""
     empty = FinishedHypotheses.empty(count, most, device)
     return FinishedHypotheses(*(values.clone() for values in empty))

@@ -1,10 +1,10 @@
-"""Constraints of a search whose step is a number on the device, as a graph needs them.
+"""Constraints for a search that runs as a graph, whose step is a tensor on the device.
 
-They are those of `constraints`, with the same results. The number of the step and the sentences'
-own data are tensors that stay where they are; all else is part of the graph. No plain number stands
-in a `torch.where`, which would bring it to a GPU and wait.
+They have the same results as `constraints`. The step and the data of the sentences are tensors at
+fixed addresses; everything else is part of the graph. `torch.where` gets tensors only: it would
+copy a Python number to the GPU and wait.
 
-Shapes: R rows of a graph, W hypotheses of each, T steps that it has room for, V vocabulary.
+Shapes: R rows of a graph, W hypotheses of each, T steps that fit into it, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FixedRules:
 
     Args:
         eos: the end token.
-        never: tokens that are banned for good.
-        min_length: tokens before the end token is allowed.
-        ngram: tokens of the n-grams that no hypothesis repeats; 0 for none.
-        never_here: [B, n] int64, banned for each sentence; none if None.
-        prefix: [B, P] int64, the first tokens of each sentence, then −1; none if None.
+        never: tokens that are banned in every step.
+        min_length: number of tokens before the end token is allowed.
+        ngram: size of the n-grams that no hypothesis repeats; 0 without such a rule.
+        never_here: banned tokens of each sentence [B, n] int64; None without such a rule.
+        prefix: first tokens of each sentence, then −1, [B, P] int64; None without such a rule.
     """
 
     eos: int
@@ -49,10 +49,11 @@ class FixedRules:
 
     @classmethod
     def of(cls, rules: Constraints) -> FixedRules | None:
-        """Build from the rules of a search; None if they are not all known here."""
+        """Build from the rules of a search; None if a graph cannot hold one of them."""
         never: tuple[int, ...] = ()
         min_length, ngram, never_here, prefix = 0, 0, None, None
         for ban in rules.bans:
+            # By class: an unknown rule must never be dropped, so it sends the search to the host.
             if isinstance(ban, Never):
                 never += ban.tokens
             elif isinstance(ban, MinimumLength):
@@ -66,27 +67,27 @@ class FixedRules:
         for demand in rules.demands:
             if isinstance(demand, ForcedPrefix):
                 prefix = demand.tokens
-            elif not isinstance(demand, MaximumLength):
+            elif not isinstance(demand, MaximumLength):  # every search has it, as `limits`
                 return None
         return cls(rules.eos, never, min_length, ngram, never_here, prefix)
 
     @property
     def key(self) -> Hashable:
-        """All that a graph has of them; their tensors are data."""
+        """The part of the rules that is fixed in a graph; tensors are data of each search."""
         here = 0 if self.never_here is None else self.never_here.shape[1]
         return self.eos, self.never, self.min_length, self.ngram, here, self.prefix is not None
 
 
 class RuleRows:
-    """The rules of the sentences that a graph works on.
+    """The rules of the sentences in a graph.
 
     Args:
-        rules: of the search.
-        shape: R, W and T.
-        device: of the search.
+        rules: rules of the search.
+        shape: sizes R, W and T.
+        device: device of the search.
 
     Attributes:
-        limits: [R] int64, most tokens of each sentence, end token not counted.
+        limits: [R] int64, most tokens of each sentence, the end token not counted.
     """
 
     def __init__(
@@ -102,23 +103,26 @@ class RuleRows:
             self._here = torch.zeros((rows, count), dtype=torch.int64, device=device)
         if rules.prefix is not None:
             self._prefix = torch.full((rows, steps), -1, dtype=torch.int64, device=device)
+        # `unfold` refuses a size larger than the history, in which nothing can repeat.
         self._ngram = min(rules.ngram, steps)
         self._history: Tensor | None = None
         if rules.ngram:
             self._history = torch.full(shape, -1, dtype=torch.int64, device=device)
+        # The most tokens that bans can forbid: below V no hypothesis can be stuck.
         banned = len(rules.never) + (rules.min_length > 0)
         banned += 0 if self._here is None else self._here.shape[1]
         self._most = math.inf if rules.ngram else banned
 
     def load(self, rules: FixedRules, limits: Tensor, sentences: Tensor) -> None:
-        """Take over the data of some sentences of the full batch.
+        """Copy the data of some sentences of the full batch.
 
         Args:
-            rules: of the search.
-            limits: [B] int64, most tokens of each.
-            sentences: [B'] int64, their numbers; B' is at most R.
+            rules: rules of the search.
+            limits: [B] int64, most tokens of each sentence.
+            sentences: [B'] int64, indices of the sentences; B' is at most R.
         """
         count = len(sentences)
+        # Empty rows have a limit of 0, so they end in every step.
         self.limits.zero_()
         self.limits[:count] = limits.index_select(0, sentences)
         if self._here is not None and rules.never_here is not None:
@@ -129,12 +133,12 @@ class RuleRows:
             self._prefix[:count, :length] = rules.prefix[:, :length].index_select(0, sentences)
 
     def clear(self) -> None:
-        """Forget the tokens of all hypotheses."""
+        """Reset the history of all hypotheses."""
         if self._history is not None:
             self._history.fill_(-1)
 
     def take(self, other: RuleRows, rows: Tensor) -> None:
-        """Take over the tokens of some rows [B'] of others."""
+        """Copy the history of some rows [B'] of another graph."""
         mine, its = self._history, other._history
         if mine is None or its is None:
             return
@@ -142,7 +146,7 @@ class RuleRows:
         mine[: len(rows), :, :steps] = its[..., :steps].index_select(0, rows)
 
     def remember(self, tokens: Tensor, parents: Tensor | None, step: Tensor) -> None:
-        """Note the tokens of this step [R, W], and which hypotheses [R, W] they continue."""
+        """Append the tokens of this step [R, W] to the hypotheses [R, W] that they continue."""
         if self._history is None:
             return
         if parents is not None:
@@ -154,14 +158,17 @@ class RuleRows:
         """Constrain the scores [R, W, V] of the next token, in place; see `Constraints.apply`.
 
         Args:
-            scores: of the next token.
-            step: [1] int64, tokens of every hypothesis so far.
+            scores: log-probabilities or logits of the next token.
+            step: [1] int64, number of tokens of every hypothesis so far.
         """
+        # −1: no demand. The prefix comes second, as it has precedence over the limit.
         demanded = torch.full_like(self.limits, -1)
         demanded.masked_fill_(self.limits <= step, self._eos)
         if self._prefix is not None:
+            # Past the prefix there is −1 up to T, so the index is always inside.
             first = self._prefix.index_select(1, step)[:, 0]
             demanded = torch.where(first >= 0, first, demanded)
+        # Score of the demanded token from before the bans, which a demand overrides.
         index = demanded.clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)
         value = scores.gather(2, index)
         self._ban(scores, step)
@@ -170,6 +177,7 @@ class RuleRows:
         scores.scatter_(2, index, torch.where(forced, value, scores.gather(2, index)))
 
     def _ban(self, scores: Tensor, step: Tensor) -> None:
+        # The end token is kept apart: bans of it and its return are decided on the device.
         before = scores[..., self._eos].clone()
         for token in self._never:
             scores[..., token].fill_(-math.inf)
@@ -190,8 +198,10 @@ class RuleRows:
         """See `NoRepeatNgram`; past the step there are no tokens, and no n-grams."""
         size = self._ngram
         ngrams = history.unfold(-1, size, 1)  # [R, W, T − size + 1, size]
+        # In the first steps these places are negative; `first <= step - size` drops the result.
         latest = step - (size - 1) + torch.arange(size - 1, device=step.device)
         recent = history.index_select(2, latest.clamp(min=0)).unsqueeze(-2)
+        # Places behind the step hold −1 or an older history, so matches there do not count.
         first = torch.arange(ngrams.shape[2], device=step.device)
         seen = (ngrams[..., :-1] == recent).all(-1) & (first <= step - size)
         barrier = torch.full(seen.shape, math.inf, dtype=scores.dtype, device=scores.device)

@@ -1,11 +1,11 @@
-"""Searches on fixed memory: a step is one graph, and the host never waits for the one it started.
+"""Searches on fixed memory: a step is one graph, and the host never waits for the latest step.
 
-A step of a search is a function on tensors that stay where they are: it reads a token of every
-hypothesis, computes logits, chooses, and notes what it chose. The host only starts it again and
-again. A few steps later it learns which sentences are done. They go on beside the others, without
-any effect on their results, until so many are done that a smaller graph serves those that are left.
+A step is a function on tensors at fixed addresses: it computes logits for the latest token of every
+hypothesis, chooses continuations and records them. The host only starts it again and again, and
+learns a few steps later which sentences are done. These go on without effect on the results, until
+so few are left that a smaller graph serves them.
 
-Shapes: R rows of a graph, W hypotheses of each, T steps that it has room for, V vocabulary.
+Shapes: R rows of a graph, W hypotheses of each, T steps that fit into it, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from heedful.engines.inference.fixed_decoder import (
     slots_of,
 )
 from heedful.models.causal_lm import CachedLM
-from heedful.search.lookahead import STEPS_AHEAD, Lookahead, index_on
+from heedful.search.lookahead import STEPS_AHEAD, Lookahead
 from heedful.search.search_settings import not_numbers
-from heedful.search.step_model import Continuation
+from heedful.search.step_model import Continuation, index_on
 
 _FIRST_STEPS = 16
-"""Steps that a first graph has room for; a longer search moves to one with twice as many slots."""
+"""Steps that fit into a first graph; a longer search moves to one with more slots."""
 
 _WORTH_MOVING = 0.5
-"""Largest share of rows left for which sentences move to a smaller graph: it costs a copy of all
-keys, and a recording where there is no such graph yet."""
+"""Largest share of remaining rows at which sentences move to a smaller graph. A move costs a copy
+of all keys and values, and a recording where there is no such graph yet."""
 
 _FEWEST_ROWS = 4
-"""Graphs of fewer rows are as slow: a step of few rows is the time of starting its kernels."""
+"""Rows of the smallest graph: with fewer a step takes as long, the time to start its kernels."""
 
 
 class Board(Protocol):
-    """A search's knowledge of the sentences of a graph, and its choice by logits.
+    """The state of a search for the sentences of a graph, and its choice of continuations.
 
     Attributes:
-        tokens: [R, W] int64, to be read next.
-        step: [1] int64, tokens of every hypothesis so far.
-        report: [1 + R, …] int64: whether the model gave something else than numbers, which
-            sentences go on, and more that the search asks for.
+        tokens: [R, W] int64, latest token of each hypothesis.
+        step: [1] int64, number of tokens of every hypothesis so far.
+        report: [1 + R + …] int64: a flag for logits that are NaN, a flag for each sentence that
+            goes on, and values that are particular to the search.
     """
 
     tokens: Tensor
@@ -56,21 +56,21 @@ class Board(Protocol):
     report: Tensor
 
     def update(self, logits: Tensor) -> Tensor | None:
-        """Choose by logits [R, W, V], in place; return the parents [R, W] of those that go on."""
+        """Choose continuations by logits [R, W, V], in place; return their parents [R, W]."""
 
     def take(self, other: Any, rows: Tensor, sentences: Tensor) -> None:
-        """Take over some rows [B'] of another board, of these sentences of the full batch."""
+        """Copy rows [B'] of another board, which belong to these sentences of the full batch."""
 
     def saved(self, count: int, first: int, stop: int) -> Any:
-        """Copy what the search needs of the first rows, and of steps from `first` to `stop`."""
+        """Copy the results of the first `count` rows, and of the steps from `first` to `stop`."""
 
 
 class BatchSearch(Protocol):
     """A search over a batch.
 
     Attributes:
-        width: W.
-        steps: the most it takes.
+        width: number W of hypotheses of a sentence.
+        steps: most steps of the search.
     """
 
     width: int
@@ -78,16 +78,16 @@ class BatchSearch(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """All that a graph has of the search; the rest is data."""
+        """The part of the search that is fixed in a graph; the rest is data."""
 
     def board(self, shape: Shape) -> Board:
-        """Make an empty board."""
+        """Return an empty board."""
 
     def begin(self, board: Any, first: Tensor) -> None:
-        """Set a board to the beginning of the search, with tokens [B, 1] to read first."""
+        """Set a board to the beginning of the search, with the first tokens [B, 1]."""
 
     def resume(self, board: Any, sentences: Tensor) -> None:
-        """Give a board the data of its sentences, numbers [B'] in the full batch."""
+        """Copy the data of sentences to a board, by their indices [B'] in the full batch."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Ending:
 
     Args:
         ends: tokens that end a text.
-        end: the token past the vocabulary that stands for them all.
+        end: token past the vocabulary that stands for all of them.
         limit: most tokens of a continuation, after which the end is certain.
     """
 
@@ -107,13 +107,13 @@ class Ending:
 
 @dataclass(frozen=True)
 class FixedModel:
-    """A model that decodes on fixed memory, and where a search begins.
+    """A model that decodes on fixed memory, and the beginning of a search.
 
     Args:
-        steps: the engine's.
-        state: from the model's `start`.
-        first: [B, 1] int64, the tokens to read first; the begin token if None.
-        ending: how texts end, where a prompt is continued.
+        steps: decoding steps of the engine.
+        state: result of the model's `start`.
+        first: first tokens [B, 1] int64; the begin token if None.
+        ending: end of texts, for continuations of a prompt.
     """
 
     steps: FixedSteps
@@ -126,30 +126,31 @@ class FixedModel:
         """Find the fixed memory of a search's model; None where it has none."""
         first = ending = None
         if isinstance(model, Continuation):
-            if model.stopped is not None:  # only the host can tell what text tokens spell
+            if model.stopped is not None:  # stop strings are found in text, which only the host has
                 return None
             first, ending = state.first, Ending(model.ends, model.end, model.limit)
             model, state = model.model, state.inner
         if isinstance(model, CachedLM):
             model = model.model
         steps: FixedSteps | None = getattr(model, "fixed_steps", None)
-        if steps is None or steps.model is not model:  # a copy of an engine has another's
+        if steps is None or steps.model is not model:  # a copied engine still has the original's
             return None
         return cls(steps, state, first, ending)
 
 
 class _Program:
-    """A step of a search on a decoder and a board, and its graph once it has run.
+    """A step of a search on a decoder and a board, and its graph from the second step on.
 
     Args:
-        model: decodes.
-        shape: of the memory.
-        board: of the search.
+        model: model that decodes.
+        shape: shape of the memory.
+        board: board of the search.
     """
 
     def __init__(self, model: FixedModel, shape: Shape, board: Board) -> None:
         self.decoder = FixedDecoder(model.steps, shape, model.state)
         self.board = board
+        # A tensor, as the limit differs from search to search and the graph is the same.
         self.cut_at = torch.zeros_like(board.step)
         self._end = -1 if model.ending is None else model.ending.end
         ends = () if model.ending is None else model.ending.ends
@@ -159,11 +160,12 @@ class _Program:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its keys and values."""
+        """Bytes of the keys and values."""
         return self.decoder.bytes
 
     def run(self, steps: FixedSteps) -> None:
-        """Do the step: as it is the first time, then as a graph, which is recorded before."""
+        """Run a step: directly at first, then as a graph, which the second call records."""
+        # Libraries allocate their workspaces in the first call, which a recording forbids.
         if self._ran and self._replay is None:
             self._replay = steps.recorded(self._compute)
         (self._replay or self._compute)()
@@ -176,12 +178,13 @@ class _Program:
         return self.board.report
 
     def _logits(self) -> Tensor:
-        """See `Continuation.step`: one more token, which stands for all that end a text."""
+        """Return logits with one more token, the common end of texts; see `Continuation.step`."""
         tokens = self.board.tokens
         if self._end < 0:
             return self.decoder.advance(tokens)
+        # No row of the table has the end token: hypotheses that have ended read token 0.
         logits = self.decoder.advance(tokens.masked_fill(tokens == self._end, 0))
-        end = logits[..., self._ends].logsumexp(-1, keepdim=True)  # of none: −∞
+        end = logits[..., self._ends].logsumexp(-1, keepdim=True)  # −∞ where no token ends a text
         logits = torch.cat([logits.index_fill(-1, self._ends, -math.inf), end], -1)
         certain = torch.full_like(logits[:1, :1], -math.inf)
         certain[..., self._end].fill_(0.0)
@@ -192,13 +195,14 @@ class FixedRun:
     """One search on fixed memory.
 
     Args:
-        model: decodes.
-        job: the search.
-        first: [B, 1] int64, the tokens to read first.
-        ahead: steps that the device may be behind.
+        model: model that decodes.
+        job: search over the batch.
+        first: first tokens [B, 1] int64.
+        ahead: steps that the device may be behind the host.
 
     Attributes:
-        parts: once it is done, the sentences of each graph, its first step, and what it saved.
+        parts: the sentences of each graph, its first step, and its results; complete after
+            `reports`.
     """
 
     def __init__(
@@ -209,6 +213,7 @@ class FixedRun:
         self._ahead: Lookahead[list[int]] = Lookahead(ahead)
         self._sentences = list(range(len(first)))
         self._running = set(self._sentences)
+        # Slots of keys in use (a prompt fills some), the step, and the first step of the graph.
         self._used, self._step, self._since = slots_of(model.state), 0, 0
         slots = self._used + job.width * min(job.steps, _FIRST_STEPS)
         self._shape = self._shape_for(len(first), slots)
@@ -217,10 +222,10 @@ class FixedRun:
         job.begin(self._program.board, first)
 
     def reports(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Search to the end; yield the sentences and the report of each step, some steps later.
+        """Search to the end; yield the sentences and the report of each step, with a delay.
 
         Raises:
-            ModelError: when the model gives no numbers.
+            ModelError: when the model's logits are NaN.
         """
         try:
             while self._step < self._job.steps and self._running:
@@ -236,24 +241,27 @@ class FixedRun:
                 self._look(*landed)
                 yield landed
             self._save()
+        # The graph is kept for later searches, also where this one was abandoned.
         finally:
             self._give_back(self._shape, self._program)
 
     def _look(self, sentences: Sequence[int], report: Sequence[int]) -> None:
         if report[0]:
             raise not_numbers()
+        # Rows beyond the sentences are padding of the graph.
         going_on = report[1 : 1 + len(sentences)]
         self._running.difference_update(
             each for each, runs in zip(sentences, going_on, strict=True) if not runs
         )
 
     def _make_room(self) -> None:
-        """Move to a graph with more slots, or to one with fewer rows, where it is time to."""
+        """Move to a graph with more slots if all are full, or with fewer rows if many are done."""
         shape, needed = self._shape, self._used + self._job.width
         rows_left = min(max(len(self._running), _FEWEST_ROWS), shape.rows)
         left = self._shape_for(rows_left, max(needed, shape.slots))
         if shape.slots >= needed and left.rows > _WORTH_MOVING * shape.rows:
             return
+        # Known some steps late: sentences that have ended since move along, without effect.
         places = [at for at, each in enumerate(self._sentences) if each in self._running]
         self._save()
         program, device = self._borrow(left), self._model.steps.device
@@ -274,6 +282,7 @@ class FixedRun:
 
     def _key(self, shape: Shape) -> Hashable:
         ending = self._model.ending
+        # Everything that is recorded in a graph; a search with an equal key can use it.
         return shape, self._job.key, None if ending is None else (ending.ends, ending.end)
 
     def _borrow(self, shape: Shape) -> _Program:

@@ -1,7 +1,7 @@
-"""Sampling on fixed memory: what `sampling` does in a step, as a function on tensors in place.
+"""Sampling on fixed memory: a step of `sampling` as a function that updates tensors in place.
 
-Shapes: B sentences of the batch, R rows of a graph, W samples of each, T steps that a graph has
-room for, V vocabulary.
+Shapes: B sentences of the batch, R rows of a graph, W samples of each, T steps that fit into a
+graph, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 
 
 class SamplingJob:
-    """Samples of a batch; see `Job`.
+    """Samples of a batch; see `BatchSearch`.
 
     Args:
-        settings: of the draws.
-        specials: the end token fills samples that have ended.
-        rules: constraints.
-        limits: [B] int64, most tokens of each sentence, end token not counted.
-        names: [B] int64, what names each sentence in its random numbers.
+        settings: settings of sampling.
+        specials: special ids; the end token fills samples that have ended.
+        rules: constraints of the search.
+        limits: [B] int64, most tokens of each sentence, the end token not counted.
+        names: [B] int64, key of each sentence in the generator of random numbers.
     """
 
     def __init__(
@@ -45,16 +45,17 @@ class SamplingJob:
 
     @property
     def key(self) -> Hashable:
-        """See `Job`."""
+        """See `BatchSearch`."""
         s = self.settings
+        # Plain numbers in `draw`, so the graph holds them; seed, names and limits are tensors.
         return "sample", s.temperature, s.top_k, s.top_p, s.min_p, s.epsilon, self.rules.key
 
     def board(self, shape: Shape) -> SamplingBoard:
-        """See `Job`."""
+        """See `BatchSearch`."""
         return SamplingBoard(self, shape)
 
     def begin(self, board: SamplingBoard, first: Tensor) -> None:
-        """See `Job`."""
+        """See `BatchSearch`."""
         count = len(first)
         board.clear()
         board.tokens[:count] = first
@@ -62,13 +63,14 @@ class SamplingJob:
         self.resume(board, torch.arange(count, device=first.device))
 
     def resume(self, board: SamplingBoard, sentences: Tensor) -> None:
-        """See `Job`."""
+        """See `BatchSearch`."""
         board.rules.load(self.rules, self.limits, sentences)
         board.names[: len(sentences)] = self.names.index_select(0, sentences)
         board.seed.fill_(self.settings.seed)
 
     def hypotheses(self, parts: Sequence[tuple[list[int], int, Any]]) -> list[list[Hypothesis]]:
-        """Read the samples of all sentences off the parts of a search."""
+        """Return the samples of all sentences from the parts of a search."""
+        # Sentences that end early are in no later part: their rest is end tokens of score 0.
         stop = max(first + drawn[0].shape[0] for _, first, (_, drawn) in parts)
         shape = (len(self.limits), self.width, stop)
         tokens, scores = torch.full(shape, self.specials.eos), torch.zeros(shape)
@@ -78,23 +80,24 @@ class SamplingJob:
             wanted[rows] = of_part.cpu()
             for whole, part in zip((tokens, scores), drawn, strict=True):
                 columns = torch.arange(first, first + part.shape[0])
+                # Indices on both sides of a slice put their dimensions first: [B', T, W].
                 whole[rows[:, None], :, columns] = part.cpu().transpose(0, 1)
         return hypotheses_of(tokens, scores, wanted, self.settings, self.specials)
 
 
 class SamplingBoard:
-    """Samples of the sentences of a graph; see `Board`. Its reports end with all tokens drawn.
+    """Samples of the sentences of a graph; see `Board`. Reports end with the R · W drawn tokens.
 
     Args:
-        job: a search of the kind that the graph serves.
-        shape: of the graph.
+        job: search of the kind that the graph serves.
+        shape: shape of the graph.
 
     Attributes:
-        ended: [R, W] bool; so are all samples of rows without a sentence.
+        ended: [R, W] bool, flags of samples that have ended; True in rows without a sentence.
         wanted: [R, W] bool, False for samples whose end was forced.
-        names: [R] int64.
-        seed: [1] int64.
-        rules: of the sentences.
+        names: [R] int64, key of each sentence in the generator of random numbers.
+        seed: [1] int64, seed of the generator.
+        rules: rules of the sentences.
     """
 
     def __init__(self, job: SamplingJob, shape: Shape) -> None:
@@ -113,7 +116,7 @@ class SamplingBoard:
         self._scores = torch.zeros((steps, rows, width), device=device)
 
     def clear(self) -> None:
-        """Forget all sentences."""
+        """Reset the board to no sentences."""
         for values in (self.tokens, self.step, self.report):
             values.zero_()
         self.rules.clear()
@@ -141,8 +144,9 @@ class SamplingBoard:
         rows, width = ended.shape
         scores = torch.log_softmax(logits, -1)
         fails = (scores[..., 0].isnan() & ~ended.all(1, keepdim=True)).any()
-        # A draw among no numbers would be no token, at which a GPU stops for good.
+        # A draw by NaN gives an index past V, an assertion after which a GPU cannot be used.
         scores.nan_to_num_(0.0, posinf=math.inf, neginf=-math.inf)
+        # Before the rules: at the limit the model may have wanted the end anyway.
         at_limit = (self.rules.limits == step)[:, None] & ~ended
         self.wanted &= ~at_limit | (scores.argmax(-1) == self._eos)
         self.rules.apply(scores, step)
@@ -153,8 +157,9 @@ class SamplingBoard:
         self._scores.index_copy_(0, step, value[None])
         ended |= tokens == self._eos
         self.tokens.copy_(tokens)
-        self.rules.remember(tokens, None, step)
+        self.rules.remember(tokens, None, step)  # samples keep their rows
         step += 1
         self.report[:1] |= fails
         self.report[1 : 1 + rows] = ~ended.all(1)
+        # For a stream of text, whose reader gets each token without another copy.
         self.report[1 + rows :] = tokens.flatten()

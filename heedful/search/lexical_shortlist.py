@@ -1,11 +1,11 @@
-"""Lexical shortlists: the target tokens a translation may be made of, by its source tokens.
+"""Lexical shortlists: the target tokens of a translation are restricted by its source tokens.
 
-A sentence's list holds the commonest target tokens, for each of its source tokens the likeliest
-translations, and the tokens of its prefix and special ones (Jean 2015; L'Hostis 2016). It depends
-on that sentence alone, so a translation is the same in any batch. Lists are learned from a parallel
-corpus by IBM model 1 and ranked by p(target | source) alone: on Multi30k no other order did better
-for the same size of a batch's union (the product with a power of p(source | target), a bar on the
-probability, the best sources of each target).
+The list of a sentence holds the most frequent target tokens, the likeliest translations of each of
+its source tokens, the tokens of its prefix and the special tokens (Jean 2015; L'Hostis 2016). It
+depends on that sentence alone, so a translation is the same in any batch. IBM model 1 is fitted to
+a parallel corpus, and translations are ranked by p(target | source) alone: on Multi30k no other
+order was better for the same size of a batch's union (the product with a power of
+p(source | target), a threshold on the probability, the best sources of each target).
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ SCHEMA_VERSION = 1
 
 _ARRAYS = ("common", "ends", "likely")
 _COVERAGE_ROWS = 100
-"""Sentences whose lists are built together where their coverage is counted."""
+"""Sentences whose lists [rows, V] are built at once to measure coverage: 3 MB for V = 32,000."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """Tokens that every list holds, and the likeliest translations of each source token.
+    """Target tokens of every list, and the likeliest translations of each source token.
 
     Args:
         common: target tokens on every list [F] int64.
-        ends: [source vocabulary + 1] int64; the likeliest tokens of source token i are `likely`
-            from `ends[i]` to `ends[i + 1]`.
-        likely: [n] int64, the likeliest first.
-        size: of the target vocabulary.
-        copies: True where source tokens are target tokens too: each may be copied.
-        fingerprint: of the tokenizers.
+        ends: [source vocabulary + 1] int64; the translations of source token i are `likely` from
+            `ends[i]` to `ends[i + 1]`.
+        likely: translations [n] int64, the likeliest first.
+        size: size V of the target vocabulary.
+        copies: flag of a joint vocabulary, in which a source token can be copied.
+        fingerprint: fingerprint of the tokenizers.
     """
 
     common: Integers
@@ -70,14 +70,16 @@ class Shortlist:
         """Take the likeliest tokens of a lexicon.
 
         Args:
-            lexicon: learned from a corpus.
-            tokenizers: of its ids.
-            per_token: most tokens on the list for each source token.
-            frequent: tokens on every list, the commonest of the corpus.
+            lexicon: translation probabilities, fitted to a corpus.
+            tokenizers: tokenizers of the corpus.
+            per_token: most translations on the list of each source token.
+            frequent: number of the corpus's most frequent tokens, which are on every list.
         """
         likeliest = ranks(lexicon.source) < per_token
+        # The lexicon is sorted by source token, so lists are ranges (compressed rows).
         counts = np.bincount(lexicon.source[likeliest], minlength=tokenizers.source.size)
         return cls(
+            # Stable, so that tokens of equal frequency are the same on every machine.
             common=np.sort(np.argsort(-lexicon.counts, kind="stable")[:frequent]),
             ends=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
             likely=lexicon.target[likeliest],
@@ -90,8 +92,9 @@ class Shortlist:
         """Write the file in one step.
 
         Raises:
-            OSError: naming the file, when it cannot be written.
+            OSError: when the file cannot be written; it names the file.
         """
+        # Half of the bytes; no vocabulary comes near 2^31.
         arrays = {name: getattr(self, name).astype(np.int32) for name in _ARRAYS}
         facts = {
             "schema_version": SCHEMA_VERSION,
@@ -106,8 +109,8 @@ class Shortlist:
         """Read what `write` wrote.
 
         Args:
-            path: the file.
-            tokenizers: of the model that is to use it.
+            path: shortlist file.
+            tokenizers: tokenizers of the model that will use the shortlist.
 
         Raises:
             ModelError: when it is missing, damaged, of a newer version or for other tokenizers.
@@ -122,6 +125,7 @@ class Shortlist:
             with safe_open(str(path), framework="numpy") as file:
                 facts = json.loads(file.metadata()["heedful"])["shortlist"]
                 version, fingerprint = facts["schema_version"], facts["tokenizers"]
+                # Of another version even the names of the arrays may differ.
                 if version == SCHEMA_VERSION:
                     arrays = {name: file.get_tensor(name) for name in _ARRAYS}
                     if _digest(arrays) != facts["sha256"]:
@@ -158,20 +162,23 @@ class Shortlist:
         """Build the lists of a batch.
 
         Args:
-            sources: ids of each sentence.
-            prefixes: ids that its translation begins with.
-            specials: ids that every search needs.
-            device: of the lists.
+            sources: source ids of each sentence.
+            prefixes: first ids of each translation.
+            specials: special ids, which every search needs.
+            device: device of the lists.
         """
         first = sorted(specials.ids)
-        listed = self._listed(sources)
+        listed = self._list_tokens(sources)  # [B, V]
         for row, prefix in zip(listed, prefixes, strict=True):
             row[list(prefix)] = True
+        # Not among the others: special tokens have the same first indices in all lists.
         listed[:, first] = False
         sizes = len(first) + listed.sum(1)
         rows, tokens = listed.nonzero()
         listed[:, first] = True
+        # Ascending, which `searchsorted` below relies on.
         union = np.flatnonzero(listed.any(0))
+        # Padding is a token of the union, too, so that every entry has a column.
         ids = np.full((len(sources), int(sizes.max())), first[0])
         ids[:, : len(first)] = first
         ids[rows, len(first) + ranks(rows)] = tokens
@@ -185,12 +192,12 @@ class Shortlist:
         """Measure the lists of sentences on their reference translations.
 
         Returns:
-            The share of all target tokens that are on their sentence's list, and how many tokens
-            the mean list holds.
+            The share of all target tokens that are on their sentence's list, and the mean number of
+            tokens of a list.
         """
         covered = sizes = 0
         for first in range(0, len(sources), _COVERAGE_ROWS):
-            listed = self._listed(sources[first : first + _COVERAGE_ROWS])
+            listed = self._list_tokens(sources[first : first + _COVERAGE_ROWS])
             sizes += int(listed.sum())
             covered += sum(
                 int(row[list(target)].sum())
@@ -198,14 +205,16 @@ class Shortlist:
             )
         return covered / max(1, sum(map(len, targets))), sizes / max(1, len(sources))
 
-    def _listed(self, sources: Sequence[Sequence[int]]) -> npt.NDArray[np.bool_]:
-        """Mark the tokens on each sentence's list [B, V], special tokens and prefixes left out."""
+    def _list_tokens(self, sources: Sequence[Sequence[int]]) -> npt.NDArray[np.bool_]:
+        """Return flags [B, V] of the tokens on each list, without special tokens and prefixes."""
         listed = np.zeros((len(sources), self.size), dtype=np.bool_)
         listed[:, self.common] = True
         rows = np.repeat(np.arange(len(sources)), [len(source) for source in sources])
         tokens = np.array([token for source in sources for token in source], dtype=np.int64)
+        # The ranges of all source tokens at once, without a Python loop over tokens.
         counts = self.ends[tokens + 1] - self.ends[tokens]
         listed[np.repeat(rows, counts), self.likely[ragged(self.ends[tokens], counts)]] = True
+        # A name may be in no pair of the corpus, and its translation is often a copy.
         if self.copies:
             listed[rows, tokens] = True
         return listed
@@ -224,12 +233,12 @@ def load_shortlist(
     """Read the shortlist to translate with, if any.
 
     Args:
-        choice: False for none, True for the one in the model's directory, or another file.
-        model: a directory of a model or of a run.
-        tokenizers: of the model.
+        choice: False for none, True for the file in the model's directory, or another file.
+        model: directory of a model or of a run.
+        tokenizers: tokenizers of the model.
 
     Raises:
-        ModelError: as `Shortlist.read`.
+        ModelError: when `Shortlist.read` raises it.
     """
     if choice is False:
         return None
@@ -239,27 +248,27 @@ def load_shortlist(
 
 def _digest(arrays: dict[str, Any]) -> str:
     """Return the SHA-256 of the names, types, shapes and contents of arrays."""
-    total = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in _ARRAYS:
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        total.update(arrays[name].tobytes())
-    return total.hexdigest()
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 _COVERAGE_PAIRS = 1000
-"""Pairs of the corpus that coverage is measured on."""
+"""Pairs on which coverage is measured: spread over a corpus that may hold millions."""
 
 
 @dataclass(frozen=True)
 class LearnedShortlist:
-    """A shortlist, and facts about the corpus it was learned from.
+    """A shortlist, and facts about its corpus.
 
     Args:
-        shortlist: not written yet.
-        pairs: of the corpus.
-        skipped: pairs among them that were too long to learn from.
+        shortlist: new shortlist, not written to a file yet.
+        pairs: number of pairs of the corpus.
+        skipped: number of pairs that were too long.
         coverage: share of the corpus's target tokens that are on their sentence's list.
-        size: tokens on the mean list.
+        size: mean number of tokens of a list.
     """
 
     shortlist: Shortlist
@@ -278,22 +287,22 @@ def make_shortlist(
     frequent: int = FREQUENT,
     progress: Progress | None = None,
 ) -> LearnedShortlist:
-    """Learn the likeliest target tokens of each source token.
+    """Estimate the likeliest target tokens of each source token from a parallel corpus.
 
     Args:
-        source: a text, a sentence a line.
-        target: its translations, line by line.
-        tokenizers: of the model that is to use it.
-        per_token: most tokens on the list for each source token.
-        frequent: tokens on every list, the commonest.
-        progress: called with how much is done, of how much, and the name of the stage.
+        source: text file with a sentence in each line.
+        target: text file with the translation of each line.
+        tokenizers: tokenizers of the model that will use the shortlist.
+        per_token: most translations on the list of each source token.
+        frequent: number of the corpus's most frequent tokens, which are on every list.
+        progress: function of the work done, the whole work, and the name of the stage.
 
     Raises:
-        DataError: when the files are out of step or hold no text.
-        RunError: when there is no room for the corpus as token ids, in the folder for temporary
-            files.
+        DataError: when the files differ in their number of lines or have no text.
+        RunError: when the token ids of the corpus do not fit into the folder of temporary files.
     """
     spec = CorpusSpec(source=str(source), target=str(target))
+    # On the disk: a corpus as ids may be larger than memory.
     with tempfile.TemporaryDirectory(prefix="heedful-", ignore_cleanup_errors=True) as folder:
 
         def read(done: int, total: int) -> None:

@@ -1,7 +1,7 @@
-"""Phrases that a sequence must contain, and the automata that follow them token by token.
+"""Phrases that a sequence must contain, and automata that recognise them token by token.
 
-An automaton (Aho and Corasick 1975) holds all alternatives of a sentence's phrases, so that phrases
-may share tokens, begin inside one another and be spelled in several ways.
+The automaton of a sentence (Aho and Corasick 1975) has all alternatives of its phrases, so that
+phrases may share tokens, overlap at their ends and have several spellings.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class RequiredPhrase:
     """A phrase that a translation must contain.
 
     Args:
-        alternatives: token ids; any of them serves.
+        alternatives: spellings as token ids, of which any is accepted.
         times: number of occurrences, which may not overlap.
-        at_most: the translation may not contain it more often; for single tokens.
-        name: what to call it; phrases that differ in nothing else are equal.
+        at_most: refusal of further occurrences; only for phrases of one token.
+        name: name for messages, which is ignored in comparisons of phrases.
     """
 
     alternatives: tuple[tuple[int, ...], ...]
@@ -34,15 +34,16 @@ class RequiredPhrase:
     def __post_init__(self) -> None:
         assert self.alternatives
         assert all(self.alternatives)
+        # A ban acts on one token; a longer phrase could only be stopped at its last one.
         assert not self.at_most or all(len(ids) == 1 for ids in self.alternatives)
 
 
 class WordBoundaries(NamedTuple):
-    """Tokens that begin and end inside words: no phrase may begin or end between two such.
+    """Tokens at which words continue: no phrase begins or ends inside of a word.
 
     Args:
-        internal: [V] bool, or [B, V], tokens that continue a word that the token before them left.
-        final: the same shape, tokens after which a word may be continued.
+        internal: [V] or [B, V] bool, tokens that continue the word of the token before them.
+        final: [V] or [B, V] bool, tokens whose word may be continued by the next token.
     """
 
     internal: Tensor
@@ -53,8 +54,8 @@ class WordBoundaries(NamedTuple):
         """Build the tables for a model of V tokens.
 
         Args:
-            edges: for each token of its tokenizer, does it begin and end inside a word?
-            size: V; the tokenizer may have fewer.
+            edges: two flags of each token of the tokenizer: it begins, or ends, inside of a word.
+            size: vocabulary size V of the model, which may exceed that of the tokenizer.
         """
         tables = torch.zeros((2, size), dtype=torch.bool)
         for table, flags in zip(tables, edges, strict=True):
@@ -62,7 +63,7 @@ class WordBoundaries(NamedTuple):
         return cls(*tables)
 
     def sets(self, row: int, tokens: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
-        """Those among some tokens of a sentence that are internal, and those that are final."""
+        """Return the internal and the final tokens among some tokens of a sentence."""
         ids = sorted(tokens)
         index = torch.tensor(ids, dtype=torch.int64, device=self.internal.device)
         tables = (table if table.dim() == 1 else table[row] for table in self)
@@ -77,15 +78,15 @@ def missing_phrases(
     internal: frozenset[int],
     final: frozenset[int],
 ) -> tuple[int, ...]:
-    """The phrases that a hypothesis lacks.
+    """Return the phrases that a hypothesis lacks.
 
     Args:
-        tokens: of the hypothesis.
-        phrases: equal ones each need occurrences of their own.
-        internal, final: tokens that are; see `WordBoundaries`.
+        tokens: token ids of the hypothesis.
+        phrases: required phrases; equal ones need separate occurrences.
+        internal, final: sets of tokens; see `WordBoundaries`.
 
     Returns:
-        Their places among `phrases`.
+        Indices of the missing phrases.
     """
     inside = [
         place > 0 and token in internal and tokens[place - 1] in final
@@ -94,6 +95,7 @@ def missing_phrases(
     needed: Counter[RequiredPhrase] = Counter()
     missing: list[int] = []
     for place, phrase in enumerate(phrases):
+        # The n-th of equal phrases needs as many occurrences as all up to it together.
         same = replace(phrase, times=1)
         needed[same] += phrase.times
         if _occurrences(tokens, phrase, [*inside, False]) < needed[same]:
@@ -102,7 +104,8 @@ def missing_phrases(
 
 
 def _occurrences(tokens: Sequence[int], phrase: RequiredPhrase, inside: Sequence[bool]) -> int:
-    """The most occurrences that do not overlap: always the one that ends first."""
+    """Count the most occurrences that do not overlap."""
+    # Greedy: to take the occurrence that ends first leaves the most for the others.
     count = start = 0
     for end in range(1, len(tokens) + 1):
         if inside[end]:
@@ -120,14 +123,14 @@ class PhraseTables(NamedTuple):
 
     Args:
         alphabet: [B, A] int64, the tokens of phrases; −1 for padding.
-        next_state: [B, N, 2 + A] int64: the state after a token that is in no phrase, after such a
-            one that is final, and after each token of phrases. A search begins in state 0.
-        final: [B, N] bool, states after a final token.
-        ending: [B, N, P] int64, tokens of the shortest alternative that ends in a state; 0 if none.
-        depth: [B, N, P] int64, worth of a state as a beginning of a phrase, below `worth`.
-        worth: [B, P] int64, tokens of a phrase's longest alternative; 0 for padding.
-        times: [B, P] int64, occurrences needed.
-        capped: [B, A, P] bool, tokens that are a phrase that may not occur more often.
+        next_state: [B, N, 2 + A] int64, next state after a token of no phrase, after a final token
+            of no phrase, and after each token of phrases. A search begins in state 0.
+        final: [B, N] bool, flags of states after a final token.
+        ending: [B, N, P] int64, length of the shortest alternative that ends in a state; 0 if none.
+        depth: [B, N, P] int64, progress in a phrase that a state has begun, less than `worth`.
+        worth: [B, P] int64, length of the longest alternative of a phrase; 0 for padding.
+        times: [B, P] int64, required occurrences.
+        capped: [B, A, P] bool, flags of tokens that are a phrase with `at_most`.
     """
 
     alphabet: Tensor
@@ -146,22 +149,23 @@ class PhraseTables(NamedTuple):
         """Build the automata of sentences.
 
         Args:
-            sentences: phrases of each.
-            words: where they may begin and end; anywhere if None.
+            sentences: phrases of each sentence.
+            words: word boundaries, where phrases begin and end; anywhere if None.
         """
         automata = [
-            _Automaton(row, _merged(phrases), words) for row, phrases in enumerate(sentences)
+            _Automaton(row, _merge_equal(phrases), words) for row, phrases in enumerate(sentences)
         ]
         columns = zip(*(automaton.tables() for automaton in automata), strict=True)
+        # In the order of the fields: no token is −1, so padding of the alphabet never matches.
         fills = (-1, 0, 0, 0, 0, 0, 0, 0)
-        return cls(*(_stacked(column, fill) for column, fill in zip(columns, fills, strict=True)))
+        return cls(*(_pad_stack(column, fill) for column, fill in zip(columns, fills, strict=True)))
 
     def to(self, device: torch.device) -> PhraseTables:
         """Move to a device."""
         return PhraseTables(*(table.to(device) for table in self))
 
     def select(self, sentences: Tensor) -> PhraseTables:
-        """Select sentences by a mask [B] or their numbers."""
+        """Select sentences by a mask [B] or by their indices."""
         return PhraseTables(*(table[sentences] for table in self))
 
 
@@ -170,12 +174,12 @@ _ROOTS = 2
 
 
 class _Automaton:
-    """The automaton of one sentence: which phrases end after a token, and which have begun.
+    """The automaton of one sentence: a state for each beginning of an alternative.
 
     Args:
-        row: number of the sentence.
-        phrases: all different.
-        words: see `PhraseTables.build`.
+        row: index of the sentence.
+        phrases: phrases, all different.
+        words: word boundaries; see `PhraseTables.build`.
     """
 
     def __init__(
@@ -198,6 +202,7 @@ class _Automaton:
                     self.children.append({})
                     self.last.append(token)
                 state = self.children[state][token]
+        # Right for states of one token; `_add_transitions` finds the suffixes of deeper ones.
         self.suffix = [self._root(token) for token in self.last]
         self.next: list[dict[int, int]] = [{} for _ in self.children]
         self._add_transitions()
@@ -211,10 +216,11 @@ class _Automaton:
         following[0] = {token: children[0].get(token, self._root(token)) for token in self.alphabet}
         following[1] = {
             token: self._root(token) if token in self.internal else state
-            for token, state in following[0].items()  # unless a word begins
+            for token, state in following[0].items()  # no phrase begins inside of a word
         }
         self.order: list[int] = []
         waiting = deque(children[0].values())
+        # Breadth first: the suffix of a state is shorter, so its transitions are known.
         while waiting:
             state = waiting.popleft()
             self.order.append(state)
@@ -225,7 +231,7 @@ class _Automaton:
                 waiting.append(child)
 
     def tables(self) -> PhraseTables:
-        """The tables of this sentence, without the dimension of the batch."""
+        """Return the tables of this sentence, without the dimension of the batch."""
         states, phrases = len(self.children), len(self.phrases)
         ending, depth = ([[0] * phrases for _ in range(states)] for _ in range(2))
         capped = [[False] * phrases for _ in self.alphabet]
@@ -239,10 +245,10 @@ class _Automaton:
                     value = worth[number] - (len(ids) - count)
                     depth[state][number] = max(depth[state][number], value)
                 state = self.children[state][ids[-1]]
-                ending[state][number] = len(ids)  # of this state, all have as many
+                ending[state][number] = len(ids)  # alternatives of one state have one length
                 if phrase.at_most:
                     capped[self.alphabet.index(ids[0])][number] = True
-        for state in self.order:  # after its suffix, which is shorter
+        for state in self.order:  # breadth first, so that its suffix is complete
             shorter = self.suffix[state]
             depth[state] = list(map(max, depth[state], depth[shorter]))
             ending[state] = [
@@ -260,16 +266,16 @@ class _Automaton:
         )
 
 
-def _merged(phrases: Sequence[RequiredPhrase]) -> list[RequiredPhrase]:
-    """Equal phrases as one that must occur as often as all of them."""
+def _merge_equal(phrases: Sequence[RequiredPhrase]) -> list[RequiredPhrase]:
+    """Merge equal phrases into one that must occur as often as all of them."""
     times: Counter[RequiredPhrase] = Counter()
     for phrase in phrases:
         times[replace(phrase, times=1)] += phrase.times
     return [replace(phrase, times=count) for phrase, count in times.items()]
 
 
-def _stacked(tables: Sequence[Tensor], fill: int) -> Tensor:
-    """Stack tables of several sizes."""
+def _pad_stack(tables: Sequence[Tensor], fill: int) -> Tensor:
+    """Stack tables of different sizes, padded with `fill`."""
     shape = [max(sizes) for sizes in zip(*(table.shape for table in tables), strict=True)]
     stacked = tables[0].new_full((len(tables), *shape), fill)
     for row, table in zip(stacked, tables, strict=True):

@@ -1,12 +1,12 @@
-"""Search over a part of the vocabulary: each sentence of a batch has tokens of its own.
+"""Search over a part of the vocabulary: each sentence of a batch has its own list of tokens.
 
-A batch multiplies by the rows of the output weight that any of its sentences may use. A token that
-is not on a sentence's own list has probability 0 for it, so its result is the same in any batch.
+The logits of a batch are a matmul by the rows of the output weight that are on any list. A token
+that is not on a sentence's own list has probability 0, so the result is the same in any batch.
 
-The rows are gathered and packed once per batch: 0.9 ms for 500 rows of 512 numbers, less than one
-product by the whole weight; 11 ms for 4,500, a sixth of one at 350 rows (one thread, float32).
-Panels of the packed weight cannot be picked instead: each holds dozens of rows, and the union of a
-batch has one in nearly all of them.
+Rows are gathered and packed once for each batch: 0.9 ms for 500 rows of width 512, less than one
+matmul by the whole weight; 11 ms for 4,500 rows, a sixth of such a matmul for 350 hypotheses (one
+thread, float32). Panels of the packed weight cannot be selected instead: each has dozens of rows,
+and the union of a batch has a token in nearly every panel.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from heedful.search.step_model import Ensemble, StepModel
 
 @dataclass(frozen=True, eq=False)
 class RestrictedVocabulary:
-    """The tokens that each sentence of a batch may be made of, as a list for each.
+    """A list of allowed tokens for each sentence of a batch.
 
-    A search knows a token by its index in its sentence's list. Special tokens come first, at the
-    same indices for all; the others ascend. Lists are padded to the longest one.
+    In a search a token is its index in the list of the sentence. Special tokens come first, at the
+    same indices in all lists; the others ascend. Lists are padded to the longest one.
 
     Args:
-        union: [V'] int64, ascending: every token that is on any list.
-        ids: [B, K] int64, the lists.
-        columns: [B, K] int64, where their tokens stand in the union.
-        mask: [B, K] float32, 0 for tokens and −∞ for padding, which is never chosen.
+        union: [V'] int64, tokens that are on any list, ascending.
+        ids: [B, K] int64, lists of token ids.
+        columns: [B, K] int64, indices of these tokens in the union.
+        mask: [B, K] float32, 0 for tokens and −∞ for padding.
     """
 
     union: Tensor
@@ -44,20 +44,21 @@ class RestrictedVocabulary:
 
     def specials(self, specials: Specials) -> Specials:
         """Return the indices of the special tokens."""
+        # Sorted as `Shortlist.restrict` puts them at the beginning of every list.
         index = {token: index for index, token in enumerate(sorted(specials.ids))}
         return Specials(index[specials.pad], index[specials.bos], index[specials.eos])
 
     def indices(self, targets: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Turn tokens of each sentence into indices in its list."""
+        """Convert the token ids of each sentence to indices in its list."""
         rows: list[list[int]] = []
         for ids, target in zip(self.ids, targets, strict=True):
-            # The token that pads a list stands at its first index as well.
+            # `index` finds the first place: the padding token is on the list itself, earlier.
             listed = ids.tolist() if target else []
             rows.append([listed.index(token) for token in target])
         return rows
 
     def with_ids(self, results: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Turn the indices of each sentence's hypotheses into token ids."""
+        """Convert the indices in each sentence's hypotheses to token ids."""
         lists = self.ids.tolist()
         return [
             [replace(h, tokens=tuple(ids[index] for index in h.tokens)) for h in hypotheses]
@@ -65,21 +66,22 @@ class RestrictedVocabulary:
         ]
 
     def select(self, sentences: Tensor) -> RestrictedVocabulary:
-        """Select sentences ([B'] int64)."""
+        """Select sentences by their indices [B'] int64."""
         ids, columns, mask = (
             t.index_select(0, sentences) for t in (self.ids, self.columns, self.mask)
         )
+        # The union stays, as the rows of the output weight are packed for it.
         return RestrictedVocabulary(self.union, ids, columns, mask)
 
 
 @dataclass(frozen=True)
 class RestrictedState:
-    """A translator's state and the tokens of the sentences that are left.
+    """A translator's state and the lists of the sentences that are still searched.
 
     Args:
-        inner: the translator's own state.
-        vocabulary: of the sentences.
-        width: sequences of each.
+        inner: state of the translator.
+        vocabulary: lists of the sentences.
+        width: number of hypotheses of each.
     """
 
     inner: TranslatorState
@@ -88,14 +90,14 @@ class RestrictedState:
 
 
 class RestrictedTranslator:
-    """A `StepModel` of one batch, whose tokens are indices in its sentences' lists.
+    """A `StepModel` for one batch, whose tokens are indices in the lists of its sentences.
 
-    The rows of the output weight are gathered once, when it is made.
+    The rows of the output weight are gathered once, by the constructor.
 
     Args:
-        model: the translator.
-        vocabulary: of the batch.
-        begun: the result of the translator's `start` for these sources, where there is one.
+        model: translator over the whole vocabulary.
+        vocabulary: lists of the batch.
+        begun: result of the translator's `start` for these sources, if any.
     """
 
     def __init__(
@@ -118,8 +120,10 @@ class RestrictedTranslator:
         vocabulary = state.vocabulary
         ids = vocabulary.ids.gather(1, tokens)
         union_logits, inner = self.model.step(state.inner, ids, self.output)
+        # Each sentence takes its own columns: with all of the union, neighbours would matter.
         columns = vocabulary.columns[:, None].expand(-1, tokens.shape[1], -1)
         logits = union_logits.gather(2, columns)
+        # In place: `gather` has made a tensor that nobody else has.
         logits += vocabulary.mask[:, None]
         return logits, replace(state, inner=inner)
 
@@ -128,6 +132,7 @@ class RestrictedTranslator:
         inner = self.model.reorder(state.inner, rows)
         vocabulary = state.vocabulary
         sentences = chosen_sentences(rows, state.width, len(vocabulary.ids))
+        # None: all sentences, in their order.
         if sentences is not None:
             vocabulary = vocabulary.select(sentences)
         return RestrictedState(inner, vocabulary, rows.shape[1])
@@ -141,9 +146,9 @@ def restrict(
     Each member's probabilities are normalised over a sentence's own tokens before the mean.
 
     Args:
-        model: over the whole vocabulary.
-        vocabulary: of the batch.
-        begun: the result of its `start` for these sources, where there is one.
+        model: model over the whole vocabulary.
+        vocabulary: lists of the batch.
+        begun: result of the model's `start` for these sources, if any.
     """
     if isinstance(model, Ensemble):
         states = [None] * len(model.members) if begun is None else begun

@@ -1,4 +1,4 @@
-"""Coverage of the source by attention, and scores of given targets."""
+"""Coverage of the source by attention, and log-probabilities of given targets."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.models.translator import Translator, TranslatorState
 from heedful.search.search_settings import Hypothesis, Specials
 from heedful.search.step_model import AttentiveModel, Ensemble, State, StepModel, log_probabilities
 
 
 def coverage(attention: Tensor, source_positions: Tensor) -> Tensor:
-    """The coverage of a source by a target's attention (Wu 2016, equation 14, β = 1).
+    """Return the coverage of a source by a target's attention (Wu 2016, equation 14, β = 1).
 
     Args:
-        attention: [N, B, H, T, S], 0 in padded rows; layers and heads are averaged.
+        attention: weights [N, B, H, T, S], 0 in padded rows; layers and heads are averaged.
         source_positions: [B, S], −1 for padding.
 
     Returns:
         [B] float64, at most 0: the sum over source tokens of log(min(attention received, 1)).
     """
     received = attention.double().mean((0, 2)).sum(1)  # [B, S]
+    # A source token without any attention would give −∞, whatever the others have.
     tiny = torch.finfo(torch.float64).tiny
     logs = received.clamp(tiny, 1.0).log()
     return logs.masked_fill(source_positions < 0, 0.0).sum(-1)
@@ -39,17 +40,18 @@ def rank_by_coverage(
     specials: Specials,
     strength: float,
 ) -> list[list[Hypothesis]]:
-    """Rank finished hypotheses anew, their coverage added to the normalised score.
+    """Rank finished hypotheses by the sum of normalised score and weighted coverage.
 
     Args:
-        model: recomputes its attention for every hypothesis.
-        source: [B, S].
-        source_positions: [B, S].
-        found: hypotheses of each sentence; rank k of all sentences is looked at together.
-        specials: for the decoder's input.
-        strength: β of Wu 2016.
+        model: model that recomputes its attention for every hypothesis.
+        source: [B, S] int64 ids.
+        source_positions: [B, S] int64, −1 for padding.
+        found: hypotheses of each sentence, best first.
+        specials: special ids for the decoder's input.
+        strength: weight β of coverage (Wu 2016).
     """
     ranked: list[list[Hypothesis]] = [[] for _ in found]
+    # Hypotheses of one rank form a batch, so no source is repeated within it.
     for rank in range(max(map(len, found), default=0)):
         rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
         chosen = [found[i][rank] for i in rows]
@@ -62,6 +64,7 @@ def rank_by_coverage(
             score = hypothesis.normalized_score + extra
             ranked[i].append(replace(hypothesis, normalized_score=score))
     for hypotheses in ranked:
+        # Coverage must not lift a hypothesis over one that lacks fewer phrases.
         hypotheses.sort(key=lambda h: (len(h.missing), -h.normalized_score))
     return ranked
 
@@ -69,7 +72,7 @@ def rank_by_coverage(
 def decoder_input(
     targets: Sequence[Sequence[int]], specials: Specials, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Targets as the decoder reads them: a beginning-of-sequence token first, padded on the right.
+    """Return targets as decoder inputs: after a begin token, padded on the right.
 
     Returns:
         Ids and positions [B, T] int64; positions are −1 for padding.
@@ -86,14 +89,14 @@ def score_targets(
     targets: Sequence[Sequence[int]],
     specials: Specials,
 ) -> list[tuple[float, ...]]:
-    """Natural-log probabilities of targets given their sources.
+    """Return the natural-log probabilities of targets given their sources.
 
     Args:
-        model: known only by start and step.
-        source: [B, S] int64.
+        model: model, of which only `start` and `step` are used.
+        source: [B, S] int64 ids.
         source_positions: [B, S] int64, −1 for padding.
         targets: ids of each target, without special tokens.
-        specials: the model's special ids.
+        specials: special ids of the model.
 
     Returns:
         For each target the log-probability of every token and, last, of the end token.
@@ -105,12 +108,13 @@ def score_targets(
     for row, target in zip(wanted, targets, strict=True):
         row[: len(target)] = torch.tensor(target, dtype=torch.int64)
     wanted = wanted.to(source.device)
+    # Step by step and not in one pass: ensembles and shortlists only have steps.
     state = model.start(source, source_positions)
     tokens = torch.full_like(wanted[:, :1], specials.bos)
     steps: list[Tensor] = []
     for step in range(longest + 1):
         logits, state = model.step(state, tokens)
-        tokens = wanted[:, step : step + 1]  # past its end a target reads end tokens, not counted
+        tokens = wanted[:, step : step + 1]  # end tokens after a target's end, which do not count
         steps.append(log_probabilities(logits)[:, 0].gather(-1, tokens))
     scores = torch.cat(steps, 1).tolist()
     return [tuple(row[: len(target) + 1]) for row, target in zip(scores, targets, strict=True)]
@@ -119,15 +123,16 @@ def score_targets(
 def attention_of(
     model: StepModel[State], state: State, targets: Sequence[Sequence[int]], specials: Specials
 ) -> Tensor:
-    """Attention of each target token to the source while it was predicted.
+    """Return the attention to the source in the step that predicts each target token.
+
+    It is the mean over the heads of the upper half of the layers; lower layers hardly attend to the
+    word that is translated.
 
     Args:
-        model: a translator, or an ensemble of some, whose members are averaged. Heads are averaged,
-            over the upper half of the layers: the lower ones hardly look at the word being
-            translated.
-        state: from `start`, of the sources [B, S].
+        model: translator, or ensemble of translators, whose members are averaged.
+        state: result of `start` for the sources [B, S].
         targets: ids of each target, without special tokens.
-        specials: for the decoder's input.
+        specials: special ids for the decoder's input.
 
     Returns:
         [B, T, S] float32; row t belongs to target token t, the row after the last to the end token.
@@ -141,6 +146,7 @@ def attention_of(
     translator = cast("Translator", translator)
     begun = cast("TranslatorState", state)
     target, positions = decoder_input(targets, specials, begun.memory_positions.device)
+    # A mixed stack may attend to its source in some layers only.
     layers = sorted(translator.decoder.memory_attention().values())
     upper = layers[len(layers) // 2 :]
     return translator.attention_from(begun, target, positions, upper).mean((0, 2))

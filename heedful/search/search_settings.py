@@ -20,11 +20,11 @@ Number = TypeVar("Number", float, "Tensor")
 
 
 def length_norm(length: Number, alpha: float) -> Number:
-    """The divisor of a score (Wu 2016, equation 14).
+    """Return the divisor of a score (Wu 2016, equation 14).
 
     Args:
-        length: tokens of the hypothesis, its end token counted.
-        alpha: strength; 0 leaves scores as they are.
+        length: number of tokens of the hypothesis, the end token counted.
+        alpha: exponent; 0 means a divisor of 1.
     """
     result: Number = ((length + 5.0) / 6.0) ** alpha
     return result
@@ -32,7 +32,7 @@ def length_norm(length: Number, alpha: float) -> Number:
 
 @dataclass(frozen=True)
 class Specials:
-    """The ids of the tokens that stand for no text."""
+    """The ids of special tokens, which have no text."""
 
     pad: int
     bos: int
@@ -40,22 +40,22 @@ class Specials:
 
     @property
     def ids(self) -> frozenset[int]:
-        """All of them."""
+        """The set of the ids."""
         return frozenset((self.pad, self.bos, self.eos))
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A target sequence and what the model thinks of it.
+    """A target sequence and its scores.
 
     Args:
         tokens: ids, without beginning- and end-of-sequence tokens.
         score: natural-log probability, summed over the tokens and the end token.
-        normalized_score: what hypotheses are ranked by.
-        token_scores: log-probability of each token and of the end token, len(tokens) + 1 of them.
-        finished: False when it was cut at its longest length, where the model would rather have
-            gone on. The end token is then forced, and its log-probability counted all the same.
-        missing: places of the required phrases that it lacks, among those of its sentence.
+        normalized_score: score by which hypotheses are ranked.
+        token_scores: log-probabilities of the tokens and of the end token, len(tokens) + 1.
+        finished: False when the end token was forced at the longest length against the model's
+            preference. Its log-probability is counted all the same.
+        missing: indices of the required phrases that it lacks, among those of its sentence.
     """
 
     tokens: tuple[int, ...]
@@ -67,7 +67,7 @@ class Hypothesis:
 
 
 def not_numbers() -> ModelError:
-    """Return the error for scores that are not numbers."""
+    """Return the error for scores that are NaN."""
     return ModelError(
         "The model's probabilities are not numbers (NaN)",
         remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
@@ -77,77 +77,105 @@ def not_numbers() -> ModelError:
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# The most tokens a translation may have when the user does not say: generous enough for any pair
-# of languages cut into similar pieces, small enough that a model that never stops is soon cut.
+# The longest translation by default: enough for any two languages with similar tokenizers, and
+# short enough that a model that never stops is soon cut.
 LENGTH_RATIO = 2
 LENGTH_MARGIN = 20
 
-# Hypotheses of a sentence from which on their memory is estimated before the search: looking up the
-# free memory takes some 10 ms the first time.
+# From this width on memory is estimated before the search: to look up the free memory takes some
+# 10 ms the first time.
 _WIDE = 1000
 
-# Tokens of a shortlist: the likeliest of each source token, and the commonest of all.
+# Tokens of a shortlist: the likeliest of each source token, and the most frequent of all.
 PER_TOKEN = 100
 FREQUENT = 100
 
 
 class SearchSettings(Config):
-    """Beam search or sampling, what it may generate and how hypotheses are ranked.
+    """Settings of beam search or sampling, of its constraints and of the ranking.
 
     A hypothesis of n tokens, its end token counted, with summed log-probability s is ranked by
     s / ((5 + n) / 6)^length_penalty (Wu 2016, as in Vaswani 2017).
     """
 
-    beam: Positive = Field(4, description="hypotheses kept alive for a sentence; 1 is greedy")
-    n_best: Positive = Field(1, description="hypotheses returned for a sentence, or samples drawn")
-    length_penalty: NonNegative = Field(0.6, description="0 favours short translations; 1, long")
-    coverage_penalty: NonNegative = Field(
-        0.0, description="how much source tokens nobody attended to count against a hypothesis"
+    beam: Positive = Field(
+        4, description="beam width: number of hypotheses kept for each sentence; 1 is greedy search"
     )
-    min_length: Annotated[int, Field(ge=0)] = Field(0, description="fewest tokens before the end")
+    n_best: Positive = Field(1, description="number of translations returned for each sentence")
+    length_penalty: NonNegative = Field(
+        0.6,
+        description="exponent of the length penalty (Wu 2016); 0 favours short translations, 1 "
+        "long ones",
+    )
+    coverage_penalty: NonNegative = Field(
+        0.0,
+        description="weight of the coverage penalty for source tokens without attention (Wu "
+        "2016); 0.2 is usual, 0 turns it off",
+    )
+    min_length: Annotated[int, Field(ge=0)] = Field(
+        0, description="minimum number of tokens of a translation"
+    )
     max_length: Positive | None = Field(
         None,
-        description="most tokens before the end; "
+        description="maximum number of tokens of a translation; "
         f"{LENGTH_RATIO} x source tokens + {LENGTH_MARGIN} if unset",
     )
     no_repeat_ngram: Annotated[int, Field(ge=0)] = Field(
-        0, description="never generate a sequence of this many tokens twice; 0 allows all"
+        0,
+        description="length N of n-grams that may not occur twice in an output; 0 allows "
+        "repetition",
     )
-    sampling: bool = Field(False, description="draw at random instead of searching")
+    sampling: bool = Field(False, description="sample tokens at random instead of searching")
     temperature: NonNegative = Field(
         1.0,
-        description="divides the logits before drawing: below 1 bolder, above 1 wilder, 0 greedy",
+        description="temperature of sampling: logits are divided by it; below 1 is more "
+        "conservative, 0 is greedy",
     )
     top_k: Annotated[int, Field(ge=0)] = Field(
-        0, description="draw among this many most probable tokens; 0 is all"
+        0,
+        description="number of most probable tokens to sample from (Fan 2018); 0 samples from all",
     )
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="draw among the fewest most probable tokens that hold this probability"
+        1.0,
+        description="total probability of the most probable tokens to sample from (nucleus "
+        "sampling, Holtzman 2020); 1 samples from all",
     )
     min_p: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="draw among tokens at least this probable relative to the most probable"
+        0.0,
+        description="minimum probability of a sampled token, relative to the most probable one "
+        "(Nguyen 2024)",
     )
     epsilon: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="draw among tokens of at least this probability, or the most probable"
+        0.0,
+        description="minimum probability of a sampled token (epsilon sampling, Hewitt 2022); 0.02 "
+        "suits minimum Bayes risk",
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(1, description="of the draws")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        1, description="seed of random sampling; equal seeds give equal samples"
+    )
     risk_samples: Annotated[int, Field(ge=0)] = Field(
-        0, description="draw so many and choose the one most like all (minimum Bayes risk); 0: none"
+        0,
+        description="number of samples for minimum Bayes risk decoding (Eikema and Aziz 2020), "
+        "which returns the sample most similar to the others; 0 turns it off",
     )
     alternatives: Annotated[int, Field(ge=0)] = Field(
-        0, description="translations that differ, by a diverse beam search; 0 is a plain search"
+        0,
+        description="number of different translations, found by diverse beam search (Vijayakumar "
+        "2018); 0 searches normally",
     )
     # On 150 sentences of Tatoeba, 5 answers of `en-de` have a mean chrF against each other of 65
     # by n_best, 63 with 0.5, 61 with 1, 47 with 2, 35 with 4; the best stay as good up to 2.
     diversity: NonNegative = Field(
-        2.0, description="how much a token costs that another alternative has at the same place"
+        2.0, description="penalty on a token that another alternative has at the same position"
     )
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.temperature == 0:  # a draw at temperature 0 is the most probable token
+        if self.temperature == 0:  # greedy: a draw at temperature 0 is the most probable token
+            # Through `__dict__`, as settings are frozen and this is their own validator.
             self.__dict__["sampling"] = True
-        self._settle_answers()
+        self._set_implied_options()
+        # With alternatives each of them has a beam of its own.
         if not self.sampling and not self.alternatives and self.n_best > self.beam:
             raise ValueError(
                 f"n_best = {self.n_best} needs a beam at least as wide (beam = {self.beam})"
@@ -157,14 +185,15 @@ class SearchSettings(Config):
                 f"min_length = {self.min_length} is more than max_length = {self.max_length}"
             )
         if not self.sampling:
+            # An option without effect is refused: the user expects one.
             drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "epsilon": 0.0}
             for name, unused in drawn.items():
                 if getattr(self, name) != unused:
                     raise ValueError(f"{name} needs sampling = true")
         return self
 
-    def _settle_answers(self) -> None:
-        """Settle what several samples or alternatives imply."""
+    def _set_implied_options(self) -> None:
+        """Set the options that several samples or alternatives imply."""
         if self.risk_samples:
             self.__dict__["sampling"] = True
             if self.n_best > self.risk_samples:
@@ -178,19 +207,21 @@ class SearchSettings(Config):
                 raise ValueError(
                     f"n_best = {self.n_best} and alternatives = {self.alternatives}: give one"
                 )
+            # All of them are wanted: a group that is searched and not returned would be in vain.
             self.__dict__["n_best"] = self.alternatives
 
     @property
     def width(self) -> int:
-        """Hypotheses of a sentence that are kept, or drawn, at once."""
+        """Hypotheses of a sentence that a step computes at once."""
         if self.sampling:
             return self.risk_samples or self.n_best
         return self.beam * max(1, self.alternatives)
 
     def longest(self, source_length: int) -> int:
-        """The most tokens, end token not counted, for a source of so many tokens."""
+        """Return the most tokens for a source of `source_length`, the end token not counted."""
         if self.max_length is not None:
             return self.max_length
+        # A `min_length` above the default must be reachable.
         return max(LENGTH_RATIO * source_length + LENGTH_MARGIN, self.min_length)
 
 
@@ -217,22 +248,25 @@ class SearchOptions(TypedDict, total=False):
 
 
 class GenerationSettings(SearchSettings):
-    """Greedy search, beam search or sampling of what follows a prompt.
+    """Settings of greedy search, beam search or sampling of continuations of a prompt.
 
-    Being cut at the longest length or at a stop string costs a continuation nothing.
+    A cut at the longest length or at a stop string does not change a continuation's score.
     """
 
-    beam: Positive = Field(1, description="continuations kept alive for a prompt; 1 is greedy")
-    n_best: Positive = Field(1, description="continuations returned for a prompt, or samples drawn")
-    min_length: Annotated[int, Field(ge=0)] = Field(0, description="fewest new tokens")
-    max_length: Positive = Field(100, description="most new tokens")
+    beam: Positive = Field(
+        1, description="beam width: number of hypotheses kept for each prompt; 1 is greedy search"
+    )
+    n_best: Positive = Field(1, description="number of continuations returned for each prompt")
+    min_length: Annotated[int, Field(ge=0)] = Field(0, description="minimum number of new tokens")
+    max_length: Positive = Field(100, description="maximum number of new tokens")
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        (), description="texts that end a continuation; it does not hold them"
+        (), description="strings that end a continuation and are cut from it"
     )
     cache: Literal["auto", "growing", "static", "ring"] = Field(
         "auto",
-        description="where keys and values are kept; a ring, which never grows, holds what a "
-        "model with a window sees; auto: a ring for such models, else growing",
+        description="key-value cache: growing, static (allocated once), or ring, which keeps only "
+        "the window of a sliding-window model; auto takes a ring for such models and growing for "
+        "others",
     )
 
 
@@ -244,21 +278,22 @@ class GenerationOptions(SearchOptions, total=False):
 
 
 def table_length(specs: Sequence[TranslatorSpec]) -> int | None:
-    """Positions that all models have embeddings for; None when positions never end."""
+    """Return the number of positions of the smallest table; None without learned positions."""
+    # Members of an ensemble may differ; the shortest table limits all.
     lengths = [spec.embedding.positions.max_length for spec in specs]
     return min((length for length in lengths if length is not None), default=None)
 
 
 _ANY_VOCABULARY = 1000
-"""Hypotheses that a search may keep even where the vocabulary is smaller."""
+"""Width that is allowed for any vocabulary, as toy models have a few dozen tokens."""
 
 
 def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
     """Refuse a beam, or a number of samples, that no search could finish.
 
     Args:
-        specs: of the models.
-        settings: of the search.
+        specs: specs of the models.
+        settings: settings of the search.
 
     Raises:
         ConfigError: when the beam is wider than the vocabulary, or one sentence's scores need more
@@ -277,6 +312,7 @@ def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
         return
     from heedful.memory import available_bytes
 
+    # float32 logits, and as much again for sorting or log-probabilities.
     needed, free = 2 * 4 * width * vocabulary, available_bytes()
     if needed > free:
         raise ConfigError(
@@ -290,10 +326,10 @@ def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
 
 
 def longest_output(specs: Sequence[TranslatorSpec], settings: SearchSettings) -> int | None:
-    """The most tokens that models can generate; None when positions never end.
+    """Return the most tokens that models can generate; None without learned positions.
 
     Raises:
-        ConfigError: when more is asked for.
+        ConfigError: when the settings request more.
     """
     check_width(specs, settings)
     table = table_length(specs)
@@ -319,13 +355,13 @@ def check_fits(
     """Refuse a text that models with learned positions cannot read whole.
 
     Args:
-        specs: of the models.
-        ids: of the text, without special tokens.
-        where: what to call it.
-        frame: special tokens that stand around it.
+        specs: specs of the models.
+        ids: token ids of the text, without special tokens.
+        where: name of the text, for the error message.
+        frame: number of special tokens that the model adds.
 
     Raises:
-        DataError: naming the text.
+        DataError: when the text is too long.
     """
     table = table_length(specs)
     if table is not None and len(ids) + frame > table:

@@ -1,4 +1,4 @@
-"""A record of a beam search: the continuations that each step looked at, and their fate."""
+"""A record of a beam search: the continuations that each step ranked, and what became of them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from heedful.search.search_settings import Hypothesis
 from heedful.search.step_model import Candidates
 
 Fate = Literal["lived", "ended", "dropped"]
-"""Went on to the next step; ended its hypothesis; was not good enough to live on."""
+"""A continuation goes on to the next step, ends its hypothesis, or is not among the best."""
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A continuation that a step looked at.
+class RankedContinuation:
+    """A continuation that a step ranked.
 
     Args:
-        parent: which live hypothesis of the step before it continues, from 0.
-        token: with which token.
-        token_score: that token's log-probability.
+        parent: index of the live hypothesis of the step before that it continues.
+        token: token that it adds.
+        token_score: log-probability of that token.
         score: summed log-probability of the hypothesis with it.
-        fate: what became of it.
-        beam: which live hypothesis it is from here on; None unless it lived.
-        normalized_score: what it is ranked by among those that ended; None unless it ended.
-        tokens: of the whole hypothesis, end token left out.
+        fate: life, end or drop of the continuation.
+        beam: index of the live hypothesis that it becomes; None unless it lived.
+        normalized_score: score among the finished hypotheses; None unless it ended.
+        tokens: tokens of the whole hypothesis, the end token left out.
     """
 
     parent: int
@@ -47,19 +47,19 @@ class Step:
     """One step of the search for a sentence.
 
     Args:
-        looked: the continuations it looked at, best first.
-        bound: no hypothesis that is still to end can be ranked above this.
-        worst: what the last of those that would be returned is ranked by; −∞ while there are too
-            few. The search is done once this reaches the bound.
+        ranked: continuations that it ranked, best first.
+        bound: highest normalised score that a hypothesis still to end can reach.
+        worst: normalised score of the last hypothesis that would be returned; −∞ while there are
+            too few. The search is done once this reaches the bound.
     """
 
-    looked: tuple[Looked, ...]
+    ranked: tuple[RankedContinuation, ...]
     bound: float
     worst: float
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _StepTensors:
     """Tensors of a step as the search hands them over, a row for each sentence still searched."""
 
     sentences: Tensor
@@ -70,7 +70,7 @@ class _Seen:
 
 
 class SearchTrace:
-    """Watches a beam search that it is given to. It sees values and changes none.
+    """A record that a beam search fills, step by step. It changes nothing in the search.
 
     For example:
 
@@ -81,7 +81,8 @@ class SearchTrace:
     """
 
     def __init__(self) -> None:
-        self._seen: list[_Seen] = []
+        # Tensors of the device: to read them within a search would wait for a GPU in every step.
+        self._steps: list[_StepTensors] = []
 
     def add(
         self, sentences: Tensor, beam: Beam, *, norm: float, bound: Tensor, worst: Tensor
@@ -89,38 +90,40 @@ class SearchTrace:
         """Keep a step; called by the search.
 
         Args:
-            sentences: [B] rows of the full batch.
-            beam: the outcome of the step.
-            norm: what the totals of those that end are divided by.
-            bound: [B] float64; see `Step`.
-            worst: [B] float64; see `Step`.
+            sentences: rows [B] of the sentences in the full batch.
+            beam: outcome of the step.
+            norm: length norm of the hypotheses that end.
+            bound: bounds [B] float64; see `Step`.
+            worst: worst ranks [B] float64; see `Step`.
         """
-        self._seen.append(_Seen(sentences, beam, norm, bound, worst))
+        self._steps.append(_StepTensors(sentences, beam, norm, bound, worst))
 
     def steps(self, sentence: int) -> list[Step]:
-        """All steps of one sentence.
+        """Return all steps of one sentence.
 
         Args:
-            sentence: its row in the batch.
+            sentence: row of the sentence in the batch.
         """
         results: list[Step] = []
-        before: list[tuple[int, ...]] = [()]
-        for seen in self._seen:
-            rows = (seen.sentences == sentence).nonzero().flatten().tolist()
-            if not rows:
+        prefixes: list[tuple[int, ...]] = [()]
+        for tensors in self._steps:
+            rows = (tensors.sentences == sentence).nonzero().flatten().tolist()
+            if not rows:  # the sentence has left the batch
                 break
-            looked = _looked(seen, rows[0], before)
-            before = [each.tokens for each in looked if each.fate == "lived"]
-            results.append(Step(looked, float(seen.bound[rows[0]]), float(seen.worst[rows[0]])))
+            row = rows[0]
+            ranked = _ranked(tensors, row, prefixes)
+            live = [each for each in ranked if each.beam is not None]
+            prefixes = [each.tokens for each in live]
+            results.append(Step(ranked, float(tensors.bound[row]), float(tensors.worst[row])))
         return results
 
 
 def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
-    """The place of a returned hypothesis among the continuations of each step.
+    """Return the place of a returned hypothesis among the continuations of each step.
 
     Args:
-        steps: of its sentence.
-        hypothesis: from the search.
+        steps: steps of its sentence.
+        hypothesis: hypothesis from the search.
     """
     tokens = hypothesis.tokens
     path = []
@@ -129,48 +132,52 @@ def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
         path.append(
             next(
                 place
-                for place, each in enumerate(step.looked)
+                for place, each in enumerate(step.ranked)
                 if each.fate == fate and each.tokens == tokens[:length]
             )
         )
     return path
 
 
-def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[Looked, ...]:
-    """The continuations of a step.
+def _ranked(
+    tensors: _StepTensors, row: int, prefixes: Sequence[tuple[int, ...]]
+) -> tuple[RankedContinuation, ...]:
+    """Return the continuations of one sentence in a step.
 
     Args:
-        seen: the step.
-        row: the sentence's.
-        before: the tokens of the hypotheses that are continued.
+        tensors: tensors of the step.
+        row: row of the sentence in these.
+        prefixes: tokens of the live hypotheses that are continued.
     """
     live = [
         (parent, token)
-        for total, parent, token, _ in _rows(seen.beam.live, row)
-        if total > -math.inf
+        for log_prob, parent, token, _ in _rows(tensors.beam.live, row)
+        if log_prob > -math.inf
     ]
-    results: list[Looked] = []
-    candidates, ends = seen.beam.candidates, seen.beam.ends
-    ended = [False] * candidates.total.shape[1] if ends is None else ends[row].tolist()
-    for end, (total, parent, token, token_score) in zip(ended, _rows(candidates, row), strict=True):
-        if total == -math.inf:
+    results: list[RankedContinuation] = []
+    candidates, ends = tensors.beam.candidates, tensors.beam.ends
+    ended = [False] * candidates.log_prob.shape[1] if ends is None else ends[row].tolist()
+    for end, (log_prob, parent, token, token_score) in zip(
+        ended, _rows(candidates, row), strict=True
+    ):
+        if log_prob == -math.inf:
             continue
         lives = not end and (parent, token) in live
         results.append(
-            Looked(
+            RankedContinuation(
                 parent=parent,
                 token=token,
                 token_score=token_score,
-                score=total,
+                score=log_prob,
                 fate="ended" if end else "lived" if lives else "dropped",
                 beam=live.index((parent, token)) if lives else None,
-                normalized_score=total / seen.norm if end else None,
-                tokens=before[parent] if end else (*before[parent], token),
+                normalized_score=log_prob / tensors.norm if end else None,
+                tokens=prefixes[parent] if end else (*prefixes[parent], token),
             )
         )
     return tuple(results)
 
 
 def _rows(candidates: Candidates, row: int) -> Iterator[tuple[float, int, int, float]]:
-    """A sentence's candidates, one by one."""
+    """Return the candidates of a sentence, one by one."""
     return zip(*(values[row].tolist() for values in candidates), strict=True)

@@ -1,1 +1,1 @@
-"""Text to ids and back. Nothing is imported here, so that the spec loads quickly."""
+"""Tokenization of text. This file imports nothing, so that the spec loads quickly."""

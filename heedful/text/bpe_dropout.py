@@ -1,9 +1,9 @@
-"""BPE merging with dropout: the same word, cut differently each time it is trained on.
+"""BPE-dropout: the same word is segmented differently each time a model is trained on it.
 
-Provilkov, Emelianenko and Voita 2020, algorithm 1: before every merge, each merge that could be
-done is left out with probability p; the best of the rest is done; when none is left, the word is
-finished. Drawing for the candidates from the best on, and only until one is kept, gives the same
-distribution.
+Provilkov, Emelianenko and Voita 2020, algorithm 1: before every merge, each possible merge is
+dropped with probability p, and the best of the others is applied; when none remains, the word is
+finished. Here candidates are drawn from the best on, and only until one is kept, which gives the
+same distribution.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-_CACHED_WORDS = 100_000
+_CACHED_WORDS = 100_000  # words whose initial merge candidates are cached
 
 # (rank, position of the left symbol, left symbol, right symbol)
 _Candidate = tuple[int, int, int, int]
 
 
 class MergeTable:
-    """The merges of a BPE model, by the ids they join.
+    """The merges of a BPE model, by the ids that they join.
 
     Args:
         vocabulary: id of every piece.
-        merges: pairs of pieces, best first.
-        unk: id for characters outside the vocabulary; None when there can be none.
+        merges: pairs of pieces, the best first.
+        unk: id of characters outside the vocabulary; None for a vocabulary of bytes.
     """
 
     def __init__(
@@ -41,24 +41,25 @@ class MergeTable:
         self._starts: dict[str, tuple[list[int], list[_Candidate]]] = {}
 
     def split(self, word: str, dropout: float, draw: Callable[[], float]) -> list[int]:
-        """Cut a word into pieces.
+        """Segment a word into pieces.
 
         Args:
-            word: one word as the splitter gives it.
-            dropout: probability that a possible merge is left out of a step; 0 is plain BPE.
-            draw: gives uniform numbers in [0, 1); not called when dropout is 0.
+            word: one word from the splitter.
+            dropout: probability that a possible merge is dropped in a step; 0 is plain BPE.
+            draw: generator of uniform numbers in [0, 1), unused without dropout.
 
         Returns:
             Ids of the pieces.
         """
         first_symbols, first_candidates = self._start(word)
         symbols, heap = first_symbols.copy(), first_candidates.copy()
+        # A doubly linked list of symbols: a merge removes its right symbol without shifting others.
         following = list(range(1, len(symbols) + 1))
         preceding = list(range(-1, len(symbols) - 1))
         while (position := _choose(heap, symbols, following, dropout, draw)) is not None:
             gone = following[position]
             _, symbols[position] = self._merges[symbols[position], symbols[gone]]
-            symbols[gone] = -1
+            symbols[gone] = -1  # makes candidates with this symbol out of date
             following[position] = following[gone]
             if following[gone] < len(symbols):
                 preceding[following[gone]] = position
@@ -98,7 +99,7 @@ def _choose(
     dropout: float,
     draw: Callable[[], float],
 ) -> int | None:
-    """Take the best merge that is not left out off the heap: where it begins, None if none is."""
+    """Pop the best merge that is not dropped; return its left position, or None without any."""
     left_out: list[_Candidate] = []
     chosen = None
     while heap:
@@ -115,6 +116,7 @@ def _choose(
             continue
         chosen = left
         break
+    # Dropped in this step only: the next step draws for them anew.
     if chosen is not None:
         for candidate in left_out:
             heapq.heappush(heap, candidate)

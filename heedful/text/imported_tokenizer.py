@@ -1,4 +1,4 @@
-"""Tokenizers of imported models: the other project's pieces, ids and habits, kept exactly."""
+"""Tokenizers of imported models, with exactly the original pieces, ids and behaviour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import MARK, bytes_piece, piece_bytes
-from heedful.text.tokenizer import UNKNOWN, damaged, framed, stand_ins
+from heedful.text.tokenizer import UNKNOWN, damaged, stand_ins
 from heedful.text.tokenizers_library import (
     Added,
     Library,
@@ -29,12 +29,12 @@ _SENTINEL = "<extra_id_{}>"
 
 @dataclass(frozen=True)
 class Frame:
-    """Ids around a text where it is a model's input.
+    """Special tokens around a text that is a model's input.
 
     Args:
-        first: before the text, such as [CLS].
-        last: after it, such as [SEP].
-        between: between a first and a second text; None where a model takes no pairs.
+        first: ids before the text, such as [CLS].
+        last: ids after the text, such as [SEP].
+        between: ids between a first and a second text; None for a model that takes no pairs.
     """
 
     first: tuple[int, ...] = ()
@@ -43,25 +43,27 @@ class Frame:
 
 
 class ImportedTokenizer:
-    """Text to ids and back as another project does it.
+    """A tokenizer of another project.
 
-    `encode` gives the same ids as the original does without special tokens. That includes the
-    original's habit of taking a special token that the text spells out, such as "[MASK]", for that
-    token. `decode` leaves special tokens out and shows the unknown one as U+2047.
+    `encode` gives the same ids as the original without special tokens. As in the original, a
+    special token that is spelled out in the text, such as "[MASK]", becomes that token. `decode`
+    leaves special tokens out and shows the unknown token as U+2047.
 
     Args:
-        special: ids of pad, bos, eos and unk, and of mask where there is one.
-        frame: what stands around a text.
-        state: the `tokenizers` library's serialisation, as nested plain data.
-        vocabulary: ids of the pieces, where they are not the library's own (Marian).
+        special: ids of pad, bos, eos and unk, and of mask if there is one.
+        frame: special tokens around a text.
+        state: serialisation of the `tokenizers` library, as nested plain data.
+        vocabulary: ids of the pieces where they differ from the library's (Marian).
 
     Attributes:
-        size: V, one more than the highest id.
-        pad, bos, eos, unk: ids; where the original has no such token, that of the nearest.
-        mask: id of the token that hides another, or None.
-        sentinels: ids of <extra_id_0>, <extra_id_1> …, T5's names for gaps; empty for others.
+        size: vocabulary size V, one more than the highest id.
+        pad, bos, eos, unk: ids; the most similar token's where the original has no such token.
+        mask: id of the mask token, or None.
+        sentinels: ids of <extra_id_0>, <extra_id_1> …, T5's sentinels; empty for other models.
         first, last, between: see `Frame`.
     """
+
+    is_imported = True
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class ImportedTokenizer:
         self.first, self.last, self.between = frame.first, frame.last, frame.between
         self._library = Library(state)
         library = self._library.tokenizer
+        # A file may ask for both, which would change the ids of a text in a batch.
         library.no_padding()
         library.no_truncation()
         library_ids = library.get_vocab(with_added_tokens=True)
@@ -91,6 +94,7 @@ class ImportedTokenizer:
         self.sentinels = tuple(own_ids[name] for name in named)
         self._renumbered: list[int] | None = None
         if vocabulary is not None:
+            # Library id to model id; pieces that the model does not have become unknown.
             self._renumbered = [self.unk] * (max(library_ids.values()) + 1)
             for piece, id in library_ids.items():
                 self._renumbered[id] = vocabulary.get(piece, self.unk)
@@ -98,13 +102,14 @@ class ImportedTokenizer:
         decoder = state.get("decoder") or {}
         steps = decoder.get("decoders", [decoder])
         self._in_bytes = any(step.get("type") == "ByteLevel" for step in steps)
-        if self._in_bytes:  # the decoder wants added tokens, which are spelled as they are, so too
+        # Added tokens are spelled as text, but the decoder takes all pieces for byte-level ones.
+        if self._in_bytes:
             for id, token in library.get_added_tokens_decoder().items():
                 if not token.special:
                     self._pieces[id] = bytes_piece(token.content.encode())
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without the special tokens that frame it.
+        """Return the ids of a text without the special tokens around it.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -112,7 +117,7 @@ class ImportedTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of several texts, in their order, using all processors.
+        """Return the ids of several texts, in the same order, using all CPU cores.
 
         Raises:
             DataError: when a text is not valid Unicode (a lone surrogate).
@@ -120,6 +125,7 @@ class ImportedTokenizer:
         if self.vocabulary is None or self._renumbered is None:
             return self._library.encode(texts)
         codes, rests = zip(*map(_cut_code, texts), strict=True) if texts else ((), ())
+        # Marian's language codes are in its vocabulary, not in its SentencePiece model.
         numbers, known = self._renumbered, self.vocabulary
         rows = self._library.encode(rests, texts)
         return [
@@ -128,13 +134,13 @@ class ImportedTokenizer:
         ]
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text as `encode` gives them, and the characters each is made of.
+        """Return the ids of a text, and the span of characters of each.
 
         Args:
-            text: to be cut into pieces.
+            text: text to encode.
 
         Returns:
-            Ids, and for each the index of its first character and of the one after its last.
+            Ids as from `encode`, and start and end of each in characters; the end is exclusive.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -151,12 +157,12 @@ class ImportedTokenizer:
         return [self.vocabulary.get(code, self.unk), *ids], [(0, cut), *spans]
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Ids of a text in which `name` stands for a hidden part; so does a token's own spelling.
+        """Return the ids of a text with gaps, written as `name` or as the mask token itself.
 
         Args:
-            text: with any number of such places.
-            name: what they are called in it.
-            gaps: the ids that stand there, one for each place; the mask token if None.
+            text: text with any number of gaps.
+            name: spelling of a gap.
+            gaps: ids of the gaps, in their order; the mask token for all if None.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -166,7 +172,7 @@ class ImportedTokenizer:
         return self.encode("".join(itertools.chain(*zip(parts, [*pieces, ""], strict=True))))
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
-        """BPE-dropout is for tokenizers trained here.
+        """Refuse BPE-dropout, which only tokenizers trained by Heedful have.
 
         Raises:
             ConfigError: always.
@@ -177,52 +183,41 @@ class ImportedTokenizer:
             remedy="Set it to 0",
         )
 
-    def framed(self, ids: Sequence[int], second: Sequence[int] | None = None) -> list[int]:
-        """A model's input: a text's ids, or two texts', with the special tokens around them.
-
-        Args:
-            ids: of the text, as `encode` gives them.
-            second: of another text.
-
-        Raises:
-            ModelError: when there are two texts and the model takes no pairs.
-        """
-        return framed(self, ids, second)
-
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids. Special tokens are left out; an unknown token shows as U+2047."""
+        """Return the text of ids. Special tokens are left out; an unknown token shows as U+2047."""
         pieces = [
             UNKNOWN if id == self.unk else self._piece(id)
             for id in map(int, ids)
             if id not in self._silent
         ]
         decoder = self._library.tokenizer.decoder
+        # Without a decoder the library joins pieces by spaces, too.
         if decoder is None:
             return " ".join(pieces)
         text: str = self._library.call(lambda: decoder.decode(pieces), pieces)
         return text
 
     def token(self, id: int) -> str:
-        """The piece behind an id, for display: spaces as U+2581."""
+        """Return the token of an id as text for display, with U+2581 for a space."""
         piece = self._piece(id)
         if not self._in_bytes:
             return piece
         try:
             return piece_bytes(piece).decode("utf-8", errors="replace").replace(" ", MARK)
-        except KeyError:  # added later and spelled as it is
+        except KeyError:  # an added token, spelled as text
             return piece
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces behind ids, for display."""
+        """Return the tokens of ids as text for display."""
         return [self.token(int(i)) for i in ids]
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the content, in hexadecimal."""
+        """SHA-256 of the content, in hexadecimal; equal tokenizers have equal fingerprints."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The whole tokenizer as JSON; equal tokenizers give equal text."""
+        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
         content = {
             "schema_version": SCHEMA_VERSION,
             "kind": KIND,
@@ -240,8 +235,8 @@ class ImportedTokenizer:
         """Read what `to_json` wrote.
 
         Args:
-            text: the JSON.
-            where: the file it came from, for the error message.
+            text: content of the file.
+            where: path of the file, for the error message.
 
         Raises:
             ModelError: when the text is damaged, or of a newer version.
@@ -264,10 +259,10 @@ class ImportedTokenizer:
             return cls(content["special"], frame, content["tokenizer"], content["vocabulary"])
 
     def extended(self, tokens: Sequence[str]) -> Self:
-        """The same tokenizer with more tokens, whose ids come after all others.
+        """Return this tokenizer with more tokens, whose ids come after all others.
 
         Args:
-            tokens: as a text spells them. One that is a piece already adds nothing.
+            tokens: spellings of the tokens; one that is a single piece already adds nothing.
         """
         fresh: list[Added] = []
         for token in tokens:
@@ -278,17 +273,18 @@ class ImportedTokenizer:
         if self.vocabulary is None:
             state = with_tokens(self.state, fresh, first=self.size)
             return type(self)(self.special, self.frame, state)
+        # The library's ids may have gaps here: only those of the model's own vocabulary count.
         state = with_tokens(self.state, fresh, first=None)
         names = [token.content for token in fresh if token.content not in self.vocabulary]
         numbers = {name: self.size + place for place, name in enumerate(dict.fromkeys(names))}
         return type(self)(self.special, self.frame, state, {**self.vocabulary, **numbers})
 
     def _piece(self, id: int) -> str:
-        # Models often have more rows than their tokenizer has pieces; such a row says nothing.
+        # Models often have more embeddings than their tokenizer has pieces, up to a round number.
         return self._pieces[id] if id < self.size else ""
 
     def _find_silent(self) -> frozenset[int]:
-        """Ids that `decode` leaves out."""
+        """Return the ids that `decode` leaves out."""
         added = self._library.tokenizer.get_added_tokens_decoder()
         marked = {id for id, token in added.items() if token.special}
         if self._renumbered is not None:
@@ -299,7 +295,7 @@ class ImportedTokenizer:
 
 
 def _cut_code(text: str) -> tuple[str, str]:
-    """A code such as >>fra<< that begins a text, and the rest; Marian's name for a language."""
+    """Split a text into Marian's code of a target language, such as >>fra<<, and the rest."""
     end = text.find("<<")
     if text.startswith(">>") and end != -1:
         return text[: end + 2], text[end + 2 :]

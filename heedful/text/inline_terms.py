@@ -1,12 +1,12 @@
-"""Terms written into a source: each is followed by the translation that a model is to use for it.
+"""Inline terms: each term in a source is followed by the translation that a model should use.
 
-A model that was trained on such sources (Dinu et al. 2019, https://aclanthology.org/P19-1294)
-copies the translation, and inflects it where the sentence asks for that. As tokens:
+A model that is trained on such sources (Dinu et al. 2019, https://aclanthology.org/P19-1294) copies
+the translation, and inflects it where the sentence requires it. As tokens:
 
     a | bicycle | SEPARATOR | Fahrrad | END | stands | there
 
-The translation stands beside the term's tokens, which stay as they are: what is said of the tokens
-of an annotated source, such as attention, can be said of the text as it was given.
+The term's tokens stay as they are, and each inserted token is assigned to one of them, so that
+attention to an annotated source can be shown on the original text.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import NamedTuple
 from heedful.text.tokenizer import TextTokenizer
 
 SEPARATOR, END = "\U000f0100", "\U000f0101"
-"""Characters of a private area of Unicode, which a tokenizer has as whole tokens."""
+"""Characters for private use in Unicode, which are whole tokens of the tokenizer."""
 
 
 class InlineTerm(NamedTuple):
     """A term in a text and its translation.
 
     Args:
-        start, end: the first character of the term and the one after its last.
-        target: the translation.
+        start, end: index of the term's first character and of the character after its last.
+        target: translation of the term.
     """
 
     start: int
@@ -37,13 +37,13 @@ class InlineTerm(NamedTuple):
 
 @dataclass(frozen=True)
 class AnnotatedSource:
-    """The tokens of a text with the translations of terms in it.
+    """The tokens of a text with inline translations.
 
     Args:
-        ids: of text and translations.
-        origins: for each, the number of the text's token that it is or stands beside.
-        copied: ids of the translations.
-        left_out: terms for whose translations there was no room.
+        ids: token ids of the text and of the translations.
+        origins: index of each token in the original text; for inserted ones, the term's last token.
+        copied: token ids of the translations.
+        left_out: terms whose translations exceeded the limit.
     """
 
     ids: tuple[int, ...]
@@ -55,13 +55,14 @@ class AnnotatedSource:
 def annotate(
     tokenizer: TextTokenizer, text: str, terms: Sequence[InlineTerm], limit: int
 ) -> AnnotatedSource:
-    """Write the translations of terms into the tokens of a text.
+    """Insert the translations of terms into the tokens of a text.
 
     Args:
-        tokenizer: of source and target, with tokens for the two marks.
-        text: with the terms.
-        terms: from left to right; none overlap.
-        limit: most tokens of the result. A translation that would exceed it is left out.
+        tokenizer: tokenizer of source and target, with tokens for the two marks.
+        text: text with the terms.
+        terms: terms from left to right, without overlaps.
+        limit: maximum number of tokens of the result; a translation that would exceed it is left
+            out.
     """
     ids, spans = tokenizer.encode_spans(text)
     starts = [start for start, _ in spans]
@@ -70,14 +71,15 @@ def annotate(
     origins: list[int] = []
     copied: list[int] = []
     left_out: list[InlineTerm] = []
-    done, room = 0, limit - len(ids)
+    done, budget = 0, limit - len(ids)
     for term, target in zip(
         terms, tokenizer.encode_batch([term.target for term in terms]), strict=True
     ):
-        if len(target) + 2 > room:
+        if len(target) + 2 > budget:  # two for the marks
             left_out.append(term)
             continue
-        room -= len(target) + 2
+        budget -= len(target) + 2
+        # Every token that starts within the term belongs to it.
         stop = bisect_left(starts, term.end)
         result += [*ids[done:stop], separator, *target, end]
         origins += [*range(done, stop), *[stop - 1] * (len(target) + 2)]
@@ -89,11 +91,12 @@ def annotate(
 
 
 def mark_ids(tokenizer: TextTokenizer) -> tuple[int, int]:
-    """The tokens of the marks; a tokenizer may put one of its own before a text."""
+    """Return the ids of the two marks."""
+    # Behind another character, since a tokenizer may put a space mark before a text.
     separator, end = (tokenizer.encode(f"({mark}")[-1] for mark in (SEPARATOR, END))
     return separator, end
 
 
 def without_marks(text: str) -> str:
-    """A text in which no character can be taken for a mark: U+FFFD stands in the place of each."""
+    """Return a text with U+FFFD for each mark that it holds."""
     return text.replace(SEPARATOR, "\ufffd").replace(END, "\ufffd")

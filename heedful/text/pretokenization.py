@@ -1,9 +1,9 @@
-"""Text before it is split into pieces: words, marked spaces, and bytes as characters.
+"""Pre-tokenization: words, marked spaces, and bytes as characters.
 
-Pieces of `bpe`, `unigram` and `characters` tokenizers hold the mark U+2581 where the text has a
-space. A U+2581 that the text itself holds trades places with the space, so nothing is lost.
-Byte-level pieces keep the space. A line gets one space put before it, so that its first word is the
-same word as inside a line; decoding takes that space away again.
+Pieces of `bpe`, `unigram` and `characters` tokenizers hold the mark U+2581 for a space. A U+2581 in
+the text itself becomes a space in turn, so that nothing is lost. Byte-level pieces keep the space.
+A line is prefixed with one space, so that its first word has the same pieces as inside a line;
+decoding removes that space again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _TRADE = str.maketrans({" ": MARK, MARK: " "})
 
 
 class Marking:
-    """A line as marked text and back, for a kind of tokenizer.
+    """The conversion of a line to marked text and back, for a kind of tokenizer.
 
     Args:
         kind: kind of the tokenizer, as in `TokenizerSpec`.
-        lowercase: whether case is folded first (and so lost).
+        lowercase: folding of case, which `unmark` cannot undo.
     """
 
     def __init__(self, kind: str, lowercase: bool) -> None:
@@ -35,7 +35,7 @@ class Marking:
         self._prefix = "" if kind == "characters" else self.space
 
     def mark(self, text: str) -> str:
-        """The text as the splitter sees it; empty text stays empty."""
+        """Convert a line to marked text; an empty line stays empty."""
         if not text:
             return ""
         if self._lowercase:
@@ -43,14 +43,15 @@ class Marking:
         return self._prefix + (text if self._bytes else text.translate(_TRADE))
 
     def within(self, text: str) -> str:
-        """The text as the splitter sees it in the middle of a line."""
+        """Convert a text inside a line, without the prefix."""
         return self.mark(text).removeprefix(self._prefix)
 
     def mark_around(self, text: str, name: str) -> list[str]:
-        """The parts of a text between pieces that `name` hides, as the splitter sees them.
+        """Convert the parts of a text between gaps, which are written as `name`.
 
-        A piece holds the space before it, so that space is hidden too; a character does not.
+        A piece includes the space before it, so a gap hides that space, too; a character does not.
         """
+        # The full stop stands for the gap, and is cut off again together with the prefix.
         parts = [self.mark("." + part)[len(self._prefix) + 1 :] for part in text.split(name)]
         parts[0] = self._prefix + parts[0] if parts[0] else ""
         if self._prefix:
@@ -58,10 +59,10 @@ class Marking:
         return parts
 
     def origin(self, text: str) -> list[tuple[int, int]]:
-        """The characters of the text that each character of `mark(text)` comes from.
+        """Return the characters of the text from which each character of `mark(text)` comes.
 
         Returns:
-            The index of the first and of the one after the last; for the space put before, 0 and 0.
+            Index of the first character and of the one after the last; 0 and 0 for the prefix.
         """
         if not text:
             return []
@@ -71,16 +72,16 @@ class Marking:
         return [(0, 0)] * len(self._prefix) + spans
 
     def unmark(self, marked: str) -> str:
-        """Undo `mark`, but for the folded case."""
+        """Undo `mark`, except for the folding of case."""
         marked = marked.removeprefix(self._prefix) if self._prefix else marked
         return marked if self._bytes else marked.translate(_TRADE)
 
 
 def splitter(words: Words, kind: str) -> pre_tokenizers.PreTokenizer:
-    """Build the splitter of marked text into the words that pieces never cross.
+    """Make the splitter of marked text into words, whose edges no piece crosses.
 
     Args:
-        words: `whitespace` splits at white space only; `punctuation` also sets apart every digit
+        words: `whitespace` splits at white space only; `punctuation` also separates every digit
             and every punctuation mark or symbol (a run of one mark, like "...", stays whole).
         kind: kind of the tokenizer.
 
@@ -92,6 +93,7 @@ def splitter(words: Words, kind: str) -> pre_tokenizers.PreTokenizer:
     split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     if kind != "byte-bpe":
         return split
+    # Split first: the expression is written for characters, not for their stand-ins.
     bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([split, bytes_of])
 
@@ -107,14 +109,15 @@ def _word_pattern(words: Words, space: str) -> str:
 
 
 OWN_PATTERNS = {_word_pattern(words, space) for words in get_args(Words) for space in (" ", MARK)}
-"""The regular expressions in tokenizers that are trained here."""
+"""Regular expressions of the tokenizers that are trained by Heedful."""
 
 
 def _byte_table() -> dict[str, int]:
-    """Bytes behind the stand-ins of GPT-2 (Radford 2019), which the `tokenizers` library writes.
+    """Return the table from GPT-2's characters for bytes (Radford 2019) to bytes.
 
-    A byte that is a printable Latin-1 character stands for itself; the others take the code points
-    from U+0100 on, in order.
+    A byte that is a printable Latin-1 character is itself; the other bytes have the code points
+    from
+    U+0100 on, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
@@ -128,21 +131,21 @@ _PIECE_OF = {byte: stand_in for stand_in, byte in _BYTE_OF.items()}
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 stand-ins, in the order of their bytes."""
+    """Return the 256 characters for bytes, in the order of the bytes."""
     return sorted(_BYTE_OF, key=_BYTE_OF.__getitem__)
 
 
 def piece_bytes(piece: str) -> bytes:
-    """The bytes a byte-level piece stands for.
+    """Return the bytes of a byte-level piece.
 
     Raises:
-        KeyError: when the piece holds a character outside the table.
+        KeyError: when the piece holds a character that stands for no byte.
     """
     return bytes(_BYTE_OF[stand_in] for stand_in in piece)
 
 
 def bytes_piece(content: bytes) -> str:
-    """The byte-level piece that stands for bytes."""
+    """Return the byte-level piece of some bytes."""
     return "".join(_PIECE_OF[byte] for byte in content)
 
 
@@ -164,14 +167,14 @@ _BETWEEN_SPACES = re.compile(r"\S+")
 
 
 def is_spaceless(character: str) -> bool:
-    """Return whether a character belongs to writing that puts no space between words."""
+    """Return True if a character belongs to a script without spaces between words."""
     return _SPACELESS.match(character) is not None
 
 
 def is_of_word(character: str) -> bool:
-    """Return whether a character stands inside a word; bytes of one (shown as U+FFFD) do.
+    """Return True for a character of a word, or U+FFFD, which shows a part of a character.
 
-    In writing without spaces, words have no edges that could be seen: none of its characters do.
+    It is False for scripts without spaces, in which word edges cannot be seen.
     """
     if is_spaceless(character):
         return False
@@ -180,11 +183,11 @@ def is_of_word(character: str) -> bool:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of each word: what stands between spaces, or one character where none are used.
+    """Return the spans of words between spaces, and of single characters of scripts without spaces.
 
     A combining mark stays with the character before it.
     """
-    if not _SPACELESS.search(text):  # most texts, and much faster
+    if not _SPACELESS.search(text):  # a fast path for most texts
         return [match.span() for match in _BETWEEN_SPACES.finditer(text)]
     spans: list[tuple[int, int]] = []
     start = 0
@@ -193,7 +196,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
             if start < i:
                 spans.append((start, i))
             start = i + 1
-        elif start < i and _parts(text[i - 1], character):
+        elif start < i and _are_separate(text[i - 1], character):
             spans.append((start, i))
             start = i
     if start < len(text):
@@ -201,7 +204,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _parts(left: str, right: str) -> bool:
+def _are_separate(left: str, right: str) -> bool:
     if unicodedata.category(right).startswith("M"):
         return False
     return is_spaceless(left) or is_spaceless(right)

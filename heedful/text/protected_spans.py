@@ -1,9 +1,9 @@
-"""Parts of a text that a translation keeps byte for byte: placeholders, addresses, code, markup.
+"""Protected spans: placeholders, addresses, code and markup that a translation keeps exactly.
 
-A model that was trained for it reads and writes a reserved token in the place of each. In a pair of
-the training corpus those parts are replaced that stand on both sides. The reserved tokens are
-numbered, and a text begins with a number that its content decides, so that all of them are trained.
-They are characters of a private area of Unicode, which a tokenizer has as whole tokens.
+A model that is trained for it reads and writes a reserved token for each span. In a training pair
+the spans that occur on both sides are replaced. Reserved tokens are numbered, and the content of a
+text decides its first number, so that all of them are trained. They are characters for private use
+in Unicode, which are whole tokens of the tokenizer.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ SpanKind = Literal["urls", "emails", "tags", "markup", "code", "placeholders", "
 SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 
 RESERVED = tuple(chr(0xF0000 + number) for number in range(32))
-"""Few lines hold more such parts."""
+"""Reserved characters; few lines hold more protected spans."""
 
 _EMOJI = "[\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55\u231a\u231b]"
 _EMAIL = r"\b[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
 _IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)"
 _PATTERNS: dict[SpanKind, str] = {
-    # A full stop or bracket after an address is not of it, but "c_(d)" is.
+    # A full stop or bracket after an address does not belong to it, but "c_(d)" does.
     "urls": (
         rf"(?:https?|ftps?|file)://(?:{_IN_URL})*"
         r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\))"
         rf"|\bmailto:{_EMAIL}|\bwww\.[\w.-]+\.\w+(?:/[\w/.-]*\w)?"
     ),
     "emails": _EMAIL,
-    # No `text <target>` of reStructuredText.
+    # Not `text <target>` of reStructuredText: a backquote follows.
     "tags": (
         r"</?[A-Za-z][\w:-]*(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->"
         r"|&(?:[A-Za-z]\w{1,30}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
     ),
-    # Of reStructuredText: roles, substitutions, footnotes.
+    # Roles, substitutions and footnotes of reStructuredText.
     "markup": (
         r":[A-Za-z][\w:+.-]*:`[^`\n]+`|(?<![\w|])\|[A-Za-z][\w-]*\|(?![\w|])|\[(?:\d+|#\w*)\]_"
     ),
@@ -61,10 +61,10 @@ _RESERVED_CLASS = f"[{RESERVED[0]}-{RESERVED[-1]}]"
 
 
 def span_kinds(names: Iterable[str]) -> tuple[SpanKind, ...]:
-    """Kinds by their names, in their own order; `all` is every kind.
+    """Return kinds of spans by their names, in the order of `SPAN_KINDS`; `all` is every kind.
 
     Raises:
-        ConfigError: when there is no such kind.
+        ConfigError: when a kind does not exist.
     """
     known = ("all", *SPAN_KINDS)
     asked = {name for text in names for name in text.split(",") if name}
@@ -79,9 +79,9 @@ def span_kinds(names: Iterable[str]) -> tuple[SpanKind, ...]:
 
 
 def span_pattern(kinds: Iterable[SpanKind]) -> str:
-    """Return the regular expression of some kinds of parts, each a group of its name.
+    """Return the regular expression of some kinds of spans, with a group for each kind.
 
-    Training, checking and documents keep the same parts of a text, by this expression.
+    Training, checking and documents all use this expression, so they keep the same spans.
     """
     chosen = set(kinds)
     return "|".join(f"(?P<{kind}>{_PATTERNS[kind]})" for kind in SPAN_KINDS if kind in chosen)
@@ -89,45 +89,47 @@ def span_pattern(kinds: Iterable[SpanKind]) -> str:
 
 @dataclass(frozen=True)
 class Protection:
-    """Replaces protected parts of texts by reserved characters, and puts them back.
+    """The replacement of protected spans by reserved characters.
 
     Args:
-        kinds: of the parts, such as `urls`.
+        kinds: kinds of the spans, such as `urls`.
     """
 
     kinds: tuple[SpanKind, ...]
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """The start and end of each part, from left to right.
+        """Return start and end of each span, from left to right.
 
-        A reserved character that a text holds is such a part too, or it would be taken for another.
+        A reserved character in the text itself is a span, too, as it would otherwise be restored as
+        another span.
         """
         pattern = re.compile(f"{span_pattern(self.kinds)}|{_RESERVED_CLASS}")
         return [match.span() for match in pattern.finditer(text)]
 
     def protect(self, text: str) -> tuple[str, tuple[str, ...]]:
-        """Replace all parts.
+        """Replace all spans of a text.
 
         Args:
-            text: to be translated.
+            text: text to translate.
 
         Returns:
-            The text with a reserved character for each part, and the parts, in their order.
+            The text with a reserved character for each span, and the content of the spans.
         """
         spans = self.find(text)
-        first = _first(text)
+        first = _first_number(text)
         marks = [RESERVED[(first + i) % len(RESERVED)] for i in range(len(spans))]
-        return _replaced(text, spans, marks), tuple(text[start:end] for start, end in spans)
+        return _replace_spans(text, spans, marks), tuple(text[start:end] for start, end in spans)
 
     def protect_pair(self, source: str, target: str) -> tuple[str, str]:
-        """Replace the parts of a training pair that stand on both sides, as often as on both."""
+        """Replace the spans of a training pair that both sides have, as often as both have them."""
         spans = {"source": self.find(source), "target": self.find(target)}
         if not any(spans.values()):
             return source, target
+        # Spans of the target that are not matched yet, by their content.
         left = Counter(target[start:end] for start, end in spans["target"])
         marks: dict[str, deque[str]] = defaultdict(deque)
         chosen: list[str | None] = []
-        number = _first(source)
+        number = _first_number(source)
         for start, end in spans["source"]:
             part, mark = source[start:end], None
             if left[part] and sum(map(bool, chosen)) < len(RESERVED):
@@ -136,54 +138,56 @@ class Protection:
                 number += 1
                 marks[part].append(mark)
             chosen.append(mark)
+        # One mark for a span on both sides: the model is trained to copy it.
         own = [source[start:end] for start, end in spans["source"]]
         others = [target[start:end] for start, end in spans["target"]]
         return (
-            _replaced(source, spans["source"], _kept(chosen, own)),
-            _replaced(
+            _replace_spans(source, spans["source"], _marks_or_parts(chosen, own)),
+            _replace_spans(
                 target,
                 spans["target"],
-                _kept([marks[o].popleft() if marks[o] else None for o in others], others),
+                _marks_or_parts([marks[o].popleft() if marks[o] else None for o in others], others),
             ),
         )
 
 
 def restored(text: str, marks: Sequence[str], parts: Sequence[str]) -> str:
-    """Put parts back.
+    """Restore the spans of a translation.
 
     Args:
-        text: with reserved characters.
-        marks: those of the source, in its order.
-        parts: what each stands for.
+        text: translation with reserved characters.
+        marks: reserved characters of the source, in its order.
+        parts: content of each one's span.
     """
     waiting: dict[str, deque[str]] = defaultdict(deque)
     for mark, part in zip(marks, parts, strict=True):
         waiting[mark].append(part)
     return re.sub(
         _RESERVED_CLASS,
+        # A reserved character that the source lacks stands for nothing, and is removed.
         lambda match: waiting[match[0]].popleft() if waiting[match[0]] else "",
         text,
     )
 
 
 def reserved_marks(text: str) -> list[str]:
-    """The reserved characters of a text, in their order."""
+    """Return the reserved characters of a text, in their order."""
     return re.findall(_RESERVED_CLASS, text)
 
 
-def _first(text: str) -> int:
+def _first_number(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass")) % len(RESERVED)
 
 
-def _kept(marks: Iterable[str | None], parts: Iterable[str]) -> list[str]:
-    """Marks, and parts themselves where there is none; a reserved character is no text."""
+def _marks_or_parts(marks: Iterable[str | None], parts: Iterable[str]) -> list[str]:
+    """Return the mark of each part, or the part itself, with U+FFFD for reserved characters."""
     return [
         mark or re.sub(_RESERVED_CLASS, "\ufffd", part)
         for mark, part in zip(marks, parts, strict=True)
     ]
 
 
-def _replaced(text: str, spans: Sequence[tuple[int, int]], marks: Sequence[str]) -> str:
+def _replace_spans(text: str, spans: Sequence[tuple[int, int]], marks: Sequence[str]) -> str:
     parts, place = [], 0
     for (start, end), mark in zip(spans, marks, strict=True):
         parts += [text[place:start], mark]

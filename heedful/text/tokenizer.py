@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back, the same for every kind, saved as one JSON file."""
+"""The tokenizer: conversion of text to ids and back for every kind, saved as one JSON file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast, get_args
 
+from heedful.config import TokenizerKind
 from heedful.durable import open_regular
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import MARK, Marking, piece_bytes
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
 
 
 class TextTokenizer(Protocol):
-    """Text to ids and back. The ids of special tokens are fields.
+    """The interface of tokenizers. The ids of special tokens are attributes.
 
-    `first` and `last` stand before and after a text where an encoder reads it, and `between` two
-    that it reads at once; it is None where a model reads one only. `mask` is None where no token
-    hides another. `sentinels` stand for gaps in a text, each for another; most tokenizers have
-    none.
+    An encoder's input has `first` before a text and `last` after it, and `between` between two
+    texts, which is None for a model that takes one text only. `mask` is None without a mask token.
+    `sentinels` stand for different gaps in a text; most tokenizers have none. `is_imported` is
+    True for a tokenizer of another project, whose model may have more rows than it has tokens.
     """
 
+    is_imported: bool
     size: int
     pad: int
     bos: int
@@ -46,58 +48,58 @@ class TextTokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without the special tokens that frame it."""
+        """Return the ids of a text without the special tokens around it."""
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of several texts, in their order."""
+        """Return the ids of several texts, in their order."""
         ...
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text, and for each the first character and the one after the last."""
+        """Return the ids of a text, and the span of characters of each."""
         ...
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Ids of a text in which `name` stands for the mask token, or in turn for `gaps`."""
+        """Return the ids of a text with gaps written as `name`: the mask token, or the `gaps`."""
         ...
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Ids of a text, cut differently for each seed."""
+        """Return the ids of a text with BPE-dropout, segmented differently for each seed."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; special tokens are left out."""
+        """Return the text of ids, without special tokens."""
         ...
 
     def token(self, id: int) -> str:
-        """The piece behind an id, for display."""
+        """Return the token of an id as text for display."""
         ...
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces behind ids, for display."""
+        """Return the tokens of ids as text for display."""
         ...
 
     def to_json(self) -> str:
-        """The whole tokenizer as JSON."""
+        """Return the whole tokenizer as JSON."""
         ...
 
     def extended(self, tokens: Sequence[str]) -> Self:
-        """The same tokenizer with more tokens; those that are one piece already add nothing."""
+        """Return this tokenizer with more tokens; a single piece already adds nothing."""
         ...
 
 
 def framed(
     tokenizer: TextTokenizer, ids: Sequence[int], second: Sequence[int] | None = None
 ) -> list[int]:
-    """Put a tokenizer's special tokens around one text, or around two that belong together.
+    """Put a tokenizer's special tokens around the ids of one text or of two.
 
     Args:
-        tokenizer: its `first`, `between` and `last` are used.
-        ids: of the text, as its `encode` gives them.
-        second: of another text.
+        tokenizer: tokenizer that gives `first`, `between` and `last`.
+        ids: ids of the text, from `encode`.
+        second: ids of a second text.
 
     Raises:
-        ModelError: when there are two texts and the model takes no pairs.
+        ModelError: when there are two texts, and the model takes no pairs.
     """
     if second is None:
         return [*tokenizer.first, *ids, *tokenizer.last]
@@ -110,7 +112,7 @@ def framed(
 
 
 def stand_ins(gaps: Sequence[int] | None, mask: int | None, count: int) -> Sequence[int]:
-    """Ids for the hidden parts of a text: `gaps`, or else the mask token `count` times."""
+    """Return the ids for the gaps of a text: `gaps` if given, otherwise `count` mask tokens."""
     if gaps is not None:
         return gaps
     assert mask is not None
@@ -118,10 +120,10 @@ def stand_ins(gaps: Sequence[int] | None, mask: int | None, count: int) -> Seque
 
 
 def read_text(path: Path) -> str:
-    """The content of a tokenizer file.
+    """Read the content of a tokenizer file.
 
     Raises:
-        ModelError: when it is missing or no text.
+        ModelError: when the file is missing or not text.
     """
     try:
         with open_regular(path) as file:
@@ -137,7 +139,7 @@ def read_text(path: Path) -> str:
 
 
 def damaged(where: str, detail: str) -> ModelError:
-    """The error about a tokenizer file that is not whole, to be raised."""
+    """Make the error that a tokenizer file is damaged."""
     return ModelError(
         f"The tokenizer cannot be read ({detail})",
         where=where,
@@ -145,53 +147,53 @@ def damaged(where: str, detail: str) -> ModelError:
     )
 
 
-Kind = Literal["bpe", "byte-bpe", "unigram", "characters"]
-
 SCHEMA_VERSION = 1
 SPECIALS = ("pad", "bos", "eos", "unk")
 SENTINEL = "sentinel"
 MASK = "mask"
-"""A fifth special token, of tokenizers that `for_encoder` made."""
+"""Name of a fifth special token, which `for_encoder` adds."""
 UNKNOWN = "\u2047"
-"""What `decode` shows for a token that stands for unknown characters."""
+"""Character that `decode` shows for the unknown token."""
 
 _SHOWN = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>", MASK: "<mask>"}
 
 
 def special_piece(name: str) -> str:
-    """The vocabulary entry of a special token.
+    """Return the vocabulary entry of a special token.
 
-    A word never has the mark after another character, so no text can be cut into this piece, and
-    "</s>" typed by a user stays ordinary text.
+    In a word the space mark is never after another character, so no text is segmented into this
+    piece, and "</s>" from a user stays ordinary text.
     """
     return f"<{name}>{MARK}"
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """A tokenizer that Heedful has trained.
 
-    Special tokens are ids in fields; `encode` never gives them, whatever the text says (but `unk`
-    for characters that were not in the training text), and `decode` leaves them out.
+    The ids of special tokens are attributes. `encode` never gives them, whatever the text holds,
+    except for `unk` for characters that were not in the training text. `decode` leaves them out.
 
     Args:
         kind: `bpe`, `byte-bpe`, `unigram` or `characters`.
-        lowercase: whether case is folded before splitting.
-        special: ids of pad, bos, eos and unk, and of mask where there is one.
-        state: the `tokenizers` library's serialisation, as nested plain data.
-        sentinels: ids of tokens that stand for gaps in a text, in their order.
+        lowercase: folding of case before the splitting.
+        special: ids of pad, bos, eos and unk, and of mask if there is one.
+        state: serialisation of the `tokenizers` library, as nested plain data.
+        sentinels: ids of the sentinels, in their order.
 
     Attributes:
-        size: V, the number of ids.
+        size: vocabulary size V.
         pad, bos, eos, unk: ids of the special tokens.
-        mask: id of the token that hides another, or None.
-        sentinels: see above.
-        first, last: ids before and after a text where an encoder reads it.
-        between: ids between two texts that an encoder reads at once.
+        mask: id of the mask token, or None.
+        sentinels: ids of the sentinels.
+        first, last: ids before and after a text in an encoder's input.
+        between: ids between two texts in an encoder's input, or None.
     """
+
+    is_imported = False
 
     def __init__(
         self,
-        kind: Kind,
+        kind: TokenizerKind,
         lowercase: bool,
         special: Mapping[str, int],
         state: Mapping[str, Any],
@@ -206,6 +208,7 @@ class Tokenizer:
             self._special[MASK] = self.mask
         self.sentinels = tuple(sentinels)
         self.pad, self.bos, self.eos, self.unk = (special[name] for name in SPECIALS)
+        # A mask token marks a model without a decoder: bos is the state of the whole text there.
         self.first: tuple[int, ...] = () if self.mask is None else (self.bos,)
         self.last: tuple[int, ...] = (self.eos,)
         self.between: tuple[int, ...] | None = None if self.mask is None else self.last
@@ -217,7 +220,7 @@ class Tokenizer:
         self._pieces = self._read_pieces()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens.
+        """Return the ids of a text, without special tokens.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -225,7 +228,7 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of several texts, in their order, using all processors.
+        """Return the ids of several texts, in the same order, using all CPU cores.
 
         Raises:
             DataError: when a text is not valid Unicode (a lone surrogate).
@@ -233,28 +236,29 @@ class Tokenizer:
         return self._library.encode([self._marking.mark(text) for text in texts], texts)
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text as `encode` gives them, and the characters each is made of.
+        """Return the ids of a text, and the span of characters of each.
 
         Args:
-            text: to be cut into pieces.
+            text: text to encode.
 
         Returns:
-            Ids, and for each the index of its first character and of the one after its last.
+            Ids as from `encode`, and start and end of each in characters; the end is exclusive.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
         ids, offsets = self._library.encode_spans(self._marking.mark(text), text)
+        # The library counts characters of the marked text, which has a prefix and may be folded.
         origin = self._marking.origin(text)
         return ids, [(origin[start][0], origin[end - 1][1]) for start, end in offsets]
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Ids of a text in which `name` stands for hidden pieces and the space before them.
+        """Return the ids of a text with gaps, which hide pieces and the space before them.
 
         Args:
-            text: with any number of such places.
-            name: what they are called in it.
-            gaps: the ids that stand there, one for each place; the mask token if None.
+            text: text with any number of gaps.
+            name: spelling of a gap.
+            gaps: ids of the gaps, in their order; the mask token for all if None.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -264,12 +268,12 @@ class Tokenizer:
         return first + [id for gap, ids in hidden for id in (gap, *ids)]
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Ids of a text with BPE-dropout (Provilkov 2020).
+        """Return the ids of a text with BPE-dropout (Provilkov 2020).
 
         Args:
             text: one line.
-            dropout: probability that a possible merge is left out of a step, in [0, 1].
-            seed: the result is a function of text, dropout and seed.
+            dropout: probability that a possible merge is dropped in a step, in [0, 1].
+            seed: seed of the draws; the result is a function of text, dropout and seed.
 
         Raises:
             ConfigError: when the tokenizer has no merges to leave out.
@@ -282,6 +286,7 @@ class Tokenizer:
         marked = self._marking.mark(text)
         draw = random.Random(seed).random
         ids: list[int] = []
+        # Added tokens are never segmented, so dropout is for the parts between them.
         for part in added_spans(self._library, marked, text) if self._added else [marked]:
             if isinstance(part, int):
                 ids.append(part)
@@ -292,15 +297,19 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids. Special tokens are left out; an unknown token shows as U+2047.
+        """Return the text of ids, without special tokens; an unknown token is shown as U+2047.
 
-        Bytes that are not UTF-8 together (a byte-level model may produce such) show as U+FFFD.
+        Bytes that are no UTF-8, which a byte-level model may produce, are shown as U+FFFD.
         """
+        # Bytes are joined before they are decoded: a character may be several byte-level pieces.
         text = b"".join([self._pieces[int(i)] for i in ids])
         return self._marking.unmark(text.decode("utf-8", errors="replace"))
 
     def token(self, id: int) -> str:
-        """The piece behind an id, for display: spaces as U+2581, special tokens in brackets."""
+        """Return the token of an id as text for display.
+
+        A space is shown as U+2581; special tokens are in brackets.
+        """
         return self._shown[id]
 
     @functools.cached_property
@@ -315,7 +324,7 @@ class Tokenizer:
         return pieces
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces behind ids, for display."""
+        """Return the tokens of ids as text for display."""
         pieces = self._shown
         return [pieces[int(i)] for i in ids]
 
@@ -325,7 +334,7 @@ class Tokenizer:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The whole tokenizer as JSON; equal tokenizers give equal text."""
+        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
         content: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
@@ -333,6 +342,7 @@ class Tokenizer:
             "special": self._special,
             "tokenizer": self._state,
         }
+        # Left out if empty: files and fingerprints of tokenizers without sentinels do not change.
         if self.sentinels:
             content["sentinels"] = self.sentinels
         return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
@@ -342,8 +352,8 @@ class Tokenizer:
         """Read what `to_json` wrote.
 
         Args:
-            text: the JSON.
-            where: the file it came from, for the error message.
+            text: content of the file.
+            where: path of the file, for the error message.
 
         Raises:
             ModelError: when the text is damaged, of another project, or of a newer version.
@@ -363,16 +373,17 @@ class Tokenizer:
         """Read a tokenizer file.
 
         Raises:
-            ModelError: when it is missing, damaged, of another project, or of a newer version.
+            ModelError: when the file is missing, damaged, of another project, or of a newer
+                version.
         """
         return cls.from_json(read_text(path), where=str(path))
 
     def for_encoder(self) -> Self:
-        """The same tokenizer for a model that has no decoder.
+        """Return this tokenizer for a model without a decoder.
 
-        It has a mask token, whose id comes after all others, and bos stands before a text, so that
-        there is a state for the whole. No text can be cut into the mask token, so every text has
-        the ids it had.
+        It has a mask token, whose id comes after all others, and puts bos before a text, whose
+        state represents the text as a whole. No text is segmented into the mask token, so the ids
+        of texts do not change.
         """
         if self.mask is not None:
             return self
@@ -380,12 +391,12 @@ class Tokenizer:
         return type(self)(self.kind, self.lowercase, special, self._with([MASK]), self.sentinels)
 
     def with_sentinels(self, count: int) -> Self:
-        """The same tokenizer with tokens that stand for gaps in a text, after all other ids.
+        """Return this tokenizer with sentinels, whose ids come after all others.
 
-        No text can be cut into them, so every text has the ids it had.
+        No text is segmented into sentinels, so the ids of texts do not change.
 
         Args:
-            count: how many.
+            count: number of sentinels.
         """
         assert not self.sentinels
         state = self._with([f"{SENTINEL}{number}" for number in range(count)])
@@ -393,10 +404,10 @@ class Tokenizer:
         return type(self)(self.kind, self.lowercase, self._special, state, sentinels)
 
     def extended(self, tokens: Sequence[str]) -> Self:
-        """The same tokenizer with more tokens, whose ids come after all others.
+        """Return this tokenizer with more tokens, whose ids come after all others.
 
         Args:
-            tokens: as a text spells them. One that is a piece already adds nothing.
+            tokens: spellings of the tokens; one that is a single piece already adds nothing.
         """
         rows = zip(tokens, self.encode_batch(tokens), strict=True)
         fresh = [
@@ -408,19 +419,19 @@ class Tokenizer:
         return type(self)(self.kind, self.lowercase, self._special, state, self.sentinels)
 
     def _with(self, names: Sequence[str]) -> dict[str, Any]:
-        """The library's state with more special pieces, whose ids come after all others."""
-        assert not self._added  # whole tokens come last of all
+        """Return the library's state with more special pieces, whose ids come after all others."""
+        assert not self._added  # the ids of added tokens are the last, so nothing can follow them
         state = copy.deepcopy(dict(self._state))
         vocabulary = state["model"]["vocab"]
         for number, piece in enumerate(map(special_piece, names), start=self.size):
             if isinstance(vocabulary, list):
-                vocabulary.append([piece, 0.0])  # unigram: pieces in the order of their ids
+                vocabulary.append([piece, 0.0])  # unigram: a list of piece and score, by id
             else:
                 vocabulary[piece] = number
         return state
 
     def _read_pieces(self) -> list[bytes]:
-        """Return the UTF-8 bytes of every id, marks included; special tokens have none."""
+        """Return the UTF-8 bytes of every id, space marks included; empty for special tokens."""
         silent = {*self._special.values(), *self.sentinels}
         pieces = [b""] * self.size
         for piece, id in self._library.tokenizer.get_vocab(with_added_tokens=False).items():
@@ -434,6 +445,7 @@ class Tokenizer:
 
     def _merges(self) -> MergeTable:
         if self._merge_table is None:
+            # needed in training alone
             from heedful.text.bpe_dropout import MergeTable  # needed in training alone
 
             if self.kind not in ("bpe", "byte-bpe"):
@@ -468,9 +480,10 @@ def _check_content(text: str, where: str) -> dict[str, Any]:
             remedy="Update Heedful",
         )
     special = content.get("special")
+    # Types are checked here: a wrong one would fail later, far from the file's name.
     sound = (
         version == SCHEMA_VERSION
-        and content.get("kind") in get_args(Kind)
+        and content.get("kind") in get_args(TokenizerKind)
         and isinstance(content.get("lowercase"), bool)
         and isinstance(content.get("tokenizer"), dict)
         and isinstance(special, dict)

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
+from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import is_of_word
-from heedful.text.tokenizer import TextTokenizer, Tokenizer, read_text
+from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 
-if TYPE_CHECKING:  # few models have any, and a cold start loads as little as it can
+if TYPE_CHECKING:  # imported on use: few models have protected spans
     from heedful.text.protected_spans import Protection, SpanKind
 
 _FILE = "tokenizer.json"
@@ -24,14 +25,14 @@ SOFT_TERMS_FILE = "soft_terms.json"
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """A tokenizer for the source and one for the target; the same object when joint.
+    """The tokenizers of source and target; the same object when joint.
 
     Args:
-        source: of the source.
-        target: of the target.
-        protection: parts of texts that the model reads and writes as reserved tokens; None for a
-            model without such tokens.
-        soft_terms: whether the model reads the translations of terms inside a source.
+        source: tokenizer of the source.
+        target: tokenizer of the target.
+        protection: protected spans, which the model reads and writes as reserved tokens; None for
+            a model without them.
+        soft_terms: flag that the model was trained on inline translations of terms.
     """
 
     source: TextTokenizer
@@ -46,7 +47,10 @@ class TokenizerPair:
 
     @functools.cached_property
     def word_edges(self) -> tuple[list[bool], list[bool]]:
-        """For each target token: does it begin inside a word, and does it end inside one?"""
+        """Masks over the target vocabulary: tokens that begin, and that end, with a word character.
+
+        A word edge lies between two tokens unless both sides of it are word characters.
+        """
         target = self.target
         special = {target.pad, target.bos, target.eos}
         begins, ends = [False] * target.size, [False] * target.size
@@ -58,7 +62,9 @@ class TokenizerPair:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when either tokenizer does, the parts that are protected, or `soft_terms`."""
+        """Text that identifies both tokenizers, the protected spans and `soft_terms`."""
+        # Extensions are left out where unused, so that older fingerprints, and the folders of
+        # encoded corpora that they name, stay valid.
         parts = [self.source.fingerprint, self.target.fingerprint]
         if self.protection is not None:
             parts.append(self._protection_json())
@@ -66,16 +72,17 @@ class TokenizerPair:
 
     @functools.cached_property
     def reserved(self) -> dict[str, int]:
-        """The target's token of each reserved character; empty without protection."""
+        """Target token of each reserved character; empty without protection."""
         if self.protection is None:
             return {}
         from heedful.text.protected_spans import RESERVED
 
+        # Behind another character, since a tokenizer may put a space mark before a text.
         return {mark: self.target.encode(f"({mark}")[-1] for mark in RESERVED}
 
     @functools.cached_property
     def unwritten(self) -> tuple[int, ...]:
-        """The target's tokens that no translation has, or only where a source asks for them."""
+        """Target tokens that translations never have, or only for protected spans of the source."""
         marks: tuple[int, ...] = ()
         if self.soft_terms:
             from heedful.text.inline_terms import mark_ids
@@ -84,10 +91,10 @@ class TokenizerPair:
         return (*self.reserved.values(), *marks)
 
     def protecting(self, kinds: Sequence[SpanKind]) -> TokenizerPair:
-        """The same pair with reserved tokens, for a model that is to be trained with them.
+        """Return this pair with reserved tokens, for training a model with protected spans.
 
         Args:
-            kinds: of the parts that they stand for.
+            kinds: kinds of the protected spans.
         """
         from heedful.text.protected_spans import RESERVED, Protection
 
@@ -96,11 +103,11 @@ class TokenizerPair:
         return replace(self, source=source, target=target, protection=Protection(tuple(kinds)))
 
     def with_soft_terms(self) -> TokenizerPair:
-        """The same pair with marks for the translations of terms inside a source.
+        """Return this pair with the marks of inline translations of terms.
 
         Raises:
-            ConfigError: when source and target have vocabularies of their own, as a translation
-                inside a source is made of the source's.
+            ConfigError: when source and target have different vocabularies, as an inline
+                translation is encoded with the source's.
         """
         from heedful.text.inline_terms import END, SEPARATOR
 
@@ -120,7 +127,7 @@ class TokenizerPair:
         return json.dumps({"schema_version": 1, "kinds": kinds}, sort_keys=True) + "\n"
 
     def files(self) -> dict[str, str]:
-        """Names and contents of the files that hold the pair in a model directory."""
+        """Return the names and contents of the pair's files in a model directory."""
         files = {_FILE: self.source.to_json()}
         if not self.joint:
             files[_TARGET_FILE] = self.target.to_json()
@@ -140,7 +147,7 @@ class TokenizerPair:
         """Read what `save` wrote.
 
         Raises:
-            ModelError: naming the file that is missing or damaged.
+            ModelError: when a file is missing or damaged, with its path.
         """
         source = read_tokenizer(directory / _FILE)
         separate = directory / _TARGET_FILE
@@ -150,21 +157,32 @@ class TokenizerPair:
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:
-    """A tokenizer file of ours, of either kind.
+    """Read a tokenizer file, of a trained or of an imported tokenizer.
 
     Raises:
-        ModelError: when it is missing, damaged, of another project, or of a newer version.
+        ModelError: when the file is missing, damaged, of another project, or of a newer version.
     """
-    text = read_text(path)
-    if _is_imported(text):
+    text, where = read_text(path), str(path)
+    kind = _kind(text)
+    if kind == "imported":
         from heedful.text.imported_tokenizer import ImportedTokenizer
 
-        return ImportedTokenizer.from_json(text, where=str(path))
-    return Tokenizer.from_json(text, where=str(path))
+        return ImportedTokenizer.from_json(text, where=where)
+    if kind is None or kind in get_args(TokenizerKind):
+        return Tokenizer.from_json(text, where=where)
+    from heedful.registry import find
+
+    try:
+        registered: TextTokenizer = find("tokenizer", kind, get_args(TokenizerKind)).from_json(
+            text, where=where
+        )
+    except ValueError as error:
+        raise damaged(where, f"a field is missing or of the wrong type: {error}") from None
+    return registered
 
 
 def _read_protection(path: Path) -> Protection | None:
-    """Read the kinds of parts that a model protects, if it does."""
+    """Read the kinds of spans that a model protects; None if it protects none."""
     problem = "This is no list of the parts of texts that this version of Heedful can protect"
     content = _read_beside(path, _has_known_kinds, problem)
     if content is None:
@@ -181,7 +199,7 @@ def _has_known_kinds(content: Any) -> bool:
 
 
 def _read_soft_terms(path: Path) -> bool:
-    """True if a model has learned soft terms."""
+    """Return True if a model was trained with soft terms."""
     problem = (
         "This does not say how the model has learned soft terms, or not to this version of Heedful"
     )
@@ -192,12 +210,12 @@ def _read_beside(path: Path, is_sound: Callable[[Any], bool], problem: str) -> A
     """Read a JSON file beside the tokenizers.
 
     Args:
-        path: of the file.
-        is_sound: looks at its content; an error of a wrong type or a missing key counts as no.
-        problem: to say if it is not sound.
+        path: path of the file.
+        is_sound: test of its content; an error about a type or a missing key counts as False.
+        problem: error message if the content is not sound.
 
     Returns:
-        Its content; None if there is no such file.
+        Content of the file; None if it does not exist.
 
     Raises:
         ModelError: when the file is damaged or of a newer version.
@@ -219,9 +237,11 @@ def _read_beside(path: Path, is_sound: Callable[[Any], bool], problem: str) -> A
     return content
 
 
-def _is_imported(text: str) -> bool:
+def _kind(text: str) -> str | None:
+    """Return the kind that a tokenizer file names, if it names one."""
     try:
         content = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("kind") == "imported"
+        return None
+    kind = content.get("kind") if isinstance(content, dict) else None
+    return kind if isinstance(kind, str) else None

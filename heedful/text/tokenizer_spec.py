@@ -1,33 +1,45 @@
-"""The settings of a tokenizer's training."""
+"""Settings for training a tokenizer."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PositiveInt
+from heedful.config import Config, PositiveInt, TokenizerKind, open_names
+
+KINDS: tuple[TokenizerKind, ...] = get_args(TokenizerKind)
+"""The package's own kinds."""
 
 
 class TokenizerSpec(Config):
-    """Settings of a tokenizer trained from the corpus."""
+    """Tokenizer that is trained on the corpus."""
 
-    kind: Literal["bpe", "byte-bpe", "unigram", "characters"] = "bpe"
-    vocabulary_size: PositiveInt = Field(
-        8000, description="pieces to learn, special tokens included (an upper bound)"
+    kind: Annotated[TokenizerKind | str, open_names("tokenizer", TokenizerKind)] = Field(
+        "bpe",
+        description="tokenization: BPE (Sennrich 2016), BPE over bytes, unigram language model "
+        "(Kudo 2018), or characters",
     )
-    joint: bool = Field(True, description="one tokenizer for source and target")
+    vocabulary_size: PositiveInt = Field(
+        8000,
+        description="maximum number of tokens, special tokens included; 4,000 to 32,000 is usual",
+    )
+    joint: bool = Field(
+        True, description="train one tokenizer for both languages; false trains one for each"
+    )
     words: Literal["whitespace", "punctuation"] = Field(
         "punctuation",
-        description="pieces never cross white space, or punctuation and digits neither; "
-        "use whitespace for text that is tokenised already",
+        description="boundaries that no token crosses: white space, or also punctuation and "
+        "digits; use whitespace for text that is already tokenised",
     )
-    lowercase: bool = Field(False, description="fold the source's and target's case")
+    lowercase: bool = Field(False, description="convert all text to lower case")
     extend: tuple[str, ...] = Field(
-        (), description="whole tokens that the tokenizer of a model to begin with gets besides"
+        (), description="tokens to add to the tokenizer of the model that --init names"
     )
-    extend_file: str | None = Field(None, description="file of such tokens, one a line")
+    extend_file: str | None = Field(
+        None, description="text file of tokens to add, one a line, beside tokenizer.extend"
+    )
 
     @model_validator(mode="after")
     def _tokens_can_be_found(self) -> Self:
@@ -43,8 +55,9 @@ class TokenizerSpec(Config):
         """Return the tokens of `extend` and `extend_file`, each once.
 
         Raises:
-            DataError: naming the file or its line.
+            DataError: when the file cannot be read, or a line is no token.
         """
+        # Imported here, as the command line loads the settings for its help texts.
         from heedful.durable import open_regular
         from heedful.errors import DataError
 
@@ -67,7 +80,7 @@ class TokenizerSpec(Config):
                         remedy="Take it away",
                     )
             tokens += [line for line in lines if line]
-        return list(dict.fromkeys(tokens))
+        return list(dict.fromkeys(tokens))  # in the order of their ids
 
     @property
     def extends(self) -> bool:
@@ -76,5 +89,5 @@ class TokenizerSpec(Config):
 
 
 def _can_be_added(token: str) -> bool:
-    """Return whether a line can hold a token: no white space around it, one line."""
+    """Return True if a token is one line without white space around it."""
     return bool(token) and token == token.strip() and len(token.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Train tokenizers from text. The same text gives the same tokenizer."""
+"""Training of tokenizers. The same text gives the same tokenizer."""
 
 from __future__ import annotations
 
@@ -12,50 +12,62 @@ from typing import Any
 import tokenizers
 from tokenizers import models, trainers
 
+from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, DataError
+from heedful.registry import find
 from heedful.text.pretokenization import Marking, byte_alphabet, splitter
+from heedful.text.registered_tokenizer import RegisteredTokenizer
 from heedful.text.tokenizer import SPECIALS, Tokenizer, special_piece
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_spec import KINDS, TokenizerSpec
 
-_COVERAGE = 0.9995
+_COVERAGE = 0.9995  # SentencePiece's default
 _SCORE_DIGITS = 4
-_UNLEARNED_STEP = 1e-4
+_UNLEARNED_STEP = 1e-4  # by which the library raises the score of each character without one
 _SPECIAL_PIECES = [special_piece(name) for name in SPECIALS]
 
 
-def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer:
-    """Train a tokenizer.
+def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer | RegisteredTokenizer:
+    """Train a tokenizer of one of the package's kinds or of a registered kind.
 
-    The vocabulary never exceeds `spec.vocabulary_size`. When more than half of it would be single
-    characters, only those needed to cover 99.95 % of the text are kept; the others are unknown.
+    The vocabulary never exceeds `spec.vocabulary_size`. If more than half of it would be single
+    characters, only as many are kept as cover 99.95 % of the text; the others become unknown.
 
     Args:
-        spec: kind, size and how words are set apart.
-        texts: lines of text; gone through twice, and held in memory if they can be only once.
+        spec: settings of the tokenizer.
+        texts: lines of text, iterated twice; an iterator is first read into memory.
 
     Raises:
-        ConfigError: when the vocabulary size leaves no room for pieces.
+        ConfigError: when the vocabulary size leaves no place for pieces.
         DataError: when there is no text.
     """
     if iter(texts) is texts:
         texts = list(texts)
+    for kind in KINDS:
+        if spec.kind == kind:
+            return _train_own(spec, kind, texts)
+    registered: type[RegisteredTokenizer] = find("tokenizer", spec.kind, KINDS)
+    return registered.train(spec, texts)
+
+
+def _train_own(spec: TokenizerSpec, kind: TokenizerKind, texts: Iterable[str]) -> Tokenizer:
     marking = Marking(spec.kind, spec.lowercase)
     counts = _count_characters(texts, marking)
     alphabet = _alphabet(spec, counts)
     if spec.kind == "characters":
         state = _character_state(spec, alphabet)
     else:
+        # Rare characters become spaces: the trainer gives every character a piece of its own.
         rare = {ord(character): marking.space for character in counts.keys() - set(alphabet)}
-        marked = _marked(texts, marking, {} if spec.kind == "byte-bpe" else rare)
+        marked = _mark_lines(texts, marking, {} if spec.kind == "byte-bpe" else rare)
         state = _train(spec, marked)
     special = {name: number for number, name in enumerate(SPECIALS)}
-    return Tokenizer(spec.kind, spec.lowercase, special, state)
+    return Tokenizer(kind, spec.lowercase, special, state)
 
 
 @dataclass(frozen=True)
 class _Chained:
-    """Two collections of lines, one after the other, as often as wanted."""
+    """Two collections of lines, concatenated; can be iterated repeatedly."""
 
     first: Iterable[str]
     second: Iterable[str]
@@ -75,7 +87,7 @@ def train_pair(
         targets: lines of the target language.
 
     Raises:
-        ConfigError: when the vocabulary size leaves no room for pieces.
+        ConfigError: when the vocabulary size leaves no place for pieces.
         DataError: when there is no text.
     """
     if not spec.joint:
@@ -100,30 +112,34 @@ def _count_characters(texts: Iterable[str], marking: Marking) -> Counter[str]:
 
 
 def _alphabet(spec: TokenizerSpec, counts: Counter[str]) -> list[str]:
-    """The characters that become pieces, most frequent first."""
-    room = spec.vocabulary_size - len(SPECIALS)
+    """Return the characters that become pieces, the most frequent first."""
+    available = spec.vocabulary_size - len(SPECIALS)
     if spec.kind == "unigram":
-        room -= 1  # the library does not stop at the limit when characters alone fill it
-    needed = 256 if spec.kind == "byte-bpe" else 1
-    if room < needed:
+        available -= 1  # the library does not stop at the limit when characters alone fill it
+    needed = 256 if spec.kind == "byte-bpe" else 1  # a piece for each byte
+    if available < needed:
+        smallest = needed + spec.vocabulary_size - available
         raise ConfigError(
-            f"A {spec.kind} tokenizer needs at least {needed + spec.vocabulary_size - room} pieces",
+            f"A {spec.kind} tokenizer needs at least {smallest} pieces",
             where=f"tokenizer.vocabulary_size = {spec.vocabulary_size}",
             remedy="Raise it",
         )
+    # Ties by code point, so that the order of the text does not matter.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     if spec.kind == "characters":
-        return ranked[:room]
+        return ranked[:available]
     half = spec.vocabulary_size // 2
     covered, enough = 0, _COVERAGE * counts.total()
-    for position, character in enumerate(ranked[:room]):
+    for position, character in enumerate(ranked[:available]):
         if position >= half and covered >= enough:
             return ranked[:position]
         covered += counts[character]
-    return ranked[:room]
+    return ranked[:available]
 
 
-def _marked(texts: Iterable[str], marking: Marking, replacements: dict[int, str]) -> Iterator[str]:
+def _mark_lines(
+    texts: Iterable[str], marking: Marking, replacements: dict[int, str]
+) -> Iterator[str]:
     for text in texts:
         marked = marking.mark(text)
         yield marked.translate(replacements) if replacements else marked
@@ -142,6 +158,7 @@ def _train(spec: TokenizerSpec, marked: Iterator[str]) -> dict[str, Any]:
         trainer = trainers.UnigramTrainer(unk_token=unk, **options)
     elif spec.kind == "byte-bpe":
         library = tokenizers.Tokenizer(models.BPE())
+        # A merge that occurs once would only store a word of the corpus.
         trainer = trainers.BpeTrainer(min_frequency=2, initial_alphabet=byte_alphabet(), **options)
     else:
         library = tokenizers.Tokenizer(models.BPE(unk_token=unk))
@@ -153,6 +170,7 @@ def _train(spec: TokenizerSpec, marked: Iterator[str]) -> dict[str, Any]:
 
 def _character_state(spec: TokenizerSpec, alphabet: list[str]) -> dict[str, Any]:
     vocabulary = {piece: number for number, piece in enumerate([*_SPECIAL_PIECES, *alphabet])}
+    # BPE without merges: every character is a piece, and nothing else is needed for this kind.
     model = models.BPE(vocab=vocabulary, merges=[], unk_token=special_piece("unk"))
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = splitter(spec.words, spec.kind)
@@ -165,23 +183,23 @@ def _state(library: tokenizers.Tokenizer) -> dict[str, Any]:
     # vocabulary they only hold their ids.
     state["added_tokens"] = []
     if state["model"]["type"] == "Unigram":
-        _settle_scores(state["model"])
+        _make_scores_reproducible(state["model"])
     return state
 
 
-def _settle_scores(model: dict[str, Any]) -> None:
-    """Make equal trainings equal, though the library goes through words in a random order.
+def _make_scores_reproducible(model: dict[str, Any]) -> None:
+    """Make training reproducible, though the library processes words in a random order.
 
-    It sums in that order, so scores (natural logarithms) differ in their last digits, and with them
-    the order of equal pieces, which decides on the ids. And it gives characters that it learned no
-    score for the lowest score of all, raised by one more step for each in that order.
+    The library sums in that order, so scores (log-probabilities) differ in their last digits, and
+    with them the order of pieces of equal scores, which decides their ids. A character without an
+    estimated score gets the lowest score, raised by one step more for each in that order.
     """
     special, learned = model["vocab"][: len(SPECIALS)], model["vocab"][len(SPECIALS) :]
     lowest = min(score for _, score in learned)
     raised = lowest + _UNLEARNED_STEP * sum(len(piece) == 1 for piece, _ in learned)
-    settled = [
+    reproducible = [
         (piece, round(lowest if len(piece) == 1 and score <= raised else score, _SCORE_DIGITS))
         for piece, score in learned
     ]
-    settled.sort(key=lambda item: (-item[1], item[0]))
-    model["vocab"] = [*special, *(list(item) for item in settled)]
+    reproducible.sort(key=lambda item: (-item[1], item[0]))
+    model["vocab"] = [*special, *(list(item) for item in reproducible)]

@@ -1,10 +1,10 @@
-"""The `tokenizers` library behind a tokenizer's file, which a stranger may have written.
+"""Safe access to the `tokenizers` library for tokenizer files from unknown sources.
 
-Its Rust code panics on damaged rules, and such a panic is no `Exception`; a regular expression may
-backtrack for hours. Both become errors that name the file.
+The library's Rust code panics on damaged rules, and such a panic is no `Exception`; a regular
+expression may backtrack for hours. Both become errors that name the file.
 
-Whole tokens may be added to a trained tokenizer: a text is searched for them before it is split
-into pieces, so everything else is split as before.
+Whole tokens can be added to a trained tokenizer: a text is searched for them before it is
+segmented, so everything else is segmented as before.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from heedful.text.pretokenization import OWN_PATTERNS
 
 T = TypeVar("T")
 
-# Patterns that no text holds up: our own, and those for SentencePiece's white space.
+# Patterns without excessive backtracking: our own, and those for SentencePiece's white space.
 _HARMLESS = {"^ +| +$", " {2,}", *OWN_PATTERNS}
-# Tokenizers read a million characters in a second; one that needs a millisecond for each is stuck.
+# Tokenizers encode a million characters a second; one that needs a millisecond for each is stuck.
 _SECONDS, _SECONDS_PER_CHARACTER = 10.0, 1e-3
 
 
 class Library:
-    """A tokenizer of the `tokenizers` library, called so that every failure is an error of ours.
+    """A tokenizer of the `tokenizers` library whose failures are all raised as Heedful's errors.
 
     Args:
-        state: its serialisation, as nested plain data.
-        where: the file it comes from, for error messages.
+        state: serialisation of the tokenizer, as nested plain data.
+        where: path of the file, for error messages.
 
     Attributes:
-        tokenizer: the library's object, for questions about its vocabulary.
+        tokenizer: object of the library, for access to its vocabulary.
     """
 
     def __init__(self, state: Mapping[str, Any], *, where: str = "tokenizer.json") -> None:
@@ -50,11 +50,11 @@ class Library:
     def encode(
         self, texts: Sequence[str], originals: Sequence[str] | None = None
     ) -> list[list[int]]:
-        """Return the ids of texts without special tokens, using all processors.
+        """Return the ids of texts without special tokens, using all CPU cores.
 
         Args:
-            texts: as the library sees them.
-            originals: as a person wrote them, for error messages, where they differ.
+            texts: texts after Heedful's own conversions.
+            originals: texts before these conversions, for error messages; the same if None.
 
         Raises:
             DataError: when a text is not valid Unicode (a lone surrogate).
@@ -62,6 +62,7 @@ class Library:
         """
         batch = list(texts)
         encodings = self.call(
+            # `fast` computes no offsets.
             lambda: self.tokenizer.encode_batch_fast(batch, add_special_tokens=False),
             texts if originals is None else originals,
         )
@@ -70,11 +71,11 @@ class Library:
     def encode_spans(
         self, text: str, original: str | None = None
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return a text's ids, and for each its first character and the one after its last.
+        """Return a text's ids, and the span of characters of each.
 
         Args:
-            text: as the library sees it.
-            original: as a person wrote it; see `encode`.
+            text: text after Heedful's own conversions.
+            original: text before these conversions, for error messages; the same if None.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -89,9 +90,9 @@ class Library:
     def call(self, function: Callable[[], T], texts: Sequence[str]) -> T:
         """Call a function of the library on texts; errors as for `encode`."""
         try:
-            if not self._has_time_limit:
+            if not self._has_time_limit:  # the usual case, without a thread for each call
                 return function()
-            return _within(_SECONDS + _SECONDS_PER_CHARACTER * sum(map(len, texts)), function)
+            return _with_timeout(_SECONDS + _SECONDS_PER_CHARACTER * sum(map(len, texts)), function)
         except (TypeError, UnicodeEncodeError):
             raise not_unicode(texts) from None
         except TimeoutError:
@@ -101,6 +102,7 @@ class Library:
                 remedy="Do not use this tokenizer; take the model from a source that you trust",
             ) from None
         except BaseException as error:
+            # Ctrl-C and the exit of the interpreter pass through.
             if not _is_panic(error):
                 raise
             raise ModelError(
@@ -112,10 +114,10 @@ class Library:
 
 @contextmanager
 def library_errors(replace: Callable[[str], UserError]) -> Iterator[None]:
-    """Replace whatever the library raises inside, panics too, by an error of ours.
+    """Replace the library's exceptions and panics in the context by one of Heedful's errors.
 
     Args:
-        replace: the library's message to the error to raise.
+        replace: function from the library's message to the error to raise.
     """
     try:
         yield
@@ -129,7 +131,7 @@ def library_errors(replace: Callable[[str], UserError]) -> Iterator[None]:
 
 
 def not_unicode(texts: Sequence[str]) -> DataError:
-    """Return the error about the first of these texts that no tokenizer can take."""
+    """Make the error about the first text that is not valid Unicode."""
     for number, text in enumerate(texts, start=1):
         for position, character in enumerate(text):
             if "\ud800" <= character <= "\udfff":
@@ -142,7 +144,7 @@ def not_unicode(texts: Sequence[str]) -> DataError:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Return whether an error is pyo3's PanicException, a class that no module exports."""
+    """Return True if an error is pyo3's PanicException, a class that no module exports."""
     return type(error).__name__ == "PanicException"
 
 
@@ -159,13 +161,13 @@ def _patterns(state: Any) -> Iterator[str]:
             yield from _patterns(value)
 
 
-def _within(seconds: float, function: Callable[[], T]) -> T:
-    """Call a function that releases the interpreter's lock, and give up waiting for it.
+def _with_timeout(seconds: float, function: Callable[[], T]) -> T:
+    """Call a function that releases the interpreter's lock, and wait for it for a limited time.
 
-    Nothing can stop the thread it runs in; that thread ends with the process.
+    Nothing can stop the function's thread, which ends with the process.
 
     Raises:
-        TimeoutError: when it takes longer.
+        TimeoutError: when the function takes longer.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -191,8 +193,8 @@ class Added:
     """A token to add.
 
     Args:
-        content: as the text spells it that the library sees.
-        normalized: searched for in the text as it is after normalisation.
+        content: spelling of the token in converted text.
+        normalized: search in the text after its normalisation instead of before.
     """
 
     content: str
@@ -200,17 +202,17 @@ class Added:
 
     @property
     def library(self) -> AddedToken:
-        """As the library wants it."""
+        """The library's form of the token."""
         return AddedToken(
             self.content, single_word=is_word(self.content), normalized=self.normalized
         )
 
 
 def is_word(token: str) -> bool:
-    """Return whether a token is only taken where it is a word: "art", but not in "party".
+    """Return True if a token is only recognised as a whole word: "art", but not in "party".
 
-    That is so where it begins and ends with letters that have a case, or with digits. Scripts
-    without case may write words together, and signs tell by themselves where a token ends.
+    Such a token begins and ends with letters that have a case, or with digits. Scripts without case
+    may have no spaces between words, and signs need no space around them.
     """
     ends = (token[0], token[-1])
     return all(end.isalnum() and unicodedata.category(end) != "Lo" for end in ends)
@@ -219,15 +221,15 @@ def is_word(token: str) -> bool:
 def with_tokens(
     state: Mapping[str, Any], tokens: Sequence[Added], *, first: int | None
 ) -> dict[str, Any]:
-    """Return a library's serialisation with more tokens; those it has are left out.
+    """Return the library's serialisation with more tokens; known tokens are left out.
 
     Args:
-        state: the serialisation, as nested plain data.
-        tokens: to add, in the order of their ids.
-        first: the id the first one must get; None where ids are given elsewhere.
+        state: serialisation of a tokenizer, as nested plain data.
+        tokens: tokens to add, in the order of their ids.
+        first: required id of the first token; None if the ids are assigned elsewhere.
 
     Raises:
-        ConfigError: when the ids of the tokenizer have gaps, so that it would get another.
+        ConfigError: when the ids of the tokenizer have gaps, so that the id would differ.
     """
     library = tokenizers.Tokenizer.from_str(json.dumps(state))
     for token in tokens:
@@ -247,9 +249,9 @@ def with_tokens(
 
 
 def adds_nothing_but_case(normalizer: normalizers.Normalizer | None, token: str) -> bool:
-    """Return whether normalised text can be searched for a token, so that case does not matter.
+    """Return True if a token can be searched for in normalised text, so that case is ignored.
 
-    Some normalisers put a mark for a space before a text; with it a token would not be the same.
+    Some normalisers put a space mark before a text, which would change the token.
     """
     if normalizer is None:
         return False
@@ -257,12 +259,12 @@ def adds_nothing_but_case(normalizer: normalizers.Normalizer | None, token: str)
 
 
 def added_spans(library: Library, text: str, original: str) -> Iterator[str | int]:
-    """Split a text into the ids of the added tokens in it and the parts between them.
+    """Yield the ids of the added tokens in a text, and the parts of the text between them.
 
     Args:
-        library: that the tokens were added to.
-        text: as the library sees it.
-        original: as a person wrote it.
+        library: tokenizer with added tokens.
+        text: text after Heedful's own conversions.
+        original: text before these conversions, for error messages.
     """
     added = library.tokenizer.get_added_tokens_decoder()
     done = 0

@@ -1,1 +1,1 @@
-"""Training. Nothing is imported here: the settings load quickly."""
+"""Training of models. This file imports nothing, so that the settings load quickly."""

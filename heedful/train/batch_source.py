@@ -1,4 +1,4 @@
-"""The batches of a run: an order that is a function of the epoch, each batch made when needed."""
+"""The batches of a run, in an order that is a function of the epoch; each is made when needed."""
 
 from __future__ import annotations
 
@@ -31,56 +31,60 @@ class Batch(Protocol):
         ...
 
     def to(self, device: Any) -> Self:
-        """The batch on a device."""
+        """Return the batch on a device."""
         ...
 
     def part(self, start: int, stop: int) -> Self:
-        """The examples from `start` until `stop`."""
+        """Return the examples from `start` until `stop`."""
         ...
 
 
-def pinned(batch: Any) -> Any:
-    """A batch in memory that a GPU copies from while the processor goes on.
+def pin_batch(batch: Any) -> Any:
+    """Copy a batch into page-locked memory, from which a GPU copies asynchronously.
 
     Args:
-        batch: a dataclass of tensors; the numbers of its examples stay where they are.
+        batch: dataclass of tensors; its `indices` stay in ordinary memory.
     """
+    # `indices` stay on the host, which reads them to name lines in messages.
     tensors = {n: t.pin_memory() for n, t in tensors_of(batch) if n != "indices"}
     return replace(batch, **tensors)
 
 
 class BatchCopies:
-    """Copies batches to a GPU while it computes, on a stream of their own.
+    """Copies batches to a GPU on a side stream, while the GPU computes.
 
     Args:
-        device: that computes on its current stream.
+        device: GPU whose current stream computes the updates.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream = torch.cuda.Stream(device)
 
-    def copied(self, batch: Batch) -> Batch:
-        """The batch on the device, for what is launched from now on.
+    def copy(self, batch: Batch) -> Batch:
+        """Copy a batch to the device; kernels launched afterwards wait for the copy.
 
         Args:
-            batch: pinned, or the copy is begun only once the processor has read all of it.
+            batch: batch in page-locked memory; from pageable memory the copy blocks the host.
         """
         with torch.cuda.stream(self._stream):
             moved: Any = batch.to(self.device)
         now = torch.cuda.current_stream(self.device)
+        # The wait is queued on the device and does not block the host.
         now.wait_stream(self._stream)
         for name, tensor in tensors_of(moved):
             if name != "indices":
-                tensor.record_stream(now)  # its memory is not free before that
+                # Allocated on the side stream: without this mark the allocator could reuse
+                # the memory while the computing stream still reads it.
+                tensor.record_stream(now)
         result: Batch = moved
         return result
 
 
 class DataPosition(NamedTuple):
-    """A place in the data: an epoch, from 0, and a batch of it, from 0 on.
+    """A position in the training data: epoch and batch of that epoch, both counted from 0.
 
-    Batches of an epoch ascend, but a source may leave numbers out.
+    Batch numbers of an epoch ascend; a source may skip some of them (`StreamedBatches` does).
     """
 
     epoch: int
@@ -88,30 +92,30 @@ class DataPosition(NamedTuple):
 
 
 class Source(Protocol):
-    """The training batches of a run, each a function of its place alone."""
+    """The training batches of a run; each depends on its position alone."""
 
     def count(self, epoch: int) -> int:
-        """Batches of an epoch, or an estimate where they are not known before they are read."""
+        """Return the number of batches of an epoch, which is an estimate for a stream."""
         ...
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """The batch of a place."""
+        """Return the batch at a position."""
         ...
 
     def after(self, place: DataPosition) -> DataPosition:
-        """The place after another, which may be the first of the next epoch."""
+        """Return the position of the next batch, which may be the first of the next epoch."""
         ...
 
     def sample(self, count: int) -> Iterator[Batch]:
-        """About so many batches of the first epoch, spread as evenly as is cheap."""
+        """Return roughly `count` batches of the first epoch, spread evenly where that is cheap."""
         ...
 
     def lines(self, indices: Sequence[int]) -> list[str]:
-        """The places of examples, such as "file:line", by their numbers."""
+        """Return the origins of examples ("file:line"), by example number."""
         ...
 
     def close(self) -> None:
-        """End what works ahead; the source can be used again."""
+        """Stop reading ahead; the source can be used again afterwards."""
         ...
 
 
@@ -119,9 +123,9 @@ class EpochBatches(Generic[Item]):
     """Training batches: planned once an epoch, made one by one.
 
     Args:
-        plan: an item for each batch of an epoch, in the order of training; a function of the epoch.
-        make: a batch from its item and the epoch.
-        line_of: the place of an example, such as "file:line", by its number.
+        plan: items of an epoch, one a batch, in the order of training; a function of the epoch.
+        make: function from an item and the epoch to a batch.
+        line_of: function from an example's number to its origin, such as "file:line".
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class EpochBatches(Generic[Item]):
         self.plan = plan
         self.make = make
         self.line_of = line_of
+        # The plan of one epoch is kept: planning sorts and shuffles the whole corpus.
         self._epoch: tuple[int, Sequence[Item]] | None = None
 
     def count(self, epoch: int) -> int:
@@ -150,11 +155,12 @@ class EpochBatches(Generic[Item]):
         )
 
     def sample(self, count: int) -> Iterator[Batch]:
+        # A stride instead of the first batches, so that the sample covers the whole epoch.
         for item in self._planned(0)[:: max(1, self.count(0) // count)]:
             yield self.make(item, 0)
 
     def close(self) -> None:
-        """Nothing works ahead."""
+        """Do nothing: batches are made on demand."""
 
     def lines(self, indices: Sequence[int]) -> list[str]:
         return [self.line_of(index) for index in indices]
@@ -162,6 +168,7 @@ class EpochBatches(Generic[Item]):
     def _planned(self, epoch: int) -> Sequence[Item]:
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = (epoch, self.plan(epoch))
+        # An epoch without batches would make `after` count epochs for ever.
         if not self._epoch[1]:
             raise nothing_shown()
         return self._epoch[1]
@@ -172,8 +179,8 @@ class FixedBatches(Generic[Item]):
     """Validation batches: the same ones in the same order each time, whatever the run's seed.
 
     Args:
-        items: one for each batch.
-        make: a batch from its item.
+        items: descriptions of the batches, one each.
+        make: function from an item to a batch.
     """
 
     items: Sequence[Item]
@@ -184,12 +191,12 @@ class FixedBatches(Generic[Item]):
 
 
 class Prefetched(Generic[T]):
-    """Results made of the data from a place on, started before they are needed.
+    """A one-step pipeline: while one result is used, a thread computes the next.
 
     Args:
-        make: what comes from a place on, and the place after it; it must depend on the place alone.
+        make: function from a position to a result and the next position, of the position alone.
             It runs in one thread at a time.
-        ends: whether nothing comes from a place on.
+        ends: predicate of positions behind which there is no more data.
     """
 
     def __init__(
@@ -203,17 +210,18 @@ class Prefetched(Generic[T]):
         self._next: tuple[DataPosition, Future[tuple[T, DataPosition]]] | None = None
 
     def take(self, place: DataPosition) -> tuple[T, DataPosition]:
-        """The result from a place on, and the place after it, from which the next is started.
+        """Return the result at a position and the next position, and start computing that one.
 
         Raises:
-            Exception: whatever kept it from being made.
+            Exception: the error of `make`, in the caller's thread.
         """
+        # A rollback or a resumed run asks for another position than the one computed ahead.
         begun, self._next = self._next, None
         if begun is not None and begun[0] == place:
             made = begun[1].result()
         else:
             if begun is not None:
-                begun[1].exception()  # wait: not two at a time
+                begun[1].exception()  # wait for it: `make` runs in one thread at a time
             made = self._make(place)
         after = made[1]
         if not self._ends(after):
@@ -223,7 +231,7 @@ class Prefetched(Generic[T]):
         return made
 
     def close(self) -> None:
-        """End the thread; what it was making is thrown away."""
+        """End the thread and discard the result it was computing."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._pool = self._next = None

@@ -1,10 +1,10 @@
-"""Checkpoints: the whole state of a run, written atomically, verified before use; averages of them.
+"""Checkpoints: the whole state of a run, written atomically and verified before use.
 
-`step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser, moving average, what
-the last batch hands to the next) and `state.json`, which names size and SHA-256 of the other two.
-Where every process writes its own part, folders `model/` and `training/` with files of each process
-stand in the place of the two. A directory gets its name only when all of it is on the disk. Old
-checkpoints that only the average needs are slimmed to their weights.
+`step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser, moving average, state
+carried from the last batch) and `state.json`, which names size and SHA-256 of the other two.
+Where every process writes its own part, the folders `model/` and `training/` hold files of each
+process instead. A directory gets its name only when all of it is on the disk. Old checkpoints that
+only the average needs are slimmed to their weights.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 
 from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import DataError, RunError, UserError
+from heedful.train.checkpoint_contents import MODEL_FILE, TRAINING_FILE
 from heedful.train.parallel.pieces import MODEL_FOLDER, TRAINING_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from heedful.events import Events
+    from heedful.train.checkpoint_contents import Contents
     from heedful.train.run_settings import CheckpointSettings
 
 
 SCHEMA_VERSION = 1
 SHARDED_VERSION = 2
-"""The schema version of a checkpoint whose tensors lie in files of several processes."""
+"""Schema version of checkpoints written by several processes; older programs must refuse them."""
 
-_MODEL = "model.safetensors"
-_TRAINING = "training.safetensors"
 _STATE = "state.json"
 _SUFFIX = ".safetensors"
 
@@ -49,8 +49,8 @@ class Checkpoint:
     """A checkpoint on the disk.
 
     Args:
-        path: its directory.
-        step: updates made.
+        path: directory of the checkpoint.
+        step: number of updates made.
         state: the content of `state.json`.
     """
 
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @property
     def resumable(self) -> bool:
-        """True if training can go on from it; slimmed ones hold weights only."""
+        """True if training can resume from it; slimmed checkpoints hold weights only."""
         return bool(self.state["resumable"])
 
     @property
@@ -70,14 +70,15 @@ class Checkpoint:
         return None if score is None else float(score)
 
     def check_data(self, fingerprint: str) -> None:
-        """Refuse training data other than that of the run.
+        """Refuse training data that differs from the run's.
 
         Args:
-            fingerprint: of the data now.
+            fingerprint: fingerprint of the present training data.
 
         Raises:
-            DataError: when it differs.
+            DataError: when the fingerprints differ.
         """
+        # Content decides, not file names: the order of batches is a function of the examples.
         if self.state["data_fingerprint"] != fingerprint:
             raise DataError(
                 "The training files, their weights or the tokenizer are not those the run began "
@@ -93,25 +94,27 @@ class Checkpoint:
 
     @property
     def model_folder(self) -> Path:
-        """The folder of the files with the weights; others may be there too."""
+        """The folder of the weights' files; without shards the other tensors' file is there too."""
         return self.path / MODEL_FOLDER if self.sharded else self.path
 
     @property
     def training_folder(self) -> Path:
-        """The folder of the files with all other tensors; those with the weights may be, too."""
+        """The folder of all other tensors' files; without shards the weights' file is there too."""
         return self.path / TRAINING_FOLDER if self.sharded else self.path
 
     def model(self) -> dict[str, Tensor]:
-        """The weights by parameter name."""
-        return self._whole(self.model_folder, _MODEL)
+        """Return the weights by parameter name."""
+        return self._whole(self.model_folder, MODEL_FILE)
 
     def training(self) -> dict[str, Tensor]:
-        """The optimiser's tensors, the moving average, and what the last batch handed on."""
-        return self._whole(self.training_folder, _TRAINING)
+        """Return the optimiser's tensors, the moving average, and the state of the last batch."""
+        return self._whole(self.training_folder, TRAINING_FILE)
 
     def is_here(self) -> bool:
-        """Return whether this process sees all of its files; their content is not verified."""
+        """Return True if this process sees all files of it; their content is not verified."""
         try:
+            # On another machine a folder of the same name may hold another run, hence the
+            # comparison of states.
             sizes = {name: (self.path / name).stat().st_size for name in self.state["files"]}
             state = json.loads((self.path / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -122,65 +125,10 @@ class Checkpoint:
     def _whole(self, folder: Path, name: str) -> dict[str, Tensor]:
         if not self.sharded:
             return safetensors.torch.load_file(folder / name)
+        # Imported here: `torch.distributed.checkpoint` would slow the start of every run down.
         from heedful.train.parallel.sharded_files import StoredTensors
 
-        return StoredTensors(folder).whole()
-
-
-class Contents(Protocol):
-    """The tensors of a checkpoint to be written.
-
-    Attributes:
-        waits_for_others: whether other processes write along, which may be gone.
-    """
-
-    waits_for_others: bool
-
-    def copied(self) -> Self:
-        """The same with copies, which training does not change."""
-
-    def write(self, folder: Path) -> Mapping[str, Any] | None:
-        """Write files and wait until the disk has them.
-
-        Args:
-            folder: made if missing.
-
-        Returns:
-            Size and SHA-256 of each file; None where another process makes them a checkpoint.
-
-        Raises:
-            OSError: when they cannot be written.
-        """
-
-
-@dataclass(frozen=True)
-class WholeTensors:
-    """Tensors that one process writes alone.
-
-    Args:
-        model: weights by parameter name.
-        training: everything else that is a tensor.
-    """
-
-    model: Mapping[str, Tensor]
-    training: Mapping[str, Tensor]
-
-    waits_for_others = False
-
-    def copied(self) -> WholeTensors:
-        """See `Contents.copied`."""
-        return WholeTensors(_copied(self.model), _copied(self.training))
-
-    def write(self, folder: Path) -> Mapping[str, Any]:
-        """See `Contents.write`."""
-        folder.mkdir()
-        files = {}
-        for name, tensors in ((_MODEL, self.model), (_TRAINING, self.training)):
-            packed = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
-            content = safetensors.torch.save(packed)
-            write_synced(folder / name, content)
-            files[name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        return files
+        return StoredTensors(folder).read_all()
 
 
 class CheckpointStore:
@@ -188,22 +136,23 @@ class CheckpointStore:
 
     Args:
         directory: RUN/checkpoints.
-        settings: how many to keep and for which average.
+        settings: number of checkpoints to keep, and the kind of their average.
     """
 
     def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
         self.directory = directory
         self.settings = settings
-        self._written: Future[None] | None = None
+        self._writing: Future[None] | None = None
 
     def open(self) -> None:
-        """Make the directory, and remove what a kill left half written, half deleted or undeleted.
+        """Make the directory, and clear away what a killed process left in it.
 
         Raises:
-            UserError: when nothing can be written there.
+            UserError: when the directory is not writable.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            # A run that cannot save is refused at once, not after its first thousand updates.
             probe = self.directory / ".temporary-probe"
             probe.mkdir(exist_ok=True)
             probe.rmdir()
@@ -213,27 +162,29 @@ class CheckpointStore:
                 where=str(self.directory),
                 remedy="Make it writable or name another run directory",
             ) from None
+        # Written or deleted by half: a complete checkpoint never has such a name.
         for stray in self.directory.glob(".temporary-*"):
             shutil.rmtree(stray)
         for checkpoint in self.all():
+            # Marked in `state.json` before its tensors were removed; the removal may be unfinished.
             if not checkpoint.resumable:
                 _slim(checkpoint.path)
         self._prune()
 
     def at(self, state: Mapping[str, Any]) -> Checkpoint:
-        """The checkpoint of a state, of which the files may be on another machine."""
+        """Return the checkpoint that a state describes; its files may be on another machine."""
         step = int(state["step"])
         return Checkpoint(self.directory / _name(step), step, state)
 
     def save(self, step: int, contents: Contents, state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, then drop those that are not needed any more.
+        """Write a checkpoint, then delete those that are no longer needed.
 
-        In the background, if the settings say so: of copies, one checkpoint at a time.
+        With `background` a thread writes copies of the tensors, one checkpoint at a time.
 
         Args:
-            step: updates made.
-            contents: its tensors.
-            state: everything else, plain data.
+            step: number of updates made.
+            contents: tensors of the checkpoint.
+            state: everything else as JSON types.
 
         Raises:
             RunError: when the disk is full or not writable, for this checkpoint or the one before
@@ -244,19 +195,20 @@ class CheckpointStore:
         if not self.settings.background:
             self._save(step, contents, state)
             return path
-        copied = contents.copied()
-        self._written = _in_thread(
-            lambda: self._save(step, copied, state), daemon=contents.waits_for_others
+        # Training changes weights in place while the thread writes.
+        copies = contents.copy()
+        self._writing = _in_thread(
+            lambda: self._save(step, copies, state), daemon=contents.waits_for_others
         )
         return path
 
     def finish(self) -> None:
-        """Wait for what is written in the background.
+        """Wait until the checkpoint in the background is written.
 
         Raises:
-            RunError: as `save`.
+            RunError: see `save`.
         """
-        written, self._written = self._written, None
+        written, self._writing = self._writing, None
         if written is not None:
             written.result()
 
@@ -265,18 +217,24 @@ class CheckpointStore:
         try:
             temporary = self._temporary("write", step)
             files = contents.write(temporary)
+            # Another process completes the checkpoint; a second rename would fail.
             if files is None:
                 return
-            version = SCHEMA_VERSION if _MODEL in files else SHARDED_VERSION
+            # `state.json` comes last: it vouches for files that are on the disk already.
+            version = SCHEMA_VERSION if MODEL_FILE in files else SHARDED_VERSION
             whole = {"schema_version": version, "step": step, "resumable": True}
             write_synced(temporary / _STATE, _json({**whole, **state, "files": files}))
             sync(temporary)
+            # A rolled-back run reaches the same step again, with other weights.
             if final.exists():
                 self._delete(final)
+            # Atomic within a file system; the directory is synced so that the name survives a power
+            # cut.
             os.replace(temporary, final)
             sync(self.directory)
             self._prune()
         except OSError as error:
+            # Half a checkpoint would keep a full disk full.
             shutil.rmtree(self._temporary("write", step), ignore_errors=True)
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "The disk is full" if full else f"Cannot be written ({error.strerror or error})"
@@ -288,8 +246,9 @@ class CheckpointStore:
             ) from error
 
     def all(self) -> list[Checkpoint]:
-        """Checkpoints whose state can be read, oldest first; their tensors are not verified."""
+        """Return the checkpoints with a readable state, oldest first; tensors are not verified."""
         results = []
+        # Steps have eight digits, so names sort as numbers do.
         for path in sorted(self.directory.glob("step-*")):
             try:
                 results.append(_read(path))
@@ -298,12 +257,12 @@ class CheckpointStore:
         return results
 
     def newest(self, events: Events) -> Checkpoint | None:
-        """The newest checkpoint that is whole and resumable, or None when there never was one.
+        """Return the newest checkpoint that is whole and resumable, or None where none exists.
 
-        Damaged ones are told about, set aside and the one before is tried.
+        A damaged checkpoint is reported and moved aside, and the one before it is tried.
 
         Raises:
-            RunError: when there are checkpoints and none of them is good.
+            RunError: when there are checkpoints and all of them are damaged.
         """
         self.finish()
         paths = sorted(self.directory.glob("step-*"), reverse=True)
@@ -314,6 +273,7 @@ class CheckpointStore:
                     continue
                 verify(checkpoint)
             except _Damaged as problem:
+                # Moved, not deleted: some of its tensors may still be recoverable.
                 aside = self._set_aside(path)
                 events.warn(
                     f"Checkpoint {path} is damaged ({problem}); it was moved to {aside.name} "
@@ -330,17 +290,20 @@ class CheckpointStore:
         return None
 
     def window(self) -> list[Checkpoint]:
-        """The regular checkpoints that the average is taken over, oldest first."""
+        """Return the checkpoints to be averaged, oldest first."""
         self.finish()
         return self._window()
 
     def _window(self) -> list[Checkpoint]:
+        # Checkpoints of a stop or of the clock are irregular: an average with them would depend on
+        # when a run was interrupted.
         regular = [c for c in self.all() if c.state.get("regular")]
         count = self.settings.average_count
         if self.settings.average == "last":
             return regular[-count:]
         if self.settings.average == "best":
             scored = [c for c in regular if c.score is not None]
+            # Of equal scores the later checkpoint counts as better.
             best = sorted(scored, key=lambda c: (c.score, c.step))[-count:]
             return sorted(best, key=lambda c: c.step)
         return []
@@ -355,12 +318,14 @@ class CheckpointStore:
             if checkpoint.step not in averaged:
                 self._delete(checkpoint.path)
             elif checkpoint.resumable:
-                # the state first: a kill in between leaves a file too many, never a false promise
+                # The state first: a kill in between leaves a file too many, never a checkpoint that
+                # claims to be resumable without its tensors.
                 state = _json({**checkpoint.state, "resumable": False})
                 replace_synced(checkpoint.path / _STATE, state)
                 _slim(checkpoint.path)
 
     def _delete(self, path: Path) -> None:
+        # Renamed first: a kill during the deletion must not leave half a checkpoint under its name.
         doomed = self._temporary("delete", int(path.name.removeprefix("step-")))
         os.replace(path, doomed)
         shutil.rmtree(doomed)
@@ -376,15 +341,16 @@ class CheckpointStore:
 
 
 def _in_thread(work: Callable[[], None], *, daemon: bool) -> Future[None]:
-    """Work in a thread.
+    """Run a function in a thread of its own and return its future.
 
     Args:
-        work: to do.
-        daemon: whether the process may end before, as it must where the work waits for processes
-            that do not answer.
+        work: function to run.
+        daemon: permission for the process to end before the work does, which it needs where the
+            work waits for processes that do not answer.
     """
     future: Future[None] = Future()
 
+    # No ThreadPoolExecutor, as Python waits for its threads at exit, daemons or not.
     def run() -> None:
         try:
             work()
@@ -398,23 +364,20 @@ def _in_thread(work: Callable[[], None], *, daemon: bool) -> Future[None]:
 
 
 def _slim(path: Path) -> None:
-    """Remove all tensors of a checkpoint but the weights."""
-    (path / _TRAINING).unlink(missing_ok=True)
+    """Delete all tensors of a checkpoint except the weights."""
+    (path / TRAINING_FILE).unlink(missing_ok=True)
     shutil.rmtree(path / TRAINING_FOLDER, ignore_errors=True)
-
-
-def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def verify(checkpoint: Checkpoint) -> None:
     """Compare the files with the sizes and hashes in `state.json`.
 
     Raises:
-        ValueError: saying which file is missing, cut short or changed, or not of the checkpoint.
+        ValueError: when a file is missing, cut short, changed or foreign; it is named.
     """
     files = checkpoint.state["files"]
-    for path in checkpoint.path.glob(f"*/*{_SUFFIX}"):  # all of which would be read
+    # Sharded readers take every safetensors file of a folder, so a foreign file would be read.
+    for path in checkpoint.path.glob(f"*/*{_SUFFIX}"):
         if (name := path.relative_to(checkpoint.path).as_posix()) not in files:
             raise _Damaged(f"{name} is not of this checkpoint")
     for name, expected in files.items():
@@ -433,7 +396,7 @@ def verify(checkpoint: Checkpoint) -> None:
 
 
 def whole_models(checkpoints: Iterable[Checkpoint], events: Events) -> list[Checkpoint]:
-    """Those whose weights are whole; the others are told about."""
+    """Return the checkpoints whose weights are whole; warn about the others."""
     good = []
     for checkpoint in checkpoints:
         try:
@@ -446,7 +409,7 @@ def whole_models(checkpoints: Iterable[Checkpoint], events: Events) -> list[Chec
 
 
 class _Damaged(ValueError):
-    """A checkpoint is not as it was written."""
+    """A checkpoint differs from what was written."""
 
 
 def _read(path: Path) -> Checkpoint:
@@ -477,7 +440,7 @@ def _json(values: Mapping[str, Any]) -> bytes:
 
 
 def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, summed in float64.
+    """Return the mean of the weights of several checkpoints, summed in float64.
 
     Tensors that are not floating point come from the last one.
     """
@@ -488,6 +451,7 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
         last = checkpoint.model()
         for name, tensor in last.items():
             if tensor.is_floating_point():
+                # In float64 the mean of a few float32 weights does not depend on their order.
                 wide = tensor.double()
                 total[name] = total[name] + wide if name in total else wide
     return {

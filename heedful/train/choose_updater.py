@@ -1,4 +1,4 @@
-"""The updater of a run: one that records updates as CUDA graphs where that can serve."""
+"""Choice of a run's updater: one that records updates as CUDA graphs, or the ordinary one."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from heedful.train.run_settings import RunSettings
     from heedful.train.update import Distribution
 
+# Elements of a batch's states up to which a GPU waits for kernel launches: an H100 reads and writes
+# 2 M elements in about the 5 µs of a launch. Larger batches lose more by the additional padding
+# than graphs give back. An estimate; not measured yet.
 _LAUNCH_BOUND = 1 << 21
-"""Elements of a batch's states up to which a GPU waits for kernels to be started: an H100 reads and
-writes 2 M elements in about the 5 µs that a start takes. Padding more, so that few shapes come up,
-costs larger batches more than graphs give back. An estimate; not measured yet."""
 
 
 def updater_of_run(
     distribution: Distribution, settings: RunSettings, precision: Precision, events: Events
 ) -> Updater:
-    """The updater of a run, with a new optimizer.
+    """Build the updater of a run, with a new optimizer.
 
     Args:
-        distribution: of the model.
-        settings: of the run.
-        precision: of the products.
-        events: receive notes.
+        distribution: the model, spread over the processes.
+        settings: settings of the training run.
+        precision: number format of the matmuls.
+        events: receivers of notes.
     """
     model, objective = distribution.model, distribution.objective
     optimizer = build_optimizer(model, settings.optimizer)
@@ -47,8 +47,10 @@ def updater_of_run(
         "distribution": distribution,
     }
     device = next(model.parameters()).device
+    # On other devices nothing can be recorded, and rounding shapes up would only add padding.
     if device.type != "cuda" or not is_recordable(distribution, settings, precision):
         return Updater(model, objective, optimizer, precision, **options)
+    # Packed rows and windows have one shape; only padded batches need rounding up to few shapes.
     return GraphedUpdater(
         model,
         objective,
@@ -62,34 +64,38 @@ def updater_of_run(
 
 
 def is_recordable(distribution: Distribution, settings: RunSettings, precision: Precision) -> bool:
-    """Return True if a run's updates can be graphs, and would gain by it.
+    """Return True if a run's updates can be recorded as CUDA graphs and would gain by it.
 
     Args:
-        distribution: of the model.
-        settings: of the run.
-        precision: of the products.
+        distribution: the model, spread over the processes.
+        settings: settings of the training run.
+        precision: number format of the matmuls.
     """
     model = distribution.model
+    # Collectives and the loss scaler need the host in the middle of an update.
     if distribution.team is not None or precision.needs_scaler:
         return False
+    # Balance losses of experts route tokens by value, so their shapes differ from batch to batch.
     if not getattr(distribution.objective, "can_be_static", False) or adds_penalties(model):
         return False
-    if settings.checkpointing != "none":  # which keeps and restores states of random numbers
+    # Checkpointing saves and restores random states, which a recording cannot do.
+    if settings.checkpointing != "none":
         return False
+    # Positions of a batch times the model's width D.
     elements = settings.data.budget * cast("AnyModel", model).spec.width
     return has_one_shape(settings) or elements <= _LAUNCH_BOUND
 
 
 def has_one_shape(settings: RunSettings) -> bool:
-    """Return True if all batches of a run have the same shape but for the last ones of an epoch."""
+    """Return True if all batches of a run, except the last of an epoch, have the same shape."""
     return settings.task == "causal_lm" or settings.data.packed_length is not None
 
 
 class UpdateRecorder:
-    """Records pieces of updates as CUDA graphs, which share memory: they run one by one.
+    """Records parts of updates as CUDA graphs; one memory pool serves all, as none overlap.
 
     Args:
-        device: that computes them, which need not be the present one.
+        device: GPU of the model, which may differ from the current one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -105,11 +111,13 @@ class UpdateRecorder:
 
 @contextmanager
 def no_host_randomness() -> Iterator[None]:
-    """A context that draws no random number on the processor, which a graph would repeat for ever.
+    """A context that fails if a random number is drawn on the host: graphs would repeat it.
 
     Raises:
-        RuntimeError: when one was drawn.
+        RuntimeError: when a random number was drawn.
     """
+    # Some attention kernels draw the seed of their dropout on the host: a graph would repeat one
+    # mask.
     before = torch.default_generator.get_state()
     yield
     if not torch.equal(before, torch.default_generator.get_state()):

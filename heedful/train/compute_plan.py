@@ -1,7 +1,7 @@
-"""The compute plan of a run: its precision, its matrix products, and compilation.
+"""The compute plan of a run: its precision, its matmul kernels, and compilation.
 
-It is chosen once in a run's life and kept in checkpoints: with another a run would not resume
-exactly.
+It is chosen once for a run and kept in checkpoints, as a run would not resume exactly with another
+plan.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
     from heedful.models.build import AnyModel
     from heedful.train.run_settings import CompileChoice, RunSettings
 
+# Formats with matmuls in PyTorch and in our own kernels; only PyTorch has fp16.
 _KINDS = {"fp32": "float32", "bf16": "bfloat16"}
+# Own kernels' share of PyTorch's rate at which an update takes equally long with either. A layer
+# timed in a loop is PyTorch's best case: its oneDNN plan is made, and nothing around it counts. At
+# a measured share of 0.87, an update of `base` in bfloat16 was 1.12 times as fast.
 _EVEN = 0.8
-"""Own kernels' share of PyTorch's rate at which an update takes as long with either. A layer timed
-alone, again and again, is where PyTorch does best: its plan is made, and nothing around it counts.
-With 0.87 times its rate so measured an update of `base` in bfloat16 was 1.12 times as fast."""
 
+# Both ways alternate, so that another program's load falls on both.
 _TURNS = 4
+# Tokens of the timed layer, as many as a small batch has.
 _ROWS = 1024
 
 
@@ -45,8 +48,8 @@ class ProductRates:
     """Measured rates of a linear layer forward and backward, in GFLOP/s.
 
     Args:
-        torch: by PyTorch.
-        own: by kernels of Heedful's own.
+        torch: rate of PyTorch's kernels.
+        own: rate of Heedful's kernels.
     """
 
     torch: float
@@ -54,39 +57,43 @@ class ProductRates:
 
 
 def measure_products(precision: Precision, width: int) -> ProductRates | None:
-    """Time both, in turns, in about 0.2 seconds; None where there is no choice.
+    """Time a layer with both kernels for about 0.2 seconds; None where only one can serve.
 
     Args:
-        precision: of the products.
+        precision: number format of the matmuls.
         width: D of the model.
     """
     if precision.device != "cpu" or precision.name not in _KINDS:
         return None
     kind = _KINDS[precision.name]
+    # Narrower layers are PyTorch's in any case (`min_gemm_width`), so timing one decides nothing.
     width = max(min_gemm_width(kind), measured_width(width))
     if not has_gemm(kind, width):
         return None
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, width, generator=generator).requires_grad_()
     weight = torch.randn(width, width, generator=generator).requires_grad_()
+    # The incoming gradient has the type of the output; another type would be converted first.
     change = torch.randn(_ROWS, width, generator=generator).to(getattr(torch, kind))
 
     def multiply(own: bool) -> None:
         with replace(precision, own=own).autocast():
+            # Forward, input gradient and weight gradient: the three matmuls of a layer in training.
             y = linear(x, weight, None)
         torch.autograd.grad(y, (x, weight), change)
 
     ways = {own: functools.partial(multiply, own) for own in (True, False)}
     best = best_seconds(ways, turns=_TURNS)
+    # 2 operations an element of each of the three matmuls [rows, D] × [D, D]; in GFLOP.
     work = 6e-9 * _ROWS * width * width
     return ProductRates(torch=work / best[False], own=work / best[True])
 
 
 def choose_products(precision: Precision, width: int) -> Precision:
-    """The precision with the products that make an update faster, and both rates in its reason.
+    """Choose the kernels with the faster matmuls; the reason of the result names both rates.
 
     Args:
-        precision: chosen already.
+        precision: number format, chosen already.
         width: D of the model.
     """
     rates = measure_products(precision, width)
@@ -98,6 +105,7 @@ def choose_products(precision: Precision, width: int) -> Precision:
     return replace(precision, own=own, reason=f"{precision.reason}; {result}, by {taken}")
 
 
+# On an H100, 46 seconds of compiling are made up for after 1,600 updates (decisions.md).
 FEWEST_UPDATES = 2_000
 """Compiling takes up to two minutes. A shorter run would not get them back if each of its updates
 became a quarter faster and took a quarter of a second."""
@@ -105,17 +113,17 @@ became a quarter faster and took a quarter of a second."""
 FEWEST_MINUTES = 10.0
 """The same for runs that end by the clock."""
 
-_TRITON_NEEDS = (7, 0)
+_TRITON_NEEDS = (7, 0)  # compute capability: Volta and later
 
 
 @dataclass(frozen=True)
 class Compiling:
-    """The decision to compile training's pass or not.
+    """The decision whether to compile the training pass.
 
     Args:
-        on: whether it is.
-        reason: why, a clause.
-        asked_for: it was asked for by name, so that training does not go on without it.
+        on: true if the pass is compiled.
+        reason: explanation, as a clause of a message.
+        asked_for: request by name in the settings; a failure to compile then ends the run.
     """
 
     on: bool
@@ -128,11 +136,11 @@ class Compiling:
 
 @dataclass(frozen=True)
 class ComputePlan:
-    """The choices about computing a run's updates.
+    """The choices behind a run's updates, made when it begins and stored in checkpoints.
 
     Args:
-        precision: of the products, and whose kernels compute them.
-        compiling: of the pass through the model.
+        precision: number format of the matmuls, and whose kernels compute them.
+        compiling: compilation of the pass through the model.
     """
 
     precision: Precision
@@ -145,18 +153,20 @@ class ComputePlan:
         """Measure and decide for a run that begins.
 
         Args:
-            settings: of the run.
-            device: that is trained on.
-            model: to train.
-            batches: of an epoch.
+            settings: settings of the training run.
+            device: device of the model.
+            model: model to train.
+            batches: number of batches of an epoch.
         """
         width = cast("AnyModel", model).spec.width
         precision = resolve_precision(settings.precision, device, width=width)
+        # A precision requested by name is not timed, so that the same seed gives the same run.
         if settings.precision == "auto":
             precision = choose_products(precision, width)
         updates = settings.max_steps
         if settings.max_epochs is not None:
             epochs = settings.max_epochs * batches
+            # Rounded up: the last update of a run may have fewer batches.
             updates = min(updates, -(-epochs // settings.optimizer.accumulate))
         compiling = choose_compiling(
             settings.compile,
@@ -170,21 +180,23 @@ class ComputePlan:
 
     @classmethod
     def stored(cls, state: Mapping[str, Any]) -> ComputePlan:
-        """The plan that a checkpoint keeps; older ones lack what was then no choice."""
+        """Read the plan from a checkpoint's state, where old checkpoints may lack fields."""
         compiling = state.get("compiling")
         return cls(
+            # Runs begun before Heedful had kernels for training went on with PyTorch's.
             Precision(**{"own": False} | state["precision"]),
             Compiling(**compiling) if compiling else Compiling(False, "as before"),
         )
 
     def plain(self) -> dict[str, Any]:
-        """The plan and the environment as JSON types, for a checkpoint."""
+        """Return the plan and the environment as JSON types, for a checkpoint."""
         return {
             "precision": {
                 "name": self.precision.name,
                 "device": self.precision.device,
                 "onednn": self.precision.onednn,
                 "own": self.precision.own,
+                # On resuming, the report says that nothing was measured again.
                 "reason": "as before",
             },
             "compiling": asdict(self.compiling),
@@ -193,16 +205,17 @@ class ComputePlan:
 
 
 def environment() -> dict[str, Any]:
-    """The facts about this process on which the last digits of a loss depend."""
+    """Return the versions and sizes on which the last digits of a loss depend."""
     return {
         "torch": torch.__version__,
+        # PyTorch splits reductions by threads, so their number changes the order of sums.
         "threads": torch.get_num_threads(),
         "system": os.uname().machine,
     }
 
 
 def environment_changes(before: Mapping[str, Any]) -> list[str]:
-    """The differences of a checkpoint's environment from this one, a clause each."""
+    """Return a clause for each difference of a checkpoint's environment from the present one."""
     return [
         f"{key} {before.get(key)} before, {now} now"
         for key, now in environment().items()
@@ -219,18 +232,18 @@ def choose_compiling(
     updates: int | None = None,
     minutes: float | None = None,
 ) -> Compiling:
-    """Decide from what is known before training begins; nothing is tried or measured here.
+    """Decide whether to compile, from facts alone: nothing is tried or measured here.
 
     Args:
         requested: the setting.
         device: the device's type, such as `cuda`.
-        lacking: what is missing to compile for it, a clause; from `lacking_here`.
-        untraceable: what no graph can be made of in the model, a clause; from `obstacle_in`.
-        updates: of the whole run; None if it is not known.
-        minutes: that the run may take; None for any.
+        lacking: missing software, a clause; from `lacking_here`.
+        untraceable: part of the model that cannot be traced, a clause; from `obstacle_in`.
+        updates: number of updates of the whole run; None if unknown.
+        minutes: time limit of the run; None for no limit.
 
     Raises:
-        ConfigError: when it was asked for and cannot be done.
+        ConfigError: when compiling was requested and is impossible.
     """
     if requested == "off":
         return Compiling(False, "as asked for", asked_for=True)
@@ -244,6 +257,7 @@ def choose_compiling(
                 + ("" if untraceable else ", or install what is missing"),
             )
         return Compiling(True, "as asked for", asked_for=True)
+    # `base` in bfloat16: 234 s until the first pass came back, then 0.91 of the speed (log.md).
     if device == "cpu":
         return Compiling(False, "on processors it takes its time to begin and gains nothing")
     if device != "cuda":
@@ -258,12 +272,12 @@ def choose_compiling(
 
 
 def lacking_here(device: torch.device) -> str | None:
-    """The obstacle on this machine to compiling for a device, a clause; None if there is none.
+    """Return what this machine lacks to compile for a device, a clause; None if nothing.
 
-    PyTorch compiles C++ for processors, and Triton for CUDA, which needs a C compiler besides.
+    PyTorch's compiler emits C++ for CPUs, and Triton for CUDA, which also needs a C compiler.
 
     Args:
-        device: to compile for.
+        device: target of the compilation.
     """
     if device.type == "cpu":
         usual = ("clang++",) if sys.platform == "darwin" else ("g++",)
@@ -278,6 +292,7 @@ def lacking_here(device: torch.device) -> str | None:
 
 
 def _without_compiler(language: str, variable: str, usual: tuple[str, ...]) -> str | None:
+    # CXX and CC win over the usual names, as they do inside PyTorch.
     names = (os.environ[variable],) if os.environ.get(variable) else usual
     if any(map(_works, names)):
         return None
@@ -285,7 +300,7 @@ def _without_compiler(language: str, variable: str, usual: tuple[str, ...]) -> s
 
 
 def _works(compiler: str) -> bool:
-    """True for a program that prints its version, which PyTorch asks for too."""
+    """Return True for a compiler that prints its version; PyTorch makes the same test."""
     if shutil.which(compiler) is None:
         return False
     return subprocess.run([compiler, "--version"], capture_output=True, check=False).returncode == 0

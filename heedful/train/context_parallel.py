@@ -33,39 +33,42 @@ __all__ = ["check_context", "context_parallel", "shard_batch"]
 _Batch = TypeVar("_Batch", bound=Batch)
 
 _FILLERS = {
+    # Every mask hides this position, so filled slots need no code in attention.
     "positions": NOTHING_HERE,
     "source_positions": NOTHING_HERE,
     "target_positions": NOTHING_HERE,
     "targets": NO_TARGET,
 }
-"""Fillers of a sequence up to a multiple of twice the processes; 0 for the other tensors."""
+"""Values that pad a sequence to a multiple of twice the processes; other tensors get 0."""
 
 _DIVISIBLE = ("attention", "feedforward")
-"""Kinds of parts that know tokens by their positions alone, or do not look beside a token at all.
-Global tokens attend by themselves, of which some shares have none."""
+"""Kinds of parts that use token positions only, or look at single tokens.
+Attention with global tokens is not among them: some shares would have no global token."""
 
 
 def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
-    """Return a process's share of a batch, cut along the length.
+    """Return one process's share of a batch, divided along the sequence length.
 
     Args:
-        batch: whole sequences, the same in every process; of pairs, windows of a stream, or rows
+        batch: whole sequences, the same on every process: pairs, windows of a stream, or rows
             with a target for each token.
-        rank: number of the process among those that share the batch, from 0.
-        size: how many they are.
+        rank: index of the process among those that share the batch, from 0.
+        size: number of processes that share the batch.
 
     Returns:
         A batch of the same sequences, whose tensors [B, L] are [B, L'] with
-        L' = 2 · ⌈L / (2 · size)⌉, of sources and targets apart; its `target_tokens` are the
-        share's own.
+        L' = 2 · ⌈L / (2 · size)⌉, separately for sources and targets; `target_tokens` counts the
+        real targets of the share.
 
     Raises:
-        DataError: when the batch has no length along which to cut.
+        DataError: when the batch has no sequence length to divide.
     """
     if size == 1:
         return batch
     whole: Any = batch
+    # Tables [B, L]; `indices` [B] belong to whole rows and stay as they are.
     tensors = {name: value for name, value in tensors_of(whole) if value.dim() == 2}
+    # Exact types: `SegmentBatch` derives from `WindowBatch`, and its memory needs whole segments.
     plain = type(batch) in (PairBatch, RowBatch, WindowBatch)
     if not plain or (isinstance(batch, RowBatch) and "targets" not in tensors):
         raise DataError(
@@ -75,12 +78,14 @@ def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
         )
     fillers = dict(_FILLERS)
     if isinstance(batch, WindowBatch) and bool(batch.segments.any()):
-        # Objectives leave segments out where all are 0, which has to be so in every share or none.
+        # Objectives drop segments that are all 0. A share may hold only zeros while another does
+        # not, so numbers are shifted: all shares take the same route.
         tensors["segments"] = batch.segments + 1
         fillers["segments"] = 1
     shares: dict[str, Any] = {
         name: _share(value, rank, size, fillers.get(name, 0)) for name, value in tensors.items()
     }
+    # The loss of a share is a sum over its own tokens; counts differ from share to share.
     if isinstance(batch, PairBatch):
         real = shares["target_positions"] != NOTHING_HERE
     else:
@@ -91,6 +96,7 @@ def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
 
 def _share(tensor: Tensor, rank: int, size: int, filler: int) -> Tensor:
     """Return chunks `rank` and `2 · size − 1 − rank` of [B, L], filled up on the right."""
+    # Zigzag: chunk i and its mirror image 2N − 1 − i together cost the same for every i (causal).
     chunks = 2 * size
     filled = F.pad(tensor, (0, -tensor.shape[1] % chunks), value=filler)
     front, back = (filled.chunk(chunks, 1)[number] for number in (rank, chunks - 1 - rank))
@@ -101,16 +107,17 @@ def check_context(model: nn.Module, size: int, objective: ObjectiveSettings | No
     """Refuse a model that processes cannot train on shares of sequences.
 
     Args:
-        model: to be trained.
-        size: how many processes share a sequence; 1 asks for nothing.
-        objective: the settings of its loss.
+        model: model to train.
+        size: number of processes that share a sequence; 1 is always accepted.
+        objective: settings of the loss.
 
     Raises:
-        ConfigError: with every reason, by the place in the model.
+        ConfigError: when it is refused; every reason is listed with its address in the model.
     """
     if size == 1:
         return
     spec: Any = model.spec
+    # All reasons are reported at once, so that a configuration can be fixed in one step.
     reasons = [
         f"{name} ({places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}) "
         "knows tokens by more than their positions"
@@ -134,7 +141,7 @@ def check_context(model: nn.Module, size: int, objective: ObjectiveSettings | No
 
 
 def _indivisible(spec: Any) -> dict[str, list[str]]:
-    """Return the addresses of parts that need whole sequences, by their kinds."""
+    """Return the addresses of parts that need whole sequences, grouped by kind."""
     found: dict[str, list[str]] = {}
     for name, stack in spec.stacks().items():
         for number, block in enumerate(stack.blocks):

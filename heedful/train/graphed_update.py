@@ -1,15 +1,15 @@
-"""Whole updates as CUDA graphs, which a GPU replays without being told each kernel.
+"""Whole updates as CUDA graphs, which a GPU replays without a launch for each kernel.
 
-An update of a small model is some thousand kernels of a few microseconds, each of which takes a
-processor longer to start than a GPU to run. A graph starts them all at once, but always the same
-ones, on the same memory, with one seed of random numbers. So it is recorded of a piece: one part of
-an update from its forward pass to its gradients, with whatever goes before the first part (zeroing
-gradients) and after the last one (their length, clipping, the step). An update of one part is one
-graph. Batches are copied into the memory of their shape's graphs, learning rate and number of
+An update of a small model is some thousand kernels of a few microseconds, each of which takes the
+host longer to launch than a GPU to run. A graph launches them all at once, but always the same
+kernels, on the same memory, with one seed of random numbers. So a graph covers one part of an
+update, from its forward pass to its gradients, together with the work before the first part
+(zeroing gradients) and after the last one (gradient norm, clipping, step). An update of one part is
+one graph. Batches are copied into the memory of their shape's graphs, learning rate and number of
 tokens lie on the device, and the seed is set before each replay, as it is without graphs.
 
-What is computed does not depend on which shapes have graphs: updates without one look at shapes
-alone, too.
+Results do not depend on which shapes have graphs: updates without a graph compute the loss at all
+positions, too.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
     from heedful.train.batch_source import Batch
 
 MOST_SHAPES = 16
-"""Shapes of batches that get graphs, each with up to four; the rest runs without."""
+"""Number of batch shapes that get graphs, each up to four; other batches run without."""
 
 Replay = Callable[[], Tensor]
-"""Does what was recorded, with what stands in its memory now."""
+"""Runs the recorded kernels on the present content of their memory."""
 
 Record = Callable[[Callable[[], Tensor]], Replay]
-"""Makes of a function of no arguments another that does the same again; runs it once before."""
+"""Records a function of no arguments, after running it once, and returns its replay."""
 
 
 @dataclass(eq=False)
 class _Shape:
-    """The graphs of a shape of batches.
+    """The graphs for one shape of batches.
 
     Args:
-        batch: on the device, that they read.
-        graphs: by whether they are of an update's first part, and whether of its last.
+        batch: batch on the device, whose memory the graphs read.
+        graphs: replays by position in the update: (is first part, is last part).
     """
 
     batch: Batch
     graphs: dict[tuple[bool, bool], Replay] = field(default_factory=dict)
 
     def fill(self, batch: Batch) -> None:
-        """Put another batch of the shape into the graphs' memory."""
+        """Copy another batch of the same shape into the graphs' memory."""
         source: Any = batch
         own: Any = self.batch
         for (name, memory), (_, tensor) in zip(tensors_of(own), tensors_of(source), strict=True):
@@ -67,17 +67,17 @@ class _Shape:
 
 
 class GraphedUpdater(Updater):
-    """Makes updates by graphs where it can; for objectives that can be static, in one process.
+    """Makes updates by CUDA graphs, for static objectives in one process.
 
-    The first update records the graphs of its shape before anything is learned; where that fails,
-    all updates run as they do without. Other shapes get theirs when they come for the second time.
+    The first update records the graphs of its shape before any weight changes; where that fails,
+    all updates run without graphs. Other shapes get graphs when they come for the second time.
 
     Args:
-        *args: as of `Updater`.
-        record: makes a graph of a piece of an update.
-        events: receive notes.
-        rounds: whether padded batches are rounded up to few shapes.
-        **options: as of `Updater`.
+        *args: arguments of `Updater`.
+        record: function that records a part of an update.
+        events: receivers of notes.
+        rounds: rounding of padded batches up to few shapes.
+        **options: keyword arguments of `Updater`.
     """
 
     def __init__(
@@ -87,10 +87,13 @@ class GraphedUpdater(Updater):
         self.record = record
         self.events = events
         self.rounds = rounds
+        # The host cannot leave a recorded step out, so the device has to decide.
         self.step_on_device = self.device_step or DeviceStep(self.optimizer, self.device)
         self.device_step = self.step_on_device
         self._shapes: dict[Any, _Shape | None] = {}
+        # Graphs write to the tensors they were recorded with: these stay the gradients for good.
         self._static_gradients: list[tuple[torch.nn.Parameter, Tensor]] = []
+        # In float64: parts of an update add to it one by one, each over thousands of tokens.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._norm = torch.zeros((), dtype=self.parameters[0].dtype, device=self.device)
         self._names: tuple[str, ...] = ()
@@ -109,30 +112,33 @@ class GraphedUpdater(Updater):
         assert not carried_state, "graphs have no memory of the batch before"
         parts = parts_of(batches)
         if self._is_static:
+            # Rounded up with and without graphs, so that results do not depend on `MOST_SHAPES`.
             same = [replace(p, batch=rounded_up(p.batch)) if self.rounds else p for p in parts]
             with static_shapes():
-                shapes = self._recorded(same)
+                shapes = self._graphs_of(same)
                 if shapes is not None:
-                    return self._replayed(same, shapes, step, learning_rate, cancelled)
+                    return self._replay(same, shapes, step, learning_rate, cancelled)
                 if self._is_static:
-                    return self._ordinary(same, step, learning_rate, cancelled)
+                    return self._launch_eagerly(same, step, learning_rate, cancelled)
+        # Recording failed at the first update: objectives go back to their ordinary losses.
         return super().launch(parts, step, learning_rate, cancelled)
 
     def load_moments(self, tensors: dict[str, Tensor]) -> None:
-        """See `Updater.load_moments`; graphs of the moments before are forgotten."""
+        """See `Updater.load_moments`; graphs recorded with the former moments are dropped."""
         self._shapes.clear()
         super().load_moments(tensors)
 
-    def _ordinary(
+    def _launch_eagerly(
         self, parts: Sequence[BatchPart], step: int, rate: float, cancelled: Callable[[], bool]
     ) -> LaunchedUpdate | None:
         launched = super().launch(parts, step, rate, cancelled)
+        # Graphs keep their memory reserved; without them the next batches may fit again.
         if self.splitting.most is not None and self._records:
             self._give_up("memory ran out")
         return launched
 
     def _give_up(self, why: str) -> None:
-        """Record nothing from now on, and return the memory of all graphs."""
+        """Record nothing from now on, and free the memory of all graphs."""
         self._records = False
         self._shapes.clear()
         self._static_gradients.clear()
@@ -141,8 +147,9 @@ class GraphedUpdater(Updater):
 
     # Recording
 
-    def _recorded(self, parts: Sequence[BatchPart]) -> list[_Shape] | None:
-        """The shape of each part, with the graphs of its piece; None if a part is to have none."""
+    def _graphs_of(self, parts: Sequence[BatchPart]) -> list[_Shape] | None:
+        """Return each part's shape with its graphs; None if a part gets no graph."""
+        # The loss of a stand-in part has weight 0, but graphs are recorded with weight 1.
         if not self._records or not all(part.counts for part in parts):
             return None
         shapes = [self._shape(part.batch) for part in parts]
@@ -153,9 +160,13 @@ class GraphedUpdater(Updater):
         try:
             for number, shape in enumerate(found):
                 piece = number == 0, number == len(parts) - 1
+                # Zeroing belongs to the first part and the step to the last, hence graphs by
+                # position.
                 if piece not in shape.graphs:
                     shape.graphs[piece] = self._graph(shape.batch, *piece)
         except (MemoryError, RuntimeError) as error:
+            # After a first failure nothing was trained yet, so the ordinary losses may take over;
+            # later that would change the run's numbers midway.
             self._is_static = not is_first
             self._give_up("memory ran out" if ran_out(error) else _first_line(error))
             return None
@@ -164,23 +175,28 @@ class GraphedUpdater(Updater):
         return found
 
     def _shape(self, batch: Batch) -> _Shape | None:
-        """The memory of a batch's shape; None when it comes for the first time, or too late."""
+        """Return the tensors and graphs of a batch's shape; None if the shape gets no graphs.
+
+        Once there are graphs, a further shape gets some when it comes a second time.
+        """
         key = static_key(batch)
         found = self._shapes.get(key)
         if found is not None:
             return found
+        # A shape that never comes again would pay for its recording and keep memory for nothing.
         is_known = key in self._shapes
         self._shapes.setdefault(key, None)
         count = sum(each is not None for each in self._shapes.values())
         if count >= MOST_SHAPES or (self._static_gradients and not is_known):
             return None
-        self._shapes[key] = made = _Shape(_cloned(batch.to(self.device)))
+        self._shapes[key] = made = _Shape(_clone(batch.to(self.device)))
         return made
 
     def _graph(self, batch: Batch, first: bool, last: bool) -> Replay:
-        """Record a piece; what runs before it is recorded changes nothing."""
+        """Record a part of an update; the warm-up runs before it change no weight."""
         skipped = self.step_on_device.skipped
         before = skipped.clone()
+        # Recording runs the optimizer's step once, which the device skips while this is 1.
         skipped.fill_(1.0)
         self.model.train()
         try:
@@ -191,9 +207,9 @@ class GraphedUpdater(Updater):
             skipped.copy_(before)
 
     def _find_gradients(self, batch: Batch) -> None:
-        """Learn from a batch and forget it: parameters with gradients keep those tensors."""
+        """Run one backward pass to find which parameters get gradients, and keep those tensors."""
         if self._static_gradients:
-            self._give_gradients()
+            self._attach_gradients()
             return
         self.optimizer.zero_grad(set_to_none=True)
         with (self.compiled or self.engine).active():
@@ -201,8 +217,9 @@ class GraphedUpdater(Updater):
             loss.backward()
         self._static_gradients = [(p, p.grad) for p in self.parameters if p.grad is not None]
 
-    def _give_gradients(self) -> None:
-        """Let parameters have the tensors that graphs put gradients into."""
+    def _attach_gradients(self) -> None:
+        """Attach the tensors that graphs write gradients into to their parameters."""
+        # One check instead of hundreds: `zero_grad` replaces all gradients or none.
         first, gradient = self._static_gradients[0]
         if first.grad is not gradient:
             for parameter in self.parameters:
@@ -211,22 +228,26 @@ class GraphedUpdater(Updater):
                 parameter.grad = gradient
 
     def _pass(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss [] over the update's tokens, and the sums [] over the batch's by name."""
+        """Return the loss divided by the update's tokens [], and the batch's sums [] by name."""
         with self.precision.autocast():
+            # Step 0: a recorded pass cannot depend on the step; scheduled sampling is not static.
             result = self.distribution.loss(batch, LossContext(0, losses=self.losses))
         sums = {"loss": result.loss_sum, **result.extras}
         detached = {name: value.detach() for name, value in sums.items()}
         return result.loss_sum / self.step_on_device.tokens, detached
 
     def _piece(self, batch: Batch, first: bool, last: bool) -> Tensor:
-        """Compute one part of an update; the sums [names] over its tokens."""
+        """Compute one part of an update; return the sums [names] over its tokens."""
         gradients = [gradient for _, gradient in self._static_gradients]
         if first:
+            # Zeroed in place: `zero_grad(set_to_none=True)` would take the recorded memory away.
             torch._foreach_zero_(gradients)
             self._loss_sum.zero_()
         with (self.compiled or self.engine).active():
             loss, sums = self._pass(batch)
             loss.backward()
+        # A parameter that this part uses for the first time got a new tensor, outside of the
+        # graphs.
         if sum(p.grad is not None for p in self.parameters) != len(gradients):
             raise RuntimeError("parts of an update have gradients of different parameters")
         self._loss_sum += sums["loss"].double()
@@ -239,7 +260,7 @@ class GraphedUpdater(Updater):
 
     # Replaying
 
-    def _replayed(
+    def _replay(
         self,
         parts: Sequence[BatchPart],
         shapes: Sequence[_Shape],
@@ -248,23 +269,27 @@ class GraphedUpdater(Updater):
         cancelled: Callable[[], bool],
     ) -> LaunchedUpdate | None:
         tokens = sum(part.tokens for part in parts)
+        # `train()` walks all modules, so it is called only where it changes something.
         if not self.model.training:
             self.model.train()
-        self._give_gradients()
+        self._attach_gradients()
         self.step_on_device.begin(tokens, rate)
         values = []
         for number, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
             if cancelled():
                 return None
-            shape.fill(part.batch if self.copies is None else self.copies.copied(part.batch))
-            torch.manual_seed(derive_seed(self.seed, step, *part.place, *self.distribution.lane))
+            shape.fill(part.batch if self.copies is None else self.copies.copy(part.batch))
+            # PyTorch's graphs read seed and offset of the generator from the device at each replay.
+            torch.manual_seed(
+                derive_seed(self.seed, step, *part.place, *self.distribution.seed_numbers)
+            )
             replay = shape.graphs[number == 0, number == len(parts) - 1]
-            values.append(replay().clone())  # the next replay puts others there
+            values.append(replay().clone())  # the next replay overwrites them
         sums = {name: [each[i] for each in values] for i, name in enumerate(self._names)}
         return read_later(sums, self._norm, self.step_on_device, tokens, {})
 
 
-def _cloned(batch: Batch) -> Batch:
+def _clone(batch: Batch) -> Batch:
     source: Any = batch
     tensors = {name: t.clone() for name, t in tensors_of(source) if name != "indices"}
     result: Batch = replace(source, **tensors)
@@ -277,7 +302,8 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _capturable(optimizer: Any) -> Iterator[None]:
-    """A context in which an optimizer's step may be recorded; it warns of what is not."""
+    """A context in which an optimizer's step may be recorded, without PyTorch's warning."""
+    # The flag of the warning that a capturable step also runs outside of graphs, as it does here.
     optimizer._warned_capturable_if_run_uncaptured = True
     for group in optimizer.param_groups:
         group["capturable"] = True

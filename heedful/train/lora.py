@@ -1,15 +1,15 @@
-"""Low-rank adaptation (LoRA, Hu 2021): the model is frozen, and small changes of it are learned.
+"""Low-rank adaptation (LoRA, Hu 2021): the model is frozen, and low-rank updates are trained.
 
-A change is a parametrisation of a matrix, W + alpha/rank · B A, so the model's code knows nothing
-of it and what is validated is what the merged model computes. There is no dropout within
-a change: it acts on the input of B A alone, which then could not be one matrix with W.
+An update is a parametrisation of a matrix, W + alpha/rank · B A, so the model's code does not know
+of it, and the validated model is exactly the merged one. Dropout on the input of B A, as in the
+original, is left out: with it the sum could not be one matrix.
 
-An adapter's directory holds what was learned, without the model it belongs to. `adapter.json` has
-the `schema_version`, the specification of the `model` that comes out, the `scale` of the changes,
+An adapter's directory holds the trained tensors without the model they belong to. `adapter.json`
+has the `schema_version`, the specification of the resulting `model`, the `scale` of the updates,
 the SHA-256 of the matrices that they belong to (`base`), and the first new row of each table that
 grew (`rows`). `adapter.safetensors` has, by the canonical name of a matrix, NAME.down [r, in] and
 NAME.up [out, r]: the matrix becomes NAME + scale · up down; NAME.rows are the new rows of a table;
-all other tensors belong to new parts. `tokenizer.json` is there when the vocabulary grew.
+all other tensors belong to new modules. `tokenizer.json` is there when the vocabulary grew.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from heedful.train.run_settings import LoraSettings
 
 
-_STREAM = 7  # of random numbers, apart from those of the model's first weights
+# Number of a random stream, separate from that of the model's initial weights.
+_STREAM = 7
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Matrix:
     """A linear map of a model, which may be some rows of a larger matrix.
 
     Args:
-        name: its canonical address, such as `encoder.blocks.0.self_attention.query`.
-        module: holds the matrix as `weight`.
-        start: its first row.
-        stop: the row after its last.
+        name: canonical address, such as `encoder.blocks.0.self_attention.query`.
+        module: module whose `weight` contains the matrix.
+        start: first row of the matrix in `weight`.
+        stop: row after its last one.
     """
 
     name: str
@@ -74,24 +75,27 @@ def adapt(
     new_tokens: Mapping[Side, NewTokens],
     seed: int,
 ) -> None:
-    """Freeze a model and give it changes to learn, under which it computes what it did.
+    """Freeze a model and add trainable low-rank updates, which are zero at first.
 
     Args:
-        model: with the weights it begins with.
-        settings: rank, factor and which matrices.
-        new_parts: addresses of modules that begin anew, which are learned whole.
-        new_tokens: tokens whose rows in the tables are learned, by vocabulary.
-        seed: of the run.
+        model: model with its initial weights.
+        settings: rank, alpha and target matrices.
+        new_parts: addresses of newly initialised modules, which are trained in full.
+        new_tokens: tokens whose embedding rows are trained, by vocabulary.
+        seed: random seed of the run.
 
     Raises:
-        ConfigError: when a target is no matrix of the model.
+        ConfigError: when a target names no matrix of the model.
     """
     chosen = _choose(list(_matrices(model, new_parts)), settings.targets)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(name.startswith(f"{part}.") for part in new_parts))
+    # A matrix A gets the same numbers whatever the model drew before.
     torch.manual_seed(derive_seed(seed, _STREAM))
     by_module: dict[int, list[Matrix]] = {}
     for matrix in chosen:
+        # Queries, keys and values are rows of one weight: a parametrisation covers all targets in
+        # it.
         by_module.setdefault(id(matrix.module), []).append(matrix)
     for group in by_module.values():
         module = group[0].module
@@ -105,20 +109,24 @@ def adapt(
         if not tokens.pieces or any(name.startswith(f"{part}.") for part in new_parts):
             continue
         module = model.get_submodule(path)
+        # Only rows of new tokens are trained: the table [V, D] itself stays frozen.
         whole = cast(Tensor, getattr(module, leaf))
         rows = whole[tokens.first : tokens.first + len(tokens.pieces)]
+        # `unsafe` skips PyTorch's check that the shape stays, which would run the parametrisation
+        # once.
         parametrize.register_parametrization(module, leaf, NewRows(rows, tokens.first), unsafe=True)
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """True for a model that learns changes of frozen weights."""
+    """Return True for a model with trainable updates of frozen weights."""
     return any(parametrize.is_parametrized(module) for module in model.modules())
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """The ordinary model that an adapted one computes, on the processor; another one is itself."""
+    """Merge an adapted model into an ordinary one, on the CPU; return others unchanged."""
     if not is_adapted(model):
         return model
+    # Weights are about to be replaced, so none are allocated or initialised.
     with torch.device("meta"):
         plain = build_model(cast("AnyModel", model).spec)
     own = {}
@@ -126,25 +134,26 @@ def merged(model: nn.Module) -> nn.Module:
         path, _, leaf = name.rpartition(".")
         weight = getattr(model.get_submodule(path), leaf).detach()
         own[name] = torch.empty(tensor.shape).copy_(weight)
+    # `strict=False`, as computed buffers (positions) have no place in a state dict.
     plain.load_state_dict(own, strict=False, assign=True)
     return plain.train(model.training)
 
 
 def parameter_counts(model: nn.Module) -> tuple[int, int]:
-    """The number of trained parameters, and of all parameters."""
+    """Count the trainable parameters, and all parameters."""
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, learns in counts if learns), sum(n for n, _ in counts)
 
 
 def merged_parameters(model: nn.Module) -> int:
-    """The number of parameters of the ordinary model, with low-rank changes merged."""
+    """Count the parameters of the model after merging."""
     changes = [part for _, _, part, _ in _parametrisations(model) if isinstance(part, LowRank)]
     added = sum(p.numel() for change in changes for p in change.parameters())
     return parameter_counts(model)[1] - added
 
 
 def _parametrisations(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Address of the module, name of the tensor, parametrisation and frozen tensor, for each."""
+    """Yield (module address, tensor name, parametrisation, frozen tensor) for each."""
     for path, module in model.named_modules():
         if parametrize.is_parametrized(module):
             for leaf, parts in cast(nn.ModuleDict, module.parametrizations).items():
@@ -152,40 +161,42 @@ def _parametrisations(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, T
                     yield path, leaf, part, cast(Tensor, parts.original)
 
 
-def _beside(path: str, name: str) -> str:
-    """The address of a map, from that of the module that holds it, alone or with others."""
-    return _below(path.rpartition(".")[0], name)
+def _sibling_address(path: str, name: str) -> str:
+    """Return the address of a linear map from the address of the module that contains it."""
+    return _child_address(path.rpartition(".")[0], name)
 
 
-def _below(path: str, name: str) -> str:
+def _child_address(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def _matrices(model: nn.Module, new_parts: Sequence[str]) -> Iterator[Matrix]:
-    """The linear maps of a model that may learn a change."""
+    """Yield the linear maps of a model that can get a low-rank update."""
     for path, module in model.named_modules():
+        # New modules are trained in full; an update on top would be redundant.
         if any(path.startswith(part) for part in new_parts):
             continue
         if isinstance(module, FusedLinear):
             start = 0
             for name, rows in module.out_widths.items():
-                yield Matrix(_beside(path, name), module, start, start + rows)
+                yield Matrix(_sibling_address(path, name), module, start, start + rows)
                 start += rows
         elif isinstance(module, nn.Linear):
             yield Matrix(path, module, 0, module.out_features)
 
 
 def _choose(matrices: Sequence[Matrix], targets: Sequence[str]) -> list[Matrix]:
-    """The matrices that a target names.
+    """Return the matrices that the targets name.
 
     Raises:
-        ConfigError: naming a target without a matrix.
+        ConfigError: when a target matches no matrix; it is named.
     """
     chosen: set[str] = set()
     for target in targets:
         meant = {
             matrix.name
             for matrix in matrices
+            # "query" means any address that ends in `.query`, as in Hugging Face's PEFT.
             if fnmatchcase(matrix.name, target) or fnmatchcase(matrix.name, f"*.{target}")
         }
         if not meant:
@@ -203,22 +214,22 @@ SCHEMA_VERSION = 1
 ADAPTER_FILE = "adapter.json"
 TENSORS_FILE = "adapter.safetensors"
 ADAPTER_DIRECTORY = "adapter"
-"""The folder of a run in which it is kept, beside `model`."""
+"""Name of the adapter's folder in a run directory, beside `model`."""
 
 _DOWN, _UP, _ROWS = ".down", ".up", ".rows"
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """The result of a low-rank run.
+    """The trained tensors of a low-rank run.
 
     Args:
-        spec: of the model that comes out.
-        scale: factor of the changes.
-        base: fingerprint of the matrices that they belong to.
-        rows: the first new row of each table that grew.
-        tensors: as the module's description says.
-        tokenizers: where the vocabulary grew; else None.
+        spec: specification of the merged model.
+        scale: factor alpha / rank of the updates.
+        base: fingerprint of the frozen matrices that the updates belong to.
+        rows: index of the first new row, by name of each table that grew.
+        tensors: trained tensors, named as the module's description says.
+        tokenizers: tokenizers with the new tokens; None where the vocabulary did not grow.
     """
 
     spec: ModelSpec
@@ -230,37 +241,39 @@ class Adapter:
 
     @classmethod
     def of(cls, model: nn.Module, tokenizers: TokenizerPair | None) -> Adapter:
-        """The adapter of a model in training.
+        """Extract the adapter from a model in training.
 
         Args:
-            model: in training.
-            tokenizers: where the vocabulary grew; else None.
+            model: adapted model.
+            tokenizers: tokenizers with the new tokens; None where the vocabulary did not grow.
         """
         tensors = {
             name: parameter.detach()
             for name, parameter in model.named_parameters()
+            # Parameters of new modules; those of parametrisations follow, under canonical names.
             if parameter.requires_grad and ".parametrizations." not in f".{name}"
         }
         matrices: dict[str, Tensor] = {}
         rows: dict[str, int] = {}
         scale = 1.0
         for path, leaf, part, original in _parametrisations(model):
+            # Frozen rows identify the base model: the updates mean nothing on top of other weights.
             if isinstance(part, LowRank):
                 scale = part.scale
                 for key, (start, stop) in part.maps.items():
-                    name = _beside(path, key)
+                    name = _sibling_address(path, key)
                     tensors[name + _DOWN] = part.down[key].detach()
                     tensors[name + _UP] = part.up[key].detach()
                     matrices[name] = original[start:stop]
             elif isinstance(part, NewRows):
-                table = _below(path, leaf)
+                table = _child_address(path, leaf)
                 tensors[table + _ROWS] = part.rows.detach()
                 rows[table] = part.first
         spec = cast("AnyModel", model).spec
         return cls(spec, scale, fingerprint(matrices), rows, tensors, tokenizers)
 
     def save(self, directory: Path) -> None:
-        """Write the directory, or replace it, in one step.
+        """Write or replace the directory atomically.
 
         Raises:
             RunError: when it cannot be written.
@@ -285,10 +298,10 @@ class Adapter:
 
     @classmethod
     def load(cls, path: Path) -> Adapter:
-        """Read an adapter's directory, or that of a run.
+        """Read an adapter from its directory or from a run directory.
 
         Raises:
-            ModelError: when there is none, it is damaged or of a newer schema.
+            ModelError: when the adapter is missing, damaged or of a newer schema.
         """
         result = (d for d in (path, path / ADAPTER_DIRECTORY) if (d / ADAPTER_FILE).is_file())
         directory = next(result, None)
@@ -321,18 +334,19 @@ class Adapter:
         return cls(spec, *values, tensors, pair)
 
     def applied(self, weights: Mapping[str, Tensor], *, where: str) -> dict[str, Tensor]:
-        """The weights of the merged model, in float32.
+        """Return the weights of the merged model, in float32.
 
         Args:
-            weights: of the model that the adapter belongs to, under canonical names.
-            where: that model, for the error message.
+            weights: weights of the base model, under canonical names.
+            where: path of the base model, for error messages.
 
         Raises:
-            ModelError: when it is another model.
+            ModelError: when the adapter was trained on another model.
         """
         changes = [name.removesuffix(_UP) for name in self.tensors if name.endswith(_UP)]
         matrices = {f"{name}.weight": name for name in changes}
         known = {name: weights[key] for key, name in matrices.items() if key in weights}
+        # Only changed matrices are hashed, so a base in another file format passes.
         if len(known) < len(changes) or fingerprint(known) != self.base:
             raise ModelError(
                 "The adapter belongs to another model: the matrices that it changes are not those "
@@ -346,6 +360,7 @@ class Adapter:
                 if name.endswith(_UP):
                     matrix = name.removesuffix(_UP)
                     product = tensor @ self.tensors[matrix + _DOWN]
+                    # [out, r] × [r, in]; a convolution's weight keeps its own shape by `view_as`.
                     old = result[f"{matrix}.weight"]
                     result[f"{matrix}.weight"] = (old + self.scale * product).view_as(old)
                 elif name.endswith(_ROWS):
@@ -364,12 +379,12 @@ class Adapter:
 
 
 def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
-    """Merge an adapter into the model it belongs to, and write the ordinary model.
+    """Merge an adapter into its base model and write the merged model.
 
     Args:
         base: a model directory, a run directory or a Hugging Face directory.
         adapter: an adapter's directory, or that of a run.
-        out: the model directory to write; its parent must exist.
+        out: model directory to write; its parent must exist.
 
     Returns:
         The merged model.
@@ -381,7 +396,7 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
     change = Adapter.load(adapter)
     described = describe_any(base)
     weights = change.applied(read_any_weights(base), where=str(base))
-    wanted = stored_shapes(change.spec)  # heads that the run left out are not among them
+    wanted = stored_shapes(change.spec)  # without heads of the base that the run left out
     weights = {name: tensor for name, tensor in weights.items() if name in wanted}
     model = build_around(change.spec, weights, where=str(adapter))
     tokenizers = described.tokenizers if change.tokenizers is None else change.tokenizers
@@ -390,9 +405,10 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
 
 
 def fingerprint(matrices: Mapping[str, Tensor]) -> str:
-    """SHA-256 of matrices in float32, in the order of their names, in hexadecimal."""
+    """Return the SHA-256 of matrices in float32, in the order of their names, in hexadecimal."""
     digest = hashlib.sha256()
     for name in sorted(matrices):
         digest.update(name.encode())
+        # In float32, so that a base stored in bfloat16 has the hash it had in training.
         digest.update(matrices[name].detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

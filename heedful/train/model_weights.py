@@ -1,4 +1,4 @@
-"""The weights of a model in training by name: taken, put back, exchanged for a while, averaged."""
+"""The weights of a model in training by name: read, loaded, swapped for a while, averaged."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 def lies_in_parts(tensor: Tensor | None) -> TypeGuard[DTensor]:
-    """True for a tensor of which each process has a part.
-
-    What makes such tensors takes half a second to load; where it is not loaded there is none.
-    """
+    """Return True for a DTensor, of which each process holds a part."""
+    # Loading DTensor takes half a second; where the module is not loaded, no such tensor exists.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -26,11 +24,11 @@ def lies_in_parts(tensor: Tensor | None) -> TypeGuard[DTensor]:
 class MovingAverage:
     """An exponential moving average of the weights, kept in float32.
 
-    The decay grows to its full value as (1 + step) / (10 + step), so that the random weights of the
-    start are soon forgotten.
+    The decay is min(decay, (1 + step) / (10 + step)), as in TensorFlow's moving average, so that
+    the random initial weights are soon forgotten.
 
     Args:
-        weights: the weights to start from.
+        weights: initial weights by parameter name.
         decay: share of the old average kept at each step.
     """
 
@@ -44,17 +42,19 @@ class MovingAverage:
         """Add the weights after a step to the average.
 
         Args:
-            weights: by name.
+            weights: weights by parameter name.
             step: number of the update, from 1.
-            skipped: [] on the weights' device, 1 if the update was not made, 0 if it was; where it
-                is known that it was made, None.
+            skipped: [] on the weights' device, 1 if the update was skipped, 0 if it was made; None
+                where it certainly was made.
         """
         decay = min(self.decay, (1 + step) / (10 + step))
-        new = [_here(weights[name].detach()) for name in self.tensors]
-        averages = [_here(each) for each in self.tensors.values()]
+        new = [_local(weights[name].detach()) for name in self.tensors]
+        averages = [_local(each) for each in self.tensors.values()]
         if skipped is None:
             torch._foreach_lerp_(averages, new, 1 - decay)
             return
+        # A factor of 0 leaves the average alone without asking the device whether the step was
+        # made.
         change = torch._foreach_sub(new, averages)
         torch._foreach_mul_(change, (1 - decay) * (1 - skipped))
         torch._foreach_add_(averages, change)
@@ -65,14 +65,14 @@ class MovingAverage:
             tensor.copy_(tensors[name])
 
 
-def _here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has; all of it, unless it lies in shards."""
+def _local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process holds; the whole tensor without shards."""
     return tensor.to_local() if lies_in_parts(tensor) else tensor
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name; tied ones once."""
-    # Not by the names in a state dict: making one puts tensors in shards together, all of them.
+    """Return the parameters and persistent buffers by name; tied parameters appear once."""
+    # `state_dict` is not used, as with shards it gathers every tensor in one piece.
     buffers = {
         f"{address}.{name}" if address else name: buffer
         for address, module in model.named_modules()
@@ -83,17 +83,18 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model; the names must match exactly."""
+    """Copy weights into a model in place; the names must match exactly."""
     own = weights_of(model)
     assert own.keys() == weights.keys(), own.keys() ^ weights.keys()
     with torch.no_grad():
         for name, tensor in own.items():
+            # Copied, not assigned: optimisers, shards and recorded graphs hold these very tensors.
             tensor.copy_(weights[name])
 
 
 @contextmanager
 def using(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which the model has other weights; leaving it restores its own exactly."""
+    """A context in which the model has other weights; its own are restored at the end."""
     own = {name: tensor.clone() for name, tensor in weights_of(model).items()}
     load_weights(model, weights)
     try:

@@ -1,4 +1,4 @@
-"""Find the origin of a number that is not finite: the module and the lines of text."""
+"""Search for the origin of a non-finite value: the module, and the lines of text."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _SHOWN_LINES = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The origin of the first number that is not finite.
+    """The origin of the first non-finite value.
 
     Args:
-        place: a module's or parameter's address, a sentence part.
-        rows: rows of the batch that are affected; empty when it cannot be told.
+        place: address of a module or parameter, as a part of a sentence.
+        rows: affected rows of the batch; empty if unknown.
     """
 
     place: str
     rows: tuple[int, ...] = ()
 
     def describe(self, lines: Sequence[str]) -> str:
-        """The diagnosis with the lines of text it concerns.
+        """Return the diagnosis together with the affected lines of text.
 
         Args:
-            lines: `file:line` of the affected pairs.
+            lines: origins ("file:line") of the affected examples.
         """
         first_lines = ", ".join(lines[:_SHOWN_LINES])
         more = f" and {len(lines) - _SHOWN_LINES} more" if len(lines) > _SHOWN_LINES else ""
@@ -39,22 +39,24 @@ NOWHERE = Diagnosis("nothing any more when the batches were run one by one")
 
 
 def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -> Diagnosis | None:
-    """Run a batch again with every module watched, and its gradients after that.
+    """Run a batch again with a hook on every module, then its backward pass.
 
     Args:
-        model: the model; its gradients are overwritten.
-        forward: computes the loss again, with the same random seed.
-        size: B, to tell which rows are affected.
+        model: model in training; its gradients are overwritten.
+        forward: function that computes the loss again, with the same random seed.
+        size: batch size B, to identify the affected rows.
 
     Returns:
-        The first module whose output is not finite, else the loss, else the first parameter in the
-        order of the backward pass whose gradient is not; None when all is finite.
+        The first module with a non-finite output, else the loss, else the first parameter in the
+        order of the backward pass with a non-finite gradient; None if everything is finite.
     """
     results: list[Diagnosis] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             for tensor in _tensors(output):
+                # Forward hooks fire when a module returns, so the innermost module at fault comes
+                # first.
                 if not results and not bool(torch.isfinite(tensor).all()):
                     results.append(Diagnosis(f"the output of {name}", _rows(tensor, size)))
 
@@ -64,7 +66,9 @@ def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -
         module.register_forward_hook(watch(name or "the model"))
         for name, module in model.named_modules()
     ]
-    try:  # blocks that are computed again for their gradients need to find the hooks they had
+    # The hooks stay during the backward pass: hooks change which kernels serve, and checkpointed
+    # blocks must be recomputed by the kernels of their forward pass.
+    try:
         model.zero_grad(set_to_none=True)
         loss = forward()
         if results:
@@ -75,6 +79,8 @@ def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -
     finally:
         for handle in handles:
             handle.remove()
+    # Gradients come from the output backwards, so the last parameter at fault is nearest the
+    # origin.
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return Diagnosis(f"the gradient of {name}")
@@ -82,7 +88,7 @@ def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -
 
 
 def first_bad_weight(model: nn.Module) -> str | None:
-    """The first parameter that is itself not finite, if any."""
+    """Return the name of the first parameter with a non-finite element; None if there is none."""
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return name
@@ -91,6 +97,7 @@ def first_bad_weight(model: nn.Module) -> str | None:
 
 def _tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
+        # `isfinite` of integers is true everywhere and costs a pass.
         if output.is_floating_point():
             yield output
     elif isinstance(output, tuple | list):
@@ -99,8 +106,9 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 def _rows(tensor: Tensor, size: int) -> tuple[int, ...]:
+    # Rows without padding [tokens, D] or a scalar: the examples cannot be told from the shape.
     if tensor.ndim < 2 or tensor.shape[0] % size:
         return ()
     bad = ~torch.isfinite(tensor.flatten(1)).all(-1)
-    # a doubled batch (R-Drop) repeats its rows
+    # R-Drop runs a batch twice over in one pass, so row i + B is example i.
     return tuple(sorted({int(row) % size for row in bad.nonzero()}))

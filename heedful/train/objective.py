@@ -1,7 +1,7 @@
-"""The losses of tasks: the one thing the trainer knows of a model.
+"""Losses of tasks, which are the trainer's only interface to a model.
 
-The trainer hands an `Objective` a model and a batch and gets a sum of losses back; what a batch or
-a model looks like is the objective's own business.
+The trainer gives an `Objective` a model and a batch and gets a sum of losses back. Only the
+objective knows the types of model and batch.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 
 CarriedState = Mapping[str, Tensor]
-"""State that a batch hands to the next, by name: tensors with its examples along the first axis."""
+"""State carried from a batch to the next: tensors by name, with examples along the first axis."""
 
 
 @dataclass(frozen=True)
 class LossContext:
-    """The place in the run at which a loss is computed.
+    """The circumstances under which a loss is computed.
 
     Args:
         step: number of the update, from 1.
-        carried_state: what the batch before handed on.
-        losses: how cross-entropies are computed.
+        carried_state: carried state of the previous batch.
+        losses: implementation of the cross-entropies.
     """
 
     step: int
@@ -53,11 +53,11 @@ class LossSum:
     """A loss summed over real target tokens.
 
     Args:
-        loss_sum: 0-dim tensor to differentiate, in nats.
-        tokens: how many tokens it is the sum over.
+        loss_sum: [] sum to differentiate, in nats.
+        tokens: number of target tokens in the sum.
         extras: other sums over the same tokens, for reporting; `nll` is the plain
             negative log-likelihood.
-        carried_state: what the batch hands to the next one, without gradient.
+        carried_state: state for the next batch, without gradient.
     """
 
     loss_sum: Tensor
@@ -67,10 +67,10 @@ class LossSum:
 
 
 class Objective(Protocol):
-    """A task's loss."""
+    """The interface of a task's loss."""
 
     def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
-        """The summed loss of a batch; the model's mode says whether this is training."""
+        """Return the summed loss of a batch; the model's mode decides whether it is training."""
         ...
 
 
@@ -86,19 +86,20 @@ class TranslationObjective:
 
     @property
     def can_be_static(self) -> bool:
-        """True if nothing but shapes decides what is computed; see `static_shapes`."""
+        """True if shapes alone decide what is computed; see `static_shapes`."""
         return not (self.settings.scheduled_sampling or self.settings.r_drop)
 
     def loss(self, model: Translator, batch: PairBatch, context: LossContext) -> LossSum:
-        """The summed loss over the batch's real target positions.
+        """Return the summed loss over the batch's real target positions.
 
         Args:
-            model: anything that forwards like `Translator`.
+            model: model whose `forward` has the signature of `Translator.forward`.
             batch: a `PairBatch` on the model's device.
-            context: the step, which sets the share of scheduled sampling.
+            context: circumstances; the step sets the share of scheduled sampling.
         """
         target_input = batch.target_input
         if model.training and self.settings.scheduled_sampling:
+            # A linear schedule, as in Bengio 2015, section 2.4.
             grown = min(1.0, context.step / self.settings.scheduled_sampling_steps)
             share = self.settings.scheduled_sampling * grown
             target_input = mix_in_guesses(model, batch, share)
@@ -114,13 +115,15 @@ class TranslationObjective:
         )
         smoothing = self.settings.label_smoothing if model.training else 0.0
         output, count = output_of(model), batch.target_tokens
+        # Padding becomes NO_TARGET, so losses that take padding count real targets only.
         targets = batch.target_output.where(batch.target_positions >= 0, NO_TARGET)
         return _token_loss(states, output, targets, count, smoothing, added, context)
 
     def _r_drop(
         self, model: Translator, batch: PairBatch, target_input: Tensor, context: LossContext
     ) -> LossSum:
-        """Half of the paper's loss, so that without the divergence it is the plain loss."""
+        """Return half of the R-Drop loss (Liang 2021): without divergence it is the plain loss."""
+        # Two dropout masks in one pass: one pass of 2B rows costs less than two of B.
         double = twice(batch)
         real = double.target_positions >= 0
         states, added = with_penalty(
@@ -131,14 +134,16 @@ class TranslationObjective:
             double.target_positions,
             **segments_of(double),
         )
-        hidden = _chosen(states, real, double.target_tokens)
+        # [2N, D]: the first half is the first copy of the batch, in the same order as the second.
+        hidden = _select(states, real, double.target_tokens)
         tokens = int(hidden.shape[0]) // 2
         once = batch.target_positions >= 0
         result = context.losses.consistent_cross_entropy(
             hidden.view(2, tokens, -1),
             model.output_weight,
-            _chosen(batch.target_output, once, batch.target_tokens),
+            _select(batch.target_output, once, batch.target_tokens),
             self.settings.label_smoothing,
+            # The paper's divergence is the mean of both directions; this argument weighs their sum.
             self.settings.r_drop / 2,
             bias=model.output_bias,
             softcap=model.spec.logits_softcap,
@@ -152,7 +157,7 @@ class CausalLMObjective:
     """Cross-entropy of the next token.
 
     Args:
-        label_smoothing: in training.
+        label_smoothing: share of smoothing in training; evaluation uses none.
     """
 
     label_smoothing: float
@@ -160,7 +165,8 @@ class CausalLMObjective:
     can_be_static = True
 
     def loss(self, model: Any, batch: WindowBatch, context: LossContext) -> LossSum:
-        # Windows in which no text ends need no segments to tell texts apart.
+        # Windows in which no text ends need no segments, and those that count from 0 no positions:
+        # fewer inputs let a plain causal kernel serve.
         segments = batch.segments if batch.packed else None
         positions = None if batch.counted else batch.positions
         states, added = with_penalty(model, batch.ids, positions, segments)
@@ -169,13 +175,13 @@ class CausalLMObjective:
 
 @dataclass(frozen=True)
 class SegmentObjective:
-    """Cross-entropy of the next token in texts read as streams, with a memory of what came before.
+    """Cross-entropy of the next token in streams of segments, with a memory (Dai 2019).
 
-    A row finds its memory by the number of its first token. It begins without one where a stream
-    begins, and where the batch before it was not learned from.
+    A row finds its memory by the index of its first token in the corpus. Its memory is empty where
+    a stream begins, and where the previous batch was skipped.
 
     Args:
-        label_smoothing: in training.
+        label_smoothing: share of smoothing in training; evaluation uses none.
     """
 
     label_smoothing: float
@@ -191,17 +197,21 @@ class SegmentObjective:
         added = 0.0 if capture is None else penalty(capture)
         result = _next_token_loss(model, states, batch, self.label_smoothing, added, context)
         layers = {f"layer.{number}": inputs for number, inputs in enumerate(memory.inputs)}
+        # The first token of the next segment of each row [B]: the key under which its memory is
+        # found.
         following = batch.indices + batch.ids.shape[1]
         carried = {"following": following, "segments": memory.segments, **layers}
         return dataclasses.replace(result, carried_state=carried)
 
 
 def _remembered(carried: CarriedState, firsts: Tensor, empty: SegmentMemory) -> SegmentMemory:
-    """Return the memory of each row, by the number of its first token [B]; empty where unknown."""
+    """Return the memory of each row, found by the index of its first token [B]; else empty."""
+    # [B, B'] of rows now and rows then: with other numbers of processes, rows change places.
     matches = carried["following"].cpu()[None, :] == firsts[:, None]
     segments = empty.segments
     device = segments.device
     known = matches.any(1).to(device, non_blocking=True)
+    # Rows without a match take row 0's tensors, but its segments are masked out below.
     row = matches.int().argmax(1).to(device, non_blocking=True)
     kept = carried["segments"].to(device)[row].where(known[:, None], segments)
     layers = range(len(empty.inputs))
@@ -217,7 +227,7 @@ def _next_token_loss(
     added: Tensor | float,
     context: LossContext,
 ) -> LossSum:
-    """The summed cross-entropy of a batch's targets from states [B, L, D]."""
+    """Return the summed cross-entropy of a batch's targets from states [B, L, D]."""
     smoothing = smoothing if model.training else 0.0
     output, tokens = output_of(model), batch.target_tokens
     return _token_loss(states, output, batch.targets, tokens, smoothing, added, context)
@@ -225,10 +235,10 @@ def _next_token_loss(
 
 @dataclass(frozen=True)
 class MaskedObjective:
-    """Cross-entropy of the tokens that a masked language model has to guess.
+    """Cross-entropy of the masked tokens of a masked language model.
 
     Args:
-        label_smoothing: in training.
+        label_smoothing: share of smoothing in training; evaluation uses none.
     """
 
     label_smoothing: float
@@ -237,16 +247,16 @@ class MaskedObjective:
         states, added = with_penalty(model, batch.ids, batch.positions, None)
         head = model.heads["masked_lm"]
         smoothing = self.label_smoothing if model.training else 0.0
-        # One token in seven is guessed: only those go through the head.
+        # One token in seven is masked (15 %): only those go through the head.
         real, count = batch.targets != NO_TARGET, batch.target_tokens
-        features = head.features(_chosen(states, real, count))
-        targets = _chosen(batch.targets, real, count)
+        features = head.features(_select(states, real, count))
+        targets = _select(batch.targets, real, count)
         output = OutputProjection(head.projection.weight, head.bias)
         return _token_loss(features, output, targets, count, smoothing, added, context)
 
 
 Scorer = Callable[[Any, Any], tuple[Tensor, Tensor | float]]
-"""A model and a batch to scores [B, labels], and what is added to the mean loss in training."""
+"""Function from model and batch to scores [B, labels] and the penalty of the mean loss."""
 
 
 @dataclass(frozen=True)
@@ -254,16 +264,17 @@ class LabelObjective:
     """Cross-entropy of labels, summed over examples.
 
     Args:
-        scorer: runs the model.
-        label_smoothing: in training.
+        scorer: function that runs the model.
+        label_smoothing: share of smoothing in training; evaluation uses none.
     """
 
     scorer: Scorer
     label_smoothing: float
 
     def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
-        """The summed loss over the batch's examples; `tokens` counts these."""
+        """Return the summed loss over the batch's examples; `tokens` counts these."""
         scores, added = self.scorer(model, batch)
+        # Under autocast scores are bfloat16, whose 8 bits of mantissa are too few for a logsumexp.
         logits = scores.float()
         smoothing = self.label_smoothing if model.training else 0.0
         loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
@@ -273,7 +284,7 @@ class LabelObjective:
 
 
 def segments_of(batch: PairBatch) -> dict[str, Tensor]:
-    """The segments of a batch of packed pairs, as a translator's `forward` takes them."""
+    """Return the segments of packed pairs as keyword arguments of a translator's `forward`."""
     source, target = batch.source_segments, batch.target_segments
     if source is None or target is None:
         return {}
@@ -283,12 +294,12 @@ def segments_of(batch: PairBatch) -> dict[str, Tensor]:
 def with_penalty(
     model: nn.Module, *inputs: Tensor | None, **more: Tensor
 ) -> tuple[Tensor, Tensor | float]:
-    """A model's states, and what its layers add to the mean loss of a token in training.
+    """Run a model; return its states and its layers' penalty of the mean loss in training.
 
     Args:
-        model: any whose `forward` takes a `capture`.
-        *inputs: of the pass.
-        **more: inputs by name.
+        model: model whose `forward` takes a `capture`.
+        *inputs: inputs of the pass.
+        **more: further inputs, by name.
     """
     capture = _penalties_of(model)
     states: Tensor = model(*inputs, capture=capture, **more)
@@ -296,8 +307,9 @@ def with_penalty(
 
 
 def adds_penalties(model: nn.Module) -> bool:
-    """Return whether a model's layers add something to the loss, as experts do."""
-    if model not in _adding:  # every pass asks, and looking takes half a millisecond
+    """Return True if a model's layers add a penalty to the loss, as mixtures of experts do."""
+    # Cached: this is called in every pass, and walking the modules takes half a millisecond.
+    if model not in _adding:
         result = any(getattr(each, "adds_penalty", False) for each in model.modules())
         _adding[model] = result
     return _adding[model]
@@ -307,22 +319,23 @@ _adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def _penalties_of(model: nn.Module) -> Capture | None:
-    """A capture of what layers add to the loss; None where they add nothing.
+    """Return a capture of the layers' penalties; None for models without penalties.
 
-    Without a capture blocks leave out padding, and nothing is asked for at every address.
+    Blocks can leave out padding only without a capture, so no unneeded capture is made.
     """
     return Capture([PENALTIES]) if model.training and adds_penalties(model) else None
 
 
 def output_of(model: Any) -> OutputProjection:
-    """A model's output projection."""
+    """Return a model's output projection."""
     return OutputProjection(model.output_weight, model.output_bias, model.spec.logits_softcap)
 
 
-def _chosen(table: Tensor, real: Tensor, count: int) -> Tensor:
-    """The rows [count, …] of a table [B, L, …] where something is real [B, L], so many times."""
+def _select(table: Tensor, real: Tensor, count: int) -> Tensor:
+    """Select the `count` rows [count, …] of a table [B, L, …] at which `real` [B, L] is true."""
     if real.device.type == "cpu":
         return table[real]
+    # Boolean indexing counts on the device and waits for the count; here it is known already.
     return table.flatten(0, 1).index_select(0, real_places(real, count))
 
 
@@ -335,28 +348,29 @@ def _token_loss(
     added: Tensor | float,
     context: LossContext,
 ) -> LossSum:
-    """The summed cross-entropy of states [..., D], with what layers add to it.
+    """Return the summed cross-entropy of states [..., D] with the layers' penalty.
 
     Args:
-        states: of every place, or of those that count.
-        output: the projection.
-        targets: [...] int64; −1 where nothing is to be predicted.
+        states: hidden states of all positions, or of the predicting ones only.
+        output: output projection.
+        targets: [...] int64; −1 at positions without a prediction.
         tokens: number of targets.
-        smoothing: of labels.
-        added: by layers, to the mean loss of a token.
-        context: whose losses are used.
+        smoothing: label smoothing.
+        added: penalty of the layers on the mean loss of a token.
+        context: circumstances, with the implementation of the loss.
     """
     weight, bias, softcap = output
+    # The matmul with [D, V] is the largest of a small model; padding would go through it, too.
     if tokens < targets.numel() and not context.losses.takes_padding:
         real = targets != NO_TARGET
-        states, targets = _chosen(states, real, tokens), _chosen(targets, real, tokens)
+        states, targets = _select(states, real, tokens), _select(targets, real, tokens)
     states, targets = states.flatten(end_dim=-2), targets.flatten()
     sums = context.losses.smoothed_cross_entropy(states, weight, targets, smoothing, bias, softcap)
     return LossSum(sums.loss + tokens * added, tokens, {"nll": sums.nll})
 
 
 def twice(batch: PairBatch) -> PairBatch:
-    """The batch followed by itself, so that one pass draws two sets of dropout masks."""
+    """Return the batch followed by itself, so that one pass draws two sets of dropout masks."""
     values = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
     doubled: dict[str, Any] = {
         name: torch.cat([value, value])
@@ -367,22 +381,23 @@ def twice(batch: PairBatch) -> PairBatch:
 
 
 def mix_in_guesses(model: Translator, batch: PairBatch, share: float) -> Tensor:
-    """Target inputs of which a random share is replaced by the model's own best guesses.
+    """Replace a random share of the target inputs by the model's own predictions.
 
     Args:
-        model: the translator, in training mode; no gradient flows through its guesses.
-        batch: a batch on the model's device.
-        share: probability that an input is replaced, in [0, 1]; the first one never is.
+        model: translator in training mode; no gradient flows through its predictions.
+        batch: batch on the model's device.
+        share: probability of replacing an input, in [0, 1]; the first input is always kept.
 
     Returns:
         [B, T] int64.
     """
     real = batch.target_positions >= 0
     chosen = real & (torch.rand(real.shape, device=real.device) < share)
+    # Position 0 holds the begin token, which no prediction precedes.
     chosen &= batch.target_positions > 0
     if not bool(chosen.any()):
         return batch.target_input
-    # the input at position t is the output at t − 1, wherever padding put them
+    # The input at index t is the prediction at index t − 1, with padding on either side.
     before = torch.zeros_like(chosen)
     before[:, :-1] = chosen[:, 1:]
     with torch.no_grad():
@@ -393,6 +408,7 @@ def mix_in_guesses(model: Translator, batch: PairBatch, share: float) -> Tensor:
             batch.target_positions,
             **segments_of(batch),
         )
+        # Only the chosen positions go through the output projection.
         guesses = model.logits(hidden[before]).argmax(-1)
     mixed = batch.target_input.clone()
     mixed[chosen] = guesses
@@ -400,10 +416,10 @@ def mix_in_guesses(model: Translator, batch: PairBatch, share: float) -> Tensor:
 
 
 class HandOver:
-    """The states that batches of an update hand on, each put together from those of its parts.
+    """Passes carried state from batch to batch of an update, assembled from the batches' parts.
 
     Args:
-        first: what the batch before the update handed on.
+        first: carried state of the last batch before the update.
     """
 
     def __init__(self, first: CarriedState) -> None:
@@ -411,25 +427,25 @@ class HandOver:
         self.restart()
 
     def restart(self) -> None:
-        """Forget all batches of the update."""
+        """Forget all batches of the update, which is about to be repeated."""
         self._number, self._before = 0, self.first
         self._parts: list[CarriedState] = []
 
     def before(self, number: int) -> CarriedState:
-        """Return what the batch before one handed on.
+        """Return the carried state of the batch before a given one.
 
         Args:
-            number: of the batch in the update, counted from 0; parts of batches come in order.
+            number: index of the given batch in the update; parts of batches come in order.
         """
         if number != self._number:
             self._number, self._before, self._parts = number, self.last(), []
         return self._before
 
     def add(self, part: CarriedState) -> None:
-        """Add what some of the batch's examples hand on."""
+        """Add the carried state of some of the batch's examples."""
         self._parts.append(part)
 
     def last(self) -> CarriedState:
-        """Return what the batch hands on whose parts were added last."""
+        """Return the carried state of the latest batch, its parts concatenated."""
         names = self._parts[0] if self._parts else {}
         return {name: torch.cat([part[name] for part in self._parts]) for name in names}

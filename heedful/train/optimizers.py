@@ -1,4 +1,4 @@
-"""Adam and AdamW with their parameter groups and state by parameter name; the learning rate."""
+"""Adam and AdamW: parameter groups, state by parameter name, and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from heedful.errors import RunError
 if TYPE_CHECKING:
     from heedful.train.run_settings import OptimizerSettings, ScheduleSettings
 
+# Methods that `torch.optim.Optimizer` decorates with `torch._disable_dynamo`.
 _WRAPPED = ("add_param_group", "zero_grad")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Adam (Kingma 2015) or AdamW (Loshchilov 2019), fused where PyTorch has it.
+    """Build Adam (Kingma 2015) or AdamW (Loshchilov 2019), fused where PyTorch offers it.
 
-    AdamW decays matrices only: norms, biases, embeddings and what a module names in `undecayed`
-    (the decay rates of a state space) are left alone. Adam's weight decay is the classic L2 term on
+    AdamW decays matrices only, not norms, biases, embeddings and parameters listed in a module's
+    `undecayed` (decay rates of a state space). Adam's weight decay is the classic L2 term on
     every parameter.
     """
     decayed, free = _split(model)
@@ -38,6 +39,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
     device = next(model.parameters()).device.type
     made: torch.optim.Optimizer = kind(
         groups,
+        # Set before every step from the schedule; a forgotten rate shows as weights that never
+        # move.
         lr=0.0,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
@@ -47,10 +50,10 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
 
 
 def _plain(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """An optimizer without what keeps a compiler from looking into its methods.
+    """Return a subclass of an optimizer without PyTorch's compiler guards around its methods.
 
-    That loads the compiler at the first call, nearly a second of a training's start, also where
-    nothing is compiled; and no step of ours is.
+    The guards load the compiler at the first call, nearly a second of a run's start, even where
+    nothing is compiled; and our steps never are.
     """
     base = torch.optim.Optimizer
     methods = {name: inspect.unwrap(getattr(base, name)) for name in _WRAPPED}
@@ -59,7 +62,7 @@ def _plain(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
-    """Parameters that one fused operation can change: all, unless they lie on different meshes."""
+    """Group parameters that one fused kernel can update: DTensors of different meshes go apart."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:
         groups.setdefault(getattr(each, "device_mesh", None), []).append(each)
@@ -67,20 +70,20 @@ def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]
 
 
 class DeviceStep:
-    """An optimizer's step that the device makes or leaves out by itself, so that nobody waits.
+    """An optimizer step that the device makes or skips by itself; the host never waits.
 
-    PyTorch's fused optimizers read two numbers on the device, as loss scalers give them: what
-    gradients are divided by while they are read (`grad_scale`), and whether to change nothing
-    (`found_inf`). The learning rate is there too, where recorded graphs find the present one.
+    PyTorch's fused optimizers read two values on the device, made for loss scalers: a divisor of
+    the gradients (`grad_scale`), and a flag that skips the step (`found_inf`). The learning rate is
+    on the device too, where recorded graphs find its present value.
 
     Args:
-        optimizer: a fused one, from `build_optimizer`.
-        device: of the parameters.
+        optimizer: fused optimizer, from `build_optimizer`.
+        device: device of the parameters.
 
     Attributes:
-        skipped: [] float32, 1 from the first update on whose loss or gradient was not finite. Until
-            it is set to 0 no update changes anything, so that those launched before the result of
-            that one was read can be launched again.
+        skipped: [] float32, 1 from the first update with a non-finite loss or gradient. Until it is
+            reset to 0, no update changes a weight, so that updates launched before that result was
+            read can be launched again.
         tokens: [] float32, target tokens of the present update.
     """
 
@@ -88,40 +91,45 @@ class DeviceStep:
         self.optimizer: Any = optimizer
         self.skipped = torch.zeros((), device=device)
         self.tokens = torch.ones((), device=device)
-        # CUDA's kernels read a rate in float32; processors get the number that a float would be.
+        # CUDA's kernels read the rate in float32; on CPUs float64 equals a Python float.
         kind = torch.float32 if device.type == "cuda" else torch.float64
         rate = torch.zeros((), device=device, dtype=kind)
+        # One tensor for all groups, so that filling it changes the rate of recorded graphs as well.
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
     def begin(self, tokens: int, rate: float) -> Tensor:
-        """Begin an update of so many target tokens at this learning rate; return `tokens`."""
+        """Set target tokens and learning rate of the next update; return `tokens` on the device."""
         set_learning_rate(self.optimizer, rate)
         return self.tokens.fill_(tokens)
 
     def take(self, losses: Tensor, norm: Tensor, clip_norm: float) -> None:
-        """Make the step, unless this update or one before it was not finite.
+        """Make the step, unless this update or an earlier one was not finite.
 
         Args:
-            losses: of each part [parts], summed over its target tokens; or of all parts [].
-            norm: [], the length of the gradient.
-            clip_norm: largest length, 0 for no limit.
+            losses: [parts], losses summed over each part's target tokens; or [] of all parts.
+            norm: [], L2 norm of the gradient.
+            clip_norm: largest norm; 0 for no limit.
         """
         loss = (losses.double().sum() / self.tokens).float()
         finite = torch.isfinite(loss) & torch.isfinite(norm)
+        # Sticky: updates in flight were launched as if this step had been made; all are skipped.
         self.skipped.copy_(torch.maximum(self.skipped, (~finite).float()))
         self.optimizer.found_inf = self.skipped
         if clip_norm:
+            # At least 1: gradients below the limit stay as they are.
             self.optimizer.grad_scale = (norm / clip_norm).clamp(min=1.0).float()
         try:
             self.optimizer.step()
+        # Left behind, they would divide the gradients of the next ordinary step.
         finally:
             self.optimizer.found_inf = self.optimizer.grad_scale = None
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use this rate in the next update."""
+    """Set the learning rate of the next update."""
     for group in optimizer.param_groups:
+        # Filled in place: a new tensor would not be the one that recorded graphs read.
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:
@@ -132,21 +140,22 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def divided(
     optimizer: torch.optim.Optimizer, gradients: list[Tensor], by: Tensor | None
 ) -> Iterator[None]:
-    """A context in which the optimizer's step divides all gradients first.
+    """A context in which the optimizer's step divides all gradients by a number.
 
-    A fused one does so while it reads them, on processors, where going through them once more is a
-    twentieth of an update. `grad_scale` is how loss scalers ask it to.
+    On CPUs a fused optimizer divides gradients while it reads them (`grad_scale`); another
+    pass over them would be a twentieth of an update.
 
     Args:
-        optimizer: built here.
-        gradients: of its parameters.
-        by: a positive number []; nothing is divided if None.
+        optimizer: optimizer from `build_optimizer`.
+        gradients: gradients of its parameters.
+        by: [], a positive divisor; None for no division.
     """
     if by is None:
         yield
         return
     if by.device.type != "cpu" or not all(g.get("fused") for g in optimizer.param_groups):
-        torch._foreach_div_(gradients, by)  # on accelerators a scaler may be asking already
+        # On accelerators a loss scaler may use `grad_scale` already.
+        torch._foreach_div_(gradients, by)
         yield
         return
     optimizer.grad_scale = by  # type: ignore[attr-defined]
@@ -157,10 +166,12 @@ def divided(
 
 
 def export_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's tensors by parameter name; parameters never updated have none."""
+    """Return the optimiser's tensors as KIND/PARAMETER; parameters never updated have none."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
+            # Names and not indices, as PyTorch's state dict has: groups may be formed otherwise
+            # next time.
             tensors[f"{key}/{name}"] = value.detach()
     return tensors
 
@@ -168,10 +179,10 @@ def export_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[s
 def import_moments(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
 ) -> None:
-    """Put back what `export_moments` gave, copied.
+    """Load copies of the tensors that `export_moments` returned.
 
     Raises:
-        RunError: when the tensors are not those of this model.
+        RunError: when the tensors do not fit this model.
     """
     optimizer.state.clear()
     used = 0
@@ -182,7 +193,7 @@ def import_moments(
         if len(results) != len(_MOMENTS) or results["exp_avg"].shape != parameter.shape:
             raise RunError(f"The optimiser state of {name!r} does not fit the model")
         used += len(results)
-        # the fused kernels want the step count on the parameter's device
+        # Fused kernels expect the step count on the parameter's device.
         optimizer.state[parameter] = {
             key: value.to(parameter.device, copy=True) for key, value in results.items()
         }
@@ -191,11 +202,12 @@ def import_moments(
 
 
 def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters that AdamW decays and those it leaves alone."""
+    """Split the trainable parameters into those that AdamW decays and the others."""
     embeddings = {
         id(parameter)
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding) or "embedding" in name.lower()
+        # Compared by identity: a tied output projection is also an embedding, so it is not decayed.
         for parameter in module.parameters()
     }
     undecayed = {
@@ -208,17 +220,19 @@ def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     free: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
+            # Vectors are norms and biases, which decay would pull away from 1 or from what they
+            # balance.
             plain = parameter.ndim < 2 or id(parameter) in left_alone
             (free if plain else decayed).append(parameter)
     return decayed, free
 
 
 def peak_learning_rate(settings: ScheduleSettings, width: int) -> float:
-    """The rate at the end of the warm-up; the paper's for the model's width if none is set.
+    """Return the learning rate at the end of the warm-up; that of the paper if unset.
 
     Args:
-        settings: the schedule.
-        width: D.
+        settings: schedule settings.
+        width: D of the model.
     """
     if settings.peak_learning_rate is not None:
         return settings.peak_learning_rate
@@ -226,15 +240,15 @@ def peak_learning_rate(settings: ScheduleSettings, width: int) -> float:
 
 
 def learning_rate(settings: ScheduleSettings, step: int, *, width: int, max_steps: int) -> float:
-    """The learning rate of a step: a linear warm-up, then the schedule's own course.
+    """Return the learning rate of a step: a linear warm-up, then the schedule's own curve.
 
     With `inverse_sqrt` and no peak set this is the formula of Vaswani 2017, section 5.3.
 
     Args:
-        settings: the schedule.
+        settings: schedule settings.
         step: number of the update, from 1.
-        width: D, for the paper's peak.
-        max_steps: where `cosine` and `linear` end.
+        width: D of the model, for the paper's peak.
+        max_steps: last step of the `cosine` and `linear` schedules.
     """
     assert step >= 1
     peak = peak_learning_rate(settings, width)
@@ -246,7 +260,9 @@ def learning_rate(settings: ScheduleSettings, step: int, *, width: int, max_step
     if settings.kind == "inverse_sqrt":
         return peak * math.sqrt(max(1, warmup) / step)
     final = settings.final_learning_rate
+    # Beyond `max_steps`, as in a run that was prolonged, the rate stays at its final value.
     share = min(1.0, (step - warmup) / max(1, max_steps - warmup))
     if settings.kind == "linear":
         return peak + (final - peak) * share
+    # Half a cosine from peak to final rate (Loshchilov 2017, without restarts).
     return final + (peak - final) * 0.5 * (1.0 + math.cos(math.pi * share))

@@ -1,4 +1,4 @@
-"""RUN/model: always the best model so far, and beside it what a low-rank run learned."""
+"""RUN/model, the best model of a run so far, and the adapter of a low-rank run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class Publisher:
     """Writes the model directory of a run.
 
-    What the directory holds is read from the directory itself, so a resumed run knows it too.
+    Facts about the published model are read from the directory, so a resumed run knows them too.
 
     Args:
         directory: RUN/model.
-        tokenizers: saved beside the weights; None for a model of images.
-        origin: where an imported model came from that training began with, JSON types.
-        grown: whether the tokenizers have more tokens than that model.
+        tokenizers: tokenizers to save beside the weights; None for a model of images.
+        origin: origin of the imported initial model, as JSON types; None for other models.
+        grown: true if the tokenizers have more tokens than the initial model.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Publisher:
     def of_run(
         cls, run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None
     ) -> Publisher:
-        """The publisher of a run's directory, settings and tokenizers."""
+        """Make the publisher for a run's directory, settings and tokenizers."""
         origin, grown = initial_origin(settings), settings.tokenizer.extends
         return cls(run_dir / "model", tokenizers, origin=origin, grown=grown)
 
@@ -61,10 +61,10 @@ class Publisher:
         """Write the model.
 
         Args:
-            model: with the weights to write.
-            step: updates made.
+            model: model with the weights to write.
+            step: number of updates made.
             kind: `weights`, `moving average` or `average`.
-            scores: its validation, if there was one.
+            scores: validation scores; None without validation.
         """
         facts: dict[str, Any] = {"step": step, "kind": kind}
         if scores is not None:
@@ -72,17 +72,20 @@ class Publisher:
             facts |= {"scores": dict(scores.values), "signatures": dict(scores.signatures)}
         whole = merged(model)
         if whole is not model:
+            # Unless the vocabulary grew, the base model's tokenizers serve, and the adapter stays
+            # small.
             adapter = Adapter.of(model, self.tokenizers if self.grown else None)
             adapter.save(self.directory.with_name(ADAPTER_DIRECTORY))
         save_model(whole, self.tokenizers, self.directory, training=facts, origin=self.origin)
 
     def offer(self, model: nn.Module, step: int, kind: str, scores: Scores | None) -> bool:
-        """Publish unless the model there scored better on as many sentences.
+        """Publish the model unless the published one scored at least as well.
 
         Returns:
-            True if it was published, as it always is without scores.
+            True if it was published; without scores it always is.
         """
         there = self.facts()
+        # Scores of different numbers of sentences are not comparable; the newer model wins then.
         comparable = scores is not None and there.get("sentences") == scores.sentences
         if scores is not None and comparable and there["score"] >= scores.score:
             return False
@@ -90,12 +93,12 @@ class Publisher:
         return True
 
     def facts(self) -> Mapping[str, Any]:
-        """The facts stored with the published model; empty when there is none."""
+        """Return the facts stored with the published model; empty when there is none."""
         try:
             config = json.loads((self.directory / CONFIG_FILE).read_text(encoding="utf-8"))
             facts = config["training"]
         except (OSError, ValueError, KeyError):
-            return {}  # nothing published yet, or not whole: it will be written
+            return {}  # missing or damaged: the next offer is published
         return facts if isinstance(facts, dict) else {}
 
 
@@ -106,19 +109,20 @@ def choose_final_model(
     validator: Validator | None,
     events: Events,
 ) -> None:
-    """Average checkpoints and let the average take RUN/model unless it scores worse.
+    """Average the checkpoints and publish the average unless it scores worse.
 
-    Both candidates are judged on all validation sentences. Without validation data the average is
-    taken, as the paper does.
+    Both candidates are scored on all validation sentences. Without validation data the average is
+    published, as in Vaswani 2017, section 6.1.
 
     Args:
-        model: in eval mode; its weights come back unchanged.
-        store: the checkpoints; its settings say which are averaged.
-        publisher: of RUN/model.
-        validator: None without validation data.
-        events: receive the verdict.
+        model: model in eval mode; its weights are the same afterwards.
+        store: checkpoints of the run; its settings select those to average.
+        publisher: publisher of RUN/model.
+        validator: validator of the run; None without validation data.
+        events: receivers of the verdict.
     """
     window = whole_models(store.window(), events)
+    # Scored before the averaging, as the best model may have a score of a part of the sentences.
     if validator is not None:
         _judge_fully(model, publisher, validator)
     if len(window) < 2:
@@ -135,23 +139,28 @@ def choose_final_model(
             return
         average = validator(model, everything=True)
         single = publisher.facts()
+        # Ties go to the average: its weights depend less on the last few batches.
         if average.score >= single["score"]:
             publisher.publish(model, last, kind, average)
-    _tell(events, validator, average, single["score"], kind)
+    _report(events, validator, average, single["score"], kind)
 
 
 def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -> None:
-    """Make sure the scores of RUN/model are over all validation sentences."""
+    """Score RUN/model on all validation sentences unless it was."""
     facts = publisher.facts()
     if facts.get("sentences") == validator.sentences(everything=True):
         return
+    # The best model so far may be thousands of updates old: only the directory still has it.
     best, _ = load_model(publisher.directory)
     best.to(next(model.parameters()).device)
     publisher.publish(best, facts["step"], facts["kind"], validator(best, everything=True))
 
 
-def _tell(events: Events, validator: Validator, average: Scores, single: float, kind: str) -> None:
+def _report(
+    events: Events, validator: Validator, average: Scores, single: float, kind: str
+) -> None:
     name = validator.settings.choose_by
+    # A score is larger when better, so a loss is stored negated.
     sign = -1 if name == "loss" else 1
     verdict = "takes" if average.score >= single else "does not take"
     events.note(

@@ -1,4 +1,4 @@
-"""A whole training run: from settings and files to a model directory."""
+"""A whole training run, from settings and files to a model directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.shares import UpdateParts
 from heedful.train.published_model import Publisher, choose_final_model
-from heedful.train.run_start import Start, started
+from heedful.train.run_start import Start, start_run
 from heedful.train.trainer import StopRequest, Trainer
 from heedful.train.training_state import Hooks, SavedState
 
@@ -30,21 +30,21 @@ class RunSummary:
     """The summary of a run.
 
     Args:
-        finished: False when it was asked to stop; it can then be resumed.
-        reason: why it ended.
-        steps: updates made.
-        epochs: whole passes over the corpus.
-        target_tokens: trained on, repeats counted.
+        finished: false if the run was stopped; it can then be resumed.
+        reason: reason of the end, a few words.
+        steps: number of updates made.
+        epochs: number of whole passes over the corpus.
+        target_tokens: number of target tokens trained on, repeats counted.
         seconds: wall-clock time of training and validation, over all resumes.
-        parameters: of the model.
-        trained_parameters: those that training changed; with low-rank changes, of these.
-        model: what RUN/model holds: `weights`, `moving average`, or an average of checkpoints.
-        model_step: the step it is of.
-        scores: its validation figures.
-        signatures: sacreBLEU's, by metric.
-        precision: that was trained in.
-        compiling: whether training's pass was compiled, and why.
-        peak_memory_bytes: the largest resident size of this process.
+        parameters: number of parameters of the published model.
+        trained_parameters: number of trainable parameters, low-rank updates included.
+        model: kind of RUN/model: `weights`, `moving average`, or an average of checkpoints.
+        model_step: number of updates behind RUN/model.
+        scores: validation scores of RUN/model, by name.
+        signatures: sacreBLEU's signatures, by metric.
+        precision: number format of the training, described.
+        compiling: compilation of the training pass, with its reason.
+        peak_memory_bytes: largest resident size of this process.
     """
 
     finished: bool
@@ -75,22 +75,24 @@ class RunSummary:
 def run_training(
     run_dir: Path, settings: RunSettings, *, resume: bool = False, events: Events
 ) -> RunSummary:
-    """Train a model, or go on training one.
+    """Train a model, or resume training one.
 
     Args:
-        run_dir: the run directory; made when missing.
-        settings: everything the run depends on.
-        resume: go on from the newest whole checkpoint.
-        events: receive progress, metrics and notes; `metrics.jsonl` is written besides.
+        run_dir: run directory; made when missing.
+        settings: settings of the training run.
+        resume: continuation from the newest whole checkpoint.
+        events: receivers of progress, metrics and notes; `metrics.jsonl` is written as well.
 
     Returns:
         The summary; `finished` is False after SIGTERM or Ctrl-C.
 
     Raises:
-        UserError: and its kinds, for everything a person can mend.
+        UserError: for everything that a user can fix, also as its subclasses.
     """
+    # Set before the first tensor, as PyTorch reads it once. Updates of `base` in bfloat16 gain
+    # 5 to 10 % where Linux grants huge pages (decisions.md).
     ask_for_huge_pages()
-    with started(run_dir, settings, resume=resume, events=events) as start:
+    with start_run(run_dir, settings, resume=resume, events=events) as start:
         return _Run(run_dir, start).train()
 
 
@@ -101,7 +103,8 @@ class _Run:
         self.store, self.team, self.events = start.store, start.team, start.events
         self.model = start.model
         self.publisher = Publisher.of_run(run_dir, self.settings, self.task.tokenizers)
-        # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
+        # Scores in float32, as `heedful evaluate` computes them. The matmul kernels are those of
+        # the run, so that a resumed run chooses the same best model.
         precision = dataclasses.replace(self.plan.precision, name="fp32")
         self.validator = self.task.validator(self.settings, precision, self.team.show_progress)
         objective, twin = self.task.objective, self.task.new_model
@@ -123,10 +126,13 @@ class _Run:
                 f"{learned:,} of {total:,} parameters are trained, the others are frozen"
             )
         trainer = self._trainer()
+        # Compiling counts as training time, since `max_minutes` limits how long people wait.
         trainer.state.seconds += self._compile(trainer)
+        # Only the first process has the checkpoint in hand; all have to restore.
         if self.team.any(checkpoint is not None):
             if checkpoint is not None:
                 self._note_environment(checkpoint.state["environment"])
+            # The restored counters would forget the seconds that compiling took in this process.
             warm_up = trainer.state.seconds
             trainer.state, trainer.carried_state = trainer.saved.restore(checkpoint)
             trainer.state.seconds += warm_up
@@ -138,9 +144,11 @@ class _Run:
         if stop:
             self.events.note(f"Saved at step {trainer.state.step}; go on with --resume")
         else:
+            # A stopped run keeps its checkpoints for the resumed one to average.
             self._choose_final_model(trainer)
         summary = self._summary(trainer, reason, finished=not stop)
         if summary.finished:
+            # TensorBoard and metrics.jsonl take plain values; scores are merged in by name.
             figures = {k: v for k, v in summary.plain().items() if isinstance(v, int | float | str)}
             self.events.metric(summary.steps, figures | dict(summary.scores), "summary")
         return summary
@@ -152,6 +160,8 @@ class _Run:
         saved = SavedState(updater, self.team, self.store, self.settings.checkpoint, hooks)
         batches, epochs = self.settings.optimizer.accumulate, self.settings.max_epochs
         on_gpu = updater.device.type == "cuda"
+        # Asynchronous copies to a GPU need page-locked memory; elsewhere it would be a copy for
+        # nothing.
         parts = UpdateParts(self.task.source, self.share, batches, epochs, pin=on_gpu)
         return Trainer(updater, parts, self.settings, saved=saved, events=self.events)
 
@@ -160,26 +170,30 @@ class _Run:
         compiling = self.plan.compiling
         if not compiling.on:
             return 0.0
-        started = time.monotonic()
+        begun = time.monotonic()
         checkpoint = self.start.checkpoint
+        # The same batch whenever the run is resumed: graphs may depend on the sizes first seen.
         batch, step = self.task.source.batch(0, 0), 0 if checkpoint is None else checkpoint.step
         how = {
             "asked_for": compiling.asked_for,
             "one_shape": self.settings.data.packed_length is not None,
         }
         if not trainer.updater.compile(batch, step, self.events, **how):
+            # Kept in checkpoints, so a resumed run does not try again and change its numbers
+            # midway.
             failed = Compiling(False, "compiling failed when training began")
             self.plan = dataclasses.replace(self.plan, compiling=failed)
-        return time.monotonic() - started
+        return time.monotonic() - begun
 
     def _choose_final_model(self, trainer: Trainer) -> None:
         def choose() -> None:
             model.eval()
-            if not self.publisher.facts():  # someone removed RUN/model
+            if not self.publisher.facts():  # RUN/model was removed by hand
                 self._offer(model, trainer.state.step, None)
             choose_final_model(model, self.store, self.publisher, self.validator, self.events)
 
-        with trainer.saved.judged(averaged=False) as model:
+        # Checkpoints are averaged over plain weights, not over moving averages.
+        with trainer.saved.evaluation_model(averaged=False) as model:
             self.team.only_main(choose)
 
     def _offer(self, model: Any, step: int, scores: Any) -> None:

@@ -1,4 +1,4 @@
-"""A run's directory: its settings, from several places, its lock and its files."""
+"""A run's directory: its settings, merged from several sources, its lock and its files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from heedful.errors import ConfigError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
 from heedful.pretrained.catalogue import pinned
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.run_settings import TASK_DEFAULTS, RunSettings
+from heedful.train.run_settings import RunSettings
+from heedful.train.task_rules import TASK_DEFAULTS
 
 CONFIG_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
 
-# What may differ when a run is resumed, because no past or future update depends on it. The files
-# themselves are compared by content.
+# Settings that may differ when a run is resumed, since no update depends on them. Data files may
+# move: they are compared by content.
 _FREE = (
     "preset",
     "max_steps",
@@ -37,6 +38,7 @@ _FREE = (
     "parallel",
     "data.workers",
 )
+# Exceptions: the best score so far and the moving average would be of another kind.
 _FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
 
 
@@ -45,16 +47,17 @@ def resolve_settings(
     config_file: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> RunSettings:
-    """The settings of a run: defaults < those of the task < preset < file < overrides.
+    """Merge the settings of a run: general defaults < task defaults < preset < file < overrides.
 
     Args:
-        preset: a name from `heedful presets`; the file may name one too.
-        config_file: TOML.
-        overrides: nested plain data, from flags.
+        preset: preset from `heedful presets`; the file may name one too.
+        config_file: TOML file with settings.
+        overrides: nested plain data from flags.
 
     Raises:
-        ConfigError: naming the key at fault and, where it came from the file, the file.
+        ConfigError: when a setting is wrong; its key is named, and the file that it comes from.
     """
+    # Imported here, as every module with settings has to load quickly for `--help`.
     from heedful.models.preset_files import has_spec, read_preset
 
     from_file = read_toml(config_file) if config_file is not None else {}
@@ -66,10 +69,12 @@ def resolve_settings(
     usual = dict(TASK_DEFAULTS.get(task, {})) if isinstance(task, str) else {}
     published = isinstance(name, str) and has_spec(name)
     if published or values.get("init") is not None:
-        usual.pop("model", None)  # the model that training starts from has its own
+        # A preset with weights or an initial model brings its own shape; the task's defaults would
+        # count as flags that contradict it.
+        usual.pop("model", None)
     shape = values.get("model")
     if isinstance(shape, Mapping) and ("recurrent" in shape or "convolution" in shape):
-        usual.pop("model", None)  # it is of blocks of attention
+        usual.pop("model", None)  # the task's defaults are for blocks of attention
     values = merge(usual, values)
     where = str(config_file) if config_file is not None else None
     settings = RunSettings.parse(values, where=where)
@@ -78,10 +83,10 @@ def resolve_settings(
 
 
 def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -> RunSettings:
-    """The settings of an existing run, with changes; what `--resume` starts from.
+    """Read the settings of an existing run and apply overrides, for `--resume`.
 
     Raises:
-        UserError: when there is no run.
+        UserError: when the directory has no run.
         ConfigError: when its configuration cannot be read.
     """
     path = run_dir / CONFIG_FILE
@@ -95,13 +100,14 @@ def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -
 
 
 def with_choices_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
-    """The settings of a resumed run: what they leave open is what was picked when it began.
+    """Fill open settings of a resumed run with the choices made when it began.
 
     Args:
-        run_dir: the run.
-        settings: with which it is resumed; of processes that start anew those of the command.
+        run_dir: run directory.
+        settings: settings of the resumed run; for restarted processes those of the command.
     """
     began = settings_of_run(run_dir)
+    # `auto` depends on the free memory of the moment; a resumed run needs the batches it had.
     if settings.data.batch_tokens == "auto":
         settings = settings.with_batch_tokens(began.data.budget)
     if settings.parallel.parts is None and began.parallel.parts is not None:
@@ -110,32 +116,33 @@ def with_choices_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
 
 
 def with_pinned_init(run_dir: Path, settings: RunSettings, *, resume: bool) -> RunSettings:
-    """The settings with the commit of an initial model that is named as on the hub.
+    """Pin an initial model named as on the hub (OWNER/NAME) to a commit.
 
-    A resumed run begins with the commit it began with.
+    A resumed run keeps the commit that it began with.
 
     Args:
-        run_dir: the run.
-        settings: with which it begins or is resumed.
-        resume: whether it is resumed.
+        run_dir: run directory.
+        settings: settings of the new or resumed run.
+        resume: true for a resumed run.
 
     Raises:
-        UserError: and its kinds, when the model cannot be fetched.
+        UserError: when the model cannot be fetched, also as its subclasses.
     """
     if settings.init is None:
         return settings
     if not resume:
         return settings.model_copy(update={"init": pinned(settings.init)})
     before = settings_of_run(run_dir).init
+    # The stored name is NAME@COMMIT; another name is a change, which `check_resumable` refuses.
     same = before is not None and before.rpartition("@")[0] == settings.init
     return settings.model_copy(update={"init": before}) if same else settings
 
 
 def check_resumable(before: RunSettings, now: RunSettings) -> None:
-    """Refuse changes that would make a resumed run differ from one that was never stopped.
+    """Refuse changes of settings that would make a resumed run differ from an unstopped one.
 
     Raises:
-        ConfigError: naming the settings.
+        ConfigError: when there are such changes; the settings are named.
     """
     old, new = flat(before.plain()), flat(now.plain())
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
@@ -151,7 +158,7 @@ def check_resumable(before: RunSettings, now: RunSettings) -> None:
 
 def _is_free(key: str, settings: RunSettings) -> bool:
     if key == "max_steps" and settings.schedule.kind in ("cosine", "linear"):
-        return False  # the schedule ends there, so every step's learning rate depends on it
+        return False  # every step's learning rate depends on where the schedule ends
     if any(_within(key, fixed) for fixed in _FIXED_WITHIN):
         return False
     return any(_within(key, free) for free in _FREE)
@@ -163,13 +170,15 @@ def _within(key: str, table: str) -> bool:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """A context that holds the run directory; the system frees it also when the process is killed.
+    """A context that locks the run directory; the system frees the lock of a killed process.
 
     Raises:
-        UserError: when another process holds it, or nothing can be written there.
+        UserError: when another process holds the lock, or the directory is not writable.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # A lock on an open file, not the existence of one, which a killed process would leave
+        # behind.
         descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise UserError(
@@ -190,16 +199,17 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> None:
-    """Refuse a directory in use. A run that has saved nothing yet may start again.
+    """Refuse a directory that a new run would overwrite, or without a run to resume.
 
     Raises:
-        UserError: when there is a run, or there is none to resume.
+        UserError: when the directory holds a run, or lacks the one to resume.
         ConfigError: when the settings of a resumed run have changed.
     """
     if resume:
         check_resumable(settings_of_run(run_dir), settings)
         return
     exists = (run_dir / CONFIG_FILE).exists()
+    # A run that saved neither model nor checkpoint lost nothing, and may start again.
     for result in (run_dir / "model", *(run_dir / "checkpoints").glob("*step-*")):
         if result.exists() and exists:
             raise UserError(
@@ -216,12 +226,12 @@ def check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> No
 
 
 def saved_tokenizers(run_dir: Path, settings: RunSettings) -> TokenizerPair | None:
-    """The tokenizers of a run that began before; None where the examples are no text."""
+    """Load the tokenizers of an existing run; None for tasks without text."""
     return TokenizerPair.load(run_dir / "tokenizer") if settings.has_text else None
 
 
 def write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None) -> None:
-    """Write the files that make the directory a run; config.toml comes last."""
+    """Write tokenizers and settings; `config.toml` comes last, as it marks a directory as a run."""
     if tokenizers is not None:
         (run_dir / "tokenizer").mkdir(exist_ok=True)
         for name, content in tokenizers.files().items():
@@ -233,14 +243,15 @@ def write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | 
 def recorded(
     run_dir: Path, events: Events, step: int | None, *, tensorboard: bool
 ) -> Iterator[Events]:
-    """A context whose events are also written into the directory.
+    """A context with events that are also written to files of the run directory.
 
     Args:
-        run_dir: the run.
-        events: of the caller.
-        step: that the run is resumed from; None when it begins.
-        tensorboard: also write TensorBoard's files.
+        run_dir: run directory.
+        events: events of the caller.
+        step: step of the checkpoint to resume from; None for a new run.
+        tensorboard: additional files for TensorBoard.
     """
+    # Records after `step` are dropped: the resumed run writes them again.
     sinks: list[Sink] = [MetricsFile(run_dir / METRICS_FILE, step)]
     if tensorboard:
         sinks.append(TensorBoard(run_dir / "tensorboard", step))

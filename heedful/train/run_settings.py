@@ -18,6 +18,14 @@ from heedful.models.shape import TranslatorShape
 from heedful.nn.work import Checkpointing
 from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.train.task_rules import (
+    SETTING_OWNERS,
+    TEXT_SECTIONS,
+    Choice,
+    Metric,
+    Task,
+    check_metrics,
+)
 
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -27,238 +35,275 @@ Count = Annotated[int, Field(ge=0)]
 class ObjectiveSettings(Config):
     """The loss and its regularisers."""
 
-    label_smoothing: Probability = 0.1
+    label_smoothing: Probability = Field(
+        0.1,
+        description="probability spread evenly over the vocabulary or labels (Szegedy 2016); 0.1 "
+        "is usual for translation",
+    )
     scheduled_sampling: Share = Field(
-        0.0, description="final share of target inputs replaced by the model's own predictions"
+        0.0,
+        description="final share of target inputs that are replaced by the model's own "
+        "predictions (Bengio 2015)",
     )
     scheduled_sampling_steps: PositiveInt = Field(
-        10_000, description="steps over which that share grows linearly from 0"
+        10_000, description="number of updates over which scheduled_sampling grows linearly from 0"
     )
     r_drop: NonNegative = Field(
-        0.0, description="weight of the symmetric KL between two dropout passes (Liang 2021)"
+        0.0,
+        description="weight of the symmetric KL divergence between two dropout passes (Liang "
+        "2021); 5 is usual, and doubles the time",
     )
     bpe_dropout: Probability = Field(
-        0.0, description="probability of leaving out a BPE merge in training (Provilkov 2020)"
+        0.0,
+        description="probability of skipping a BPE merge, so that words are segmented differently "
+        "in every epoch (Provilkov 2020); 0.1 is usual",
     )
     mask_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.15,
-        description="masked language models, span corruption, denoising: share of the tokens that "
-        "are hidden",
+        description="share of the tokens that are hidden in masked_lm, span_corruption and "
+        "denoising",
     )
     whole_words: bool = Field(
-        False, description="masked language models: hide all pieces of a word or none"
+        False, description="hide whole words in masked_lm instead of single tokens"
     )
     mean_span: Annotated[float, Field(ge=1, le=100)] = Field(
-        3.0, description="span corruption, denoising: mean length in tokens of a hidden span"
+        3.0, description="mean length in tokens of a hidden span in span_corruption and denoising"
     )
     sentinels: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="span corruption: sentinels of a new tokenizer; as many as its longest text "
-        "needs if unset",
+        description="number of sentinel tokens of a new tokenizer for span_corruption; enough for "
+        "the longest text if unset",
     )
     permute_sentences: bool = Field(
-        False, description="denoising: also put the sentences of a text in a random order"
+        False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"
     )
 
 
 class OptimizerSettings(Config):
     """Adam or AdamW."""
 
-    kind: Literal["adam", "adamw"] = "adam"
-    beta1: Probability = 0.9
-    beta2: Probability = 0.98
-    epsilon: Annotated[float, Field(gt=0)] = 1e-9
-    weight_decay: NonNegative = 0.0
-    clip_norm: NonNegative = Field(0.0, description="largest gradient norm; 0 clips nothing")
-    accumulate: PositiveInt = Field(1, description="batches per update; the result is exact")
+    kind: Literal["adam", "adamw"] = Field(
+        "adam",
+        description="optimizer: Adam (Kingma and Ba 2015), or AdamW with decoupled weight decay "
+        "(Loshchilov and Hutter 2019)",
+    )
+    beta1: Probability = Field(0.9, description="decay rate of the running mean of gradients")
+    beta2: Probability = Field(
+        0.98,
+        description="decay rate of the running mean of squared gradients; lower values such as "
+        "0.95 forget faster",
+    )
+    epsilon: Annotated[float, Field(gt=0)] = Field(
+        1e-9, description="constant added to the denominator of an update, against division by 0"
+    )
+    weight_decay: NonNegative = Field(
+        0.0,
+        description="strength of weight decay; adamw spares norms, biases and embeddings; 0.01 to "
+        "0.1 is usual",
+    )
+    clip_norm: NonNegative = Field(
+        0.0,
+        description="maximum norm of the gradient, which is scaled down above it; 1 is usual, 0 "
+        "turns clipping off",
+    )
+    accumulate: PositiveInt = Field(
+        1,
+        description="number of batches whose gradients are summed for one update, for large "
+        "batches in little memory",
+    )
 
 
 class ScheduleSettings(Config):
-    """Learning rate over steps."""
+    """Learning rate over the updates."""
 
-    kind: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    warmup_steps: Count = 4000
+    kind: Literal["inverse_sqrt", "cosine", "linear", "constant"] = Field(
+        "inverse_sqrt",
+        description="course of the learning rate after warm-up: inverse_sqrt (Vaswani 2017), "
+        "cosine or linear down to final_learning_rate, or constant",
+    )
+    warmup_steps: Count = Field(
+        4000,
+        description="number of updates over which the learning rate rises linearly from 0; fewer "
+        "for short runs",
+    )
     peak_learning_rate: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the paper's width^-0.5 * warmup^-0.5 if unset"
+        None,
+        description="learning rate at the end of warm-up; width^-0.5 * warmup_steps^-0.5 if unset "
+        "(Vaswani 2017)",
     )
     final_learning_rate: NonNegative = Field(
-        0.0, description="where cosine and linear schedules end, at max_steps"
+        0.0, description="learning rate at max_steps of cosine and linear schedules"
     )
 
 
 CompileChoice = Literal["auto", "on", "off"]
 
-Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
-Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
-
 
 class ValidationSettings(Config):
-    """Validation while training, through the same decoder as `translate`."""
+    """Validation during training; translations come from the beam search of `translate`."""
 
-    every_steps: PositiveInt = 1000
-    metrics: tuple[Metric, ...] = ("bleu", "chrf")
-    choose_by: Choice = Field(
-        "bleu", description="score that selects the best model and stops training early"
+    every_steps: PositiveInt = Field(
+        1000, description="number of updates from one validation to the next"
     )
-    beam: PositiveInt = 4
-    length_penalty: NonNegative = 0.6
-    tokenize: str = Field("13a", description="sacreBLEU tokenizer; none for tokenised text")
-    lowercase: bool = False
+    metrics: tuple[Metric, ...] = Field(
+        ("bleu", "chrf"),
+        description="metrics beside the loss: bleu, chrf, ter for translation; accuracy, macro_f1 "
+        "for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers",
+    )
+    choose_by: Choice = Field(
+        "bleu", description="metric that selects the best model and decides early stopping"
+    )
+    beam: PositiveInt = Field(
+        4, description="beam width of translations in validation; 1 is greedy and faster"
+    )
+    length_penalty: NonNegative = Field(
+        0.6,
+        description="exponent of the length penalty of the beam search (Wu 2016); larger values "
+        "favour long translations",
+    )
+    tokenize: str = Field(
+        "13a",
+        description="tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised "
+        "text)",
+    )
+    lowercase: bool = Field(False, description="ignore upper and lower case in metrics")
     max_sentences: PositiveInt | None = Field(
-        None, description="validate on only the first examples while training; on all at the end"
+        None,
+        description="number of validation examples used during training; the end of training uses "
+        "all",
     )
     patience: PositiveInt | None = Field(
-        None, description="validations without improvement after which training stops"
+        None,
+        description="number of validations without improvement after which training stops; never "
+        "if unset",
     )
 
 
 class LoraSettings(Config):
-    """Training small changes of some matrices of a model to begin with (LoRA, Hu 2021)."""
+    """Low-rank adaptation (LoRA, Hu 2021) of the model that `init` names."""
 
-    rank: Count = Field(0, description="rank of the changes; 0 trains all weights")
+    rank: Count = Field(
+        0,
+        description="rank of the low-rank update of each matrix; 8 or 16 is usual, 0 trains all "
+        "weights instead",
+    )
     alpha: Annotated[float, Field(gt=0)] = Field(
-        16.0, description="the changes are scaled by alpha / rank"
+        16.0,
+        description="scale of the low-rank update, which is multiplied by alpha / rank; twice the "
+        "rank is usual",
     )
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         ("query", "value"),
-        description="which matrices change: ends of their addresses (query, feedforward.up), or "
-        "patterns with * (decoder.*.value)",
+        description="matrices to adapt, by the end of their names (query, feedforward.up) or by "
+        "patterns (decoder.*.value)",
     )
 
 
 class CheckpointSettings(Config):
-    """Checkpoints of the whole state, and their average at the end."""
+    """Checkpoints of the training state, and the average of their weights at the end."""
 
-    every_steps: PositiveInt = 1000
-    every_minutes: Annotated[float, Field(gt=0)] | None = None
-    keep: Annotated[int, Field(ge=2)] = Field(2, description="checkpoints one can resume from")
+    every_steps: PositiveInt = Field(
+        1000, description="number of updates from one checkpoint to the next"
+    )
+    every_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="minutes since the last checkpoint after which another one is written, beside "
+        "every_steps; no time limit if unset",
+    )
+    keep: Annotated[int, Field(ge=2)] = Field(
+        2,
+        description="number of latest checkpoints to keep for --resume; checkpoints to average "
+        "are kept as well",
+    )
     background: bool = Field(
-        False, description="write checkpoints while training goes on, which takes a copy of all"
+        False,
+        description="write checkpoints while training continues, which needs memory for a copy of "
+        "the state",
     )
     sharded: bool = Field(
         False,
-        description="every process writes its own part, into a folder that all machines share; "
-        "needs parallel.shard or parallel.tensor",
+        description="let every process write its own part of a checkpoint; needs a shared folder "
+        "and parallel.shard or parallel.tensor",
     )
-    average: Literal["last", "best", "none"] = "last"
-    average_count: PositiveInt = 5
-    ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")
+    average: Literal["last", "best", "none"] = Field(
+        "last",
+        description="checkpoints whose weights are averaged at the end: the last ones, those with "
+        "the best validation scores, or none",
+    )
+    average_count: PositiveInt = Field(5, description="number of checkpoints to average")
+    ema_decay: Probability = Field(
+        0.0,
+        description="decay rate of an exponential moving average of the weights, which is "
+        "validated and saved; 0.999 is usual, 0 turns it off",
+    )
 
 
 class ParallelSettings(Config):
-    """Numbers of processes that share the work in each way; their product is that of all."""
+    """Numbers of processes for each kind of parallelism; their product is the total."""
 
     data: PositiveInt | None = Field(
         None,
-        description="copies of the model that learn from different examples; what the other "
-        "numbers leave if unset",
+        description="number of model replicas, each with its own share of the batches (data "
+        "parallelism); all remaining processes if unset",
     )
     shard: PositiveInt = Field(
-        1, description="processes over which the parameters of a copy are spread (FSDP, ZeRO)"
+        1,
+        description="number of processes that share the parameters, gradients and optimizer state "
+        "of a replica (FSDP, ZeRO)",
     )
     tensor: PositiveInt = Field(
-        1, description="processes that share each block's matrices: its heads and inner units"
+        1,
+        description="number of processes that split the heads and feed-forward units of each "
+        "block (tensor parallelism)",
     )
-    context: PositiveInt = Field(1, description="processes that have a part of each text")
+    context: PositiveInt = Field(
+        1, description="number of processes that split each sequence (context parallelism)"
+    )
     parts: PositiveInt | None = Field(
         None,
-        description="parts of each batch that draw dropout apart, and whose gradients one process "
-        "sums in the order of 2 or 4; as many as processes need if unset, so that none is idle",
+        description="number of parts of each batch, each with dropout masks of its own; if set, "
+        "gradients are summed in a fixed order, so results do not depend on the number of "
+        "processes",
     )
     timeout: Annotated[float, Field(gt=0)] = Field(
         300.0, description="seconds without an answer after which a process counts as lost"
     )
 
 
-# As RoBERTa is trained, but for the norm: before a sub-layer it needs less care with the rate.
-_ENCODER_DEFAULTS: dict[str, Any] = {
-    "model": {"norm_placement": "pre", "activation": "gelu"},
-    "objective": {"label_smoothing": 0.0},
-    "optimizer": {"kind": "adamw", "weight_decay": 0.01, "clip_norm": 1.0},
-}
-
-_DENOISING_DEFAULTS = {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}}
-
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    # As GPT-2's successors are trained: no smoothing, as the loss itself is what is wanted.
-    "causal_lm": {
-        "model": {"norm_placement": "pre", "activation": "gelu"},
-        "objective": {"label_smoothing": 0.0},
-        "optimizer": {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1, "clip_norm": 1.0},
-        "validation": {"metrics": [], "choose_by": "loss"},
-    },
-    "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
-    "span_corruption": _DENOISING_DEFAULTS,
-    # The share of BART.
-    "denoising": {
-        **_DENOISING_DEFAULTS,
-        "objective": {**_ENCODER_DEFAULTS["objective"], "mask_share": 0.3},
-    },
-    "classify": {
-        **_ENCODER_DEFAULTS,
-        "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
-    },
-    "images": {
-        **_ENCODER_DEFAULTS,
-        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
-        "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
-    },
-    "tag": {
-        **_ENCODER_DEFAULTS,
-        "validation": {"metrics": ["accuracy"], "choose_by": "accuracy"},
-    },
-    "answer": {
-        **_ENCODER_DEFAULTS,
-        "validation": {"metrics": ["exact_match", "f1"], "choose_by": "f1"},
-    },
-}
-"""Defaults of tasks other than translation, in the place of those below."""
-
-Task = Literal[
-    "translation",
-    "causal_lm",
-    "masked_lm",
-    "span_corruption",
-    "denoising",
-    "classify",
-    "images",
-    "tag",
-    "answer",
-]
-
-
 class RunSettings(Config):
-    """Everything a run depends on."""
+    """All settings of a training run."""
 
     task: Task = Field(
         "translation",
-        description="sentence pairs train a translator; text a language model (causal_lm), an "
-        "encoder (masked_lm) or an encoder-decoder (span_corruption, denoising); labelled texts or "
-        "images a classifier; words with tags a tagger (tag), questions a question answerer "
-        "(answer)",
+        description="training task: translation; language models (causal_lm, masked_lm, "
+        "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
+        "(tag); question answering (answer)",
     )
     init: str | None = Field(
         None,
-        description="model to start from, its weights, architecture and tokenizer: a directory of "
-        "a model, a run or Hugging Face, or a name: of a model at hand, or OWNER/NAME of the hub",
+        description="pretrained model to start from, with its architecture and tokenizer: a "
+        "model, run or Hugging Face directory, the name of a model that comes with Heedful, or "
+        "OWNER/NAME of the Hugging Face hub",
     )
-    preset: str | None = None
+    preset: str | None = Field(
+        None, description="named settings or model size to start from; `heedful presets` lists them"
+    )
     model: TranslatorShape = Field(default_factory=TranslatorShape)
     tokenizer: TokenizerSpec = Field(default_factory=TokenizerSpec)
     protect: tuple[str, ...] = Field(
         (),
-        description="parts of texts that a translator learns to keep as they are: all, or some of "
+        description="kinds of text that a translator learns to copy unchanged: all, or some of "
         f"{', '.join(SPAN_KINDS)}",
     )
     soft_terms: str | None = Field(
         None,
-        description="glossary whose translations a translator learns to use where they are written "
-        "into a source, for terms it has never seen, too",
+        description="glossary for soft term constraints (Dinu 2019): its translations are written "
+        "into training sources, and the model learns to use them, also for unseen terms",
     )
     soft_terms_share: Share = Field(
         0.3,
-        description="share of the pairs with such terms whose sources have them written in; "
-        "others are chosen every epoch",
+        description="share of the pairs with glossary terms whose source is annotated; drawn anew "
+        "in every epoch",
     )
     data: DataSpec
     images: ImageSpec = Field(default_factory=ImageSpec)
@@ -270,58 +315,82 @@ class RunSettings(Config):
     validation: ValidationSettings = Field(default_factory=ValidationSettings)
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     parallel: ParallelSettings = Field(default_factory=ParallelSettings)
-    max_steps: PositiveInt = 100_000
-    max_minutes: Annotated[float, Field(gt=0)] | None = None
-    max_epochs: PositiveInt | None = None
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    max_steps: PositiveInt = Field(
+        100_000,
+        description="number of updates after which training and the learning-rate schedule end",
+    )
+    max_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="minutes of training, over all resumes, after which it ends; unlimited if "
+        "unset",
+    )
+    max_epochs: PositiveInt | None = Field(
+        None,
+        description="passes over the training data after which training ends; unlimited if unset",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="precision of matmuls, with float32 weights; auto takes bf16 if that is "
+        "faster on this device, otherwise fp32",
+    )
     compile: CompileChoice = Field(
-        "auto", description="compile the model's pass with torch.compile; auto: where it pays"
+        "auto",
+        description="compile the model with torch.compile; auto compiles if that pays",
     )
     checkpointing: Checkpointing = Field(
         "none",
-        description="tensors that blocks compute again for their gradients, which takes time and "
-        "saves memory: none, all but products of matrices (selective), all (full)",
+        description="activation checkpointing (Chen 2016): recompute nothing, everything but "
+        "matmuls (selective) or whole blocks (full); saves memory, costs time",
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    device: str = Field("auto", description="device to train on: auto, cpu, cuda, cuda:1 or mps")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        1,
+        description="seed of initial weights, data order and dropout; equal seeds give equal runs",
+    )
     on_nonfinite: Literal["skip", "rollback", "stop"] = Field(
-        "skip", description="action on a non-finite loss, after its layer and lines are reported"
+        "skip",
+        description="action on an infinite or NaN loss or gradient: skip the update, return to "
+        "the last checkpoint (rollback), or stop",
     )
-    tensorboard: bool = Field(False, description="also write TensorBoard events (an extra)")
+    tensorboard: bool = Field(
+        False, description="write TensorBoard event files into the run; needs heedful[tensorboard]"
+    )
 
     @property
     def protected_kinds(self) -> tuple[SpanKind, ...]:
-        """The kinds of parts that are protected, in their own order.
+        """The protected kinds of text, in the order of `SPAN_KINDS`.
 
         Raises:
-            ConfigError: when there is no such kind.
+            ConfigError: when a kind is unknown.
         """
         return span_kinds(self.protect)
 
     @property
     def has_text(self) -> bool:
-        """True if the examples are text, for which there are tokenizers."""
+        """True if the examples are text and need tokenizers."""
         return self.task != "images"
 
     @property
     def published_preset(self) -> bool:
-        """True if the preset is a published model, whose shape the run's model has."""
+        """True if the preset is a published model, whose architecture the run uses."""
         return self.preset is not None and has_spec(self.preset)
 
     def with_batch_tokens(self, picked: int) -> Self:
-        """The settings with another number of positions in a batch."""
+        """Return the settings with another number of positions in a batch."""
         data = self.data.model_copy(update={"batch_tokens": picked})
         return self.model_copy(update={"data": data})
 
     def with_parts(self, parts: int) -> Self:
-        """The settings with the number of parts that batches are cut into."""
+        """Return the settings with another number of parts of each batch."""
         parallel = self.parallel.model_copy(update={"parts": parts})
         return self.model_copy(update={"parallel": parallel})
 
     def plain(self) -> dict[str, Any]:
-        """The settings as nested plain data, without options that an initial model decides."""
+        """Return the settings as nested plain data, without unset options of an existing model."""
         values = super().plain()
         if self.published_preset or self.init is not None:
+            # Only options that were set: a full dump would contradict the initial model on
+            # resuming.
             options = self.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
             values["model"] = options
         return values
@@ -339,6 +408,7 @@ class RunSettings(Config):
         if not self.data.valid and (best or self.validation.patience is not None):
             name = "checkpoint.average = 'best'" if best else "validation.patience"
             raise ValueError(f"{name} needs validation data (data.valid)")
+        # A checkpoint has a score only where both intervals meet.
         together = math.lcm(self.validation.every_steps, self.checkpoint.every_steps)
         if best and together > self.max_steps:
             raise ValueError(
@@ -351,7 +421,7 @@ class RunSettings(Config):
         """Refuse settings that belong to other tasks, and batches without room for a text.
 
         Raises:
-            ConfigError: naming the setting.
+            ConfigError: when a setting is refused; it is named.
         """
         self.check_preset()
         is_new = self.init is None and not self.published_preset
@@ -370,17 +440,19 @@ class RunSettings(Config):
                 )
         if not self.has_text:
             self._refuse_text_settings()
-        for section, owners in _OWNERS.items():
+        for section, owners in SETTING_OWNERS.items():
             values = getattr(self, section)
             for name, tasks in owners.items():
                 default = type(values).model_fields[name].default
+                # A default passes: a settings file may state it for any task.
                 if self.task not in tasks and getattr(values, name) != default:
                     raise ConfigError(
                         f"{section}.{name} is for {' and '.join(tasks)}; this task is {self.task}",
                         where=f"{section}.{name}",
                         remedy="Leave it out",
                     )
-        self._check_metrics()
+        check_metrics(self.task, self.validation.metrics)
+        # Translation leaves out pairs that are too long, and images have a check of their own.
         if self.task not in ("translation", "images") and self.data.budget < self.data.max_length:
             raise ConfigError(
                 f"A batch of {self.data.budget} tokens has no room for a text of "
@@ -393,7 +465,7 @@ class RunSettings(Config):
         """Refuse a preset of another kind of model than the task trains.
 
         Raises:
-            ConfigError: naming the tasks that the preset fits.
+            ConfigError: when the preset does not fit; the tasks that it fits are named.
         """
         if self.preset is not None and self.task not in preset_tasks(self.preset):
             tasks = preset_tasks(self.preset)
@@ -403,25 +475,8 @@ class RunSettings(Config):
                 remedy=f"Set task = {tasks[0]!r} (--task {tasks[0]}), or choose another preset",
             )
 
-    def _check_metrics(self) -> None:
-        known = _METRICS[self.task]
-        unknown = [name for name in self.validation.metrics if name not in known]
-        if unknown and not known:
-            raise ConfigError(
-                "A language model is judged by its loss; there are no translations or labels to "
-                "score",
-                where="validation.metrics",
-                remedy='Set validation.metrics = [] and validation.choose_by = "loss"',
-            )
-        if unknown:
-            raise ConfigError(
-                f"{', '.join(unknown)} cannot be measured in the task {self.task}",
-                where="validation.metrics",
-                remedy=f"Choose among {', '.join(known)}",
-            )
-
     def _refuse_text_settings(self) -> None:
-        for section in _TEXT_SECTIONS:
+        for section in TEXT_SECTIONS:
             values = getattr(self, section)
             for name, default in type(values)():
                 if getattr(values, name) != default:
@@ -430,42 +485,3 @@ class RunSettings(Config):
                         where=f"{section}.{name}",
                         remedy="Leave it out",
                     )
-
-
-_OWNERS: dict[str, dict[str, tuple[Task, ...]]] = {
-    "objective": {
-        "scheduled_sampling": ("translation",),
-        "r_drop": ("translation",),
-        "bpe_dropout": ("translation",),
-        "mask_share": ("masked_lm", "span_corruption", "denoising"),
-        "whole_words": ("masked_lm",),
-        "mean_span": ("span_corruption", "denoising"),
-        "sentinels": ("span_corruption",),
-        "permute_sentences": ("denoising",),
-    },
-    "data": {
-        "packed_length": ("translation",),
-        "stride": ("tag", "answer"),
-        "word_column": ("tag",),
-        "tag_column": ("tag",),
-    },
-    "images": dict.fromkeys(ImageSpec.model_fields, ("images",)),
-    "augment": dict.fromkeys(AugmentSpec.model_fields, ("images",)),
-}
-"""The tasks that a setting belongs to; the others leave it at its default."""
-
-_TEXT_SECTIONS = ("tokenizer", "lora")
-"""Sections that a task without text does not have."""
-
-_METRICS: dict[str, tuple[Metric, ...]] = {
-    "translation": ("bleu", "chrf", "ter"),
-    "causal_lm": (),
-    "masked_lm": (),
-    "span_corruption": (),
-    "denoising": (),
-    "classify": ("accuracy", "macro_f1"),
-    "tag": ("accuracy", "span_f1"),
-    "answer": ("exact_match", "f1"),
-    "images": ("accuracy", "macro_f1"),
-}
-"""The metrics of each task beside its loss."""

@@ -1,8 +1,8 @@
 """The beginning of a run: its directory, data, model and plan, on one process or several.
 
-The first process does everything that writes: it holds the directory, trains the tokenizer, encodes
-the data and chooses. The others hear of its choices; on other machines one process encodes the data
-there, and the rest find it done.
+The first process does everything that writes: it locks the directory, trains the tokenizer, encodes
+the data and makes all choices, which it sends to the others. On every other machine one process
+encodes the data for all processes there.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Start:
     """Everything that training starts from.
 
     Args:
-        settings: of the run, complete.
-        task: its data, read and encoded.
-        model: with its first weights.
-        plan: of its products.
-        store: of its checkpoints.
-        checkpoint: that it goes on from; None on a process that is not the first.
-        events: receive progress, and are kept in the directory.
-        team: the processes, connected.
-        resume: whether the run goes on.
+        settings: settings of the run, with all choices made.
+        task: task with its data, read and encoded.
+        model: model with its initial weights.
+        plan: compute plan of the run.
+        store: store of the run's checkpoints.
+        checkpoint: checkpoint to resume from; None in a new run, and on all but the first process.
+        events: receivers of progress, files of the directory among them.
+        team: connected processes of the run.
+        resume: true if the run continues an earlier one.
     """
 
     settings: RunSettings
@@ -73,7 +73,7 @@ class Start:
 
 
 def device_of(settings: RunSettings, process: Process) -> torch.device:
-    """The device of a process; each on a machine has a GPU of its own.
+    """Return the device of a process; every process of a machine has its own GPU.
 
     Raises:
         ConfigError: when there are fewer GPUs than processes.
@@ -89,40 +89,42 @@ def device_of(settings: RunSettings, process: Process) -> torch.device:
             where="device",
             remedy="Start a process for each GPU, with device = cuda",
         )
+    # NCCL's collectives use the current device.
     torch.cuda.set_device(process.local_rank)
     return torch.device("cuda", process.local_rank)
 
 
-def _lost_before(run_dir: Path, team: Team) -> bool:
-    """Return whether all were started anew after one was lost, and there is a run to go on with."""
+def _restarts_after_loss(run_dir: Path, team: Team) -> bool:
+    """Return True if the launcher restarted all processes after a loss, with a run to resume."""
     return team.any(team.main and team.process.restarts > 0 and (run_dir / CONFIG_FILE).exists())
 
 
 @contextmanager
-def started(
+def start_run(
     run_dir: Path, settings: RunSettings, *, resume: bool, events: Events
 ) -> Iterator[Start]:
-    """A context of a run: its processes are connected, and the directory is held.
+    """A context in which the run's processes are connected and its directory is locked.
 
     Args:
-        run_dir: the run directory; made when missing.
-        settings: with which the run begins or is resumed.
-        resume: go on from the newest whole checkpoint.
-        events: receive progress and notes; of the first process alone.
+        run_dir: run directory; made when missing.
+        settings: settings of the new or resumed run.
+        resume: continuation from the newest whole checkpoint.
+        events: receivers of progress and notes; used by the first process alone.
 
     Raises:
-        UserError: and its kinds, for everything a person can mend.
+        UserError: for everything that a user can fix, also as its subclasses.
     """
     team = Team.of_run(settings)
     device = device_of(settings, team.process)
     events = events if team.main else Events()
     with ExitStack() as stack:
         stack.enter_context(team.joined(device))
-        go_on = _lost_before(run_dir, team) or resume  # in this order: all of them ask
+        # In this order: the question is a collective, which `resume or …` would skip.
+        go_on = _restarts_after_loss(run_dir, team) or resume
 
         def first() -> Start:
             stack.enter_context(locked(run_dir))
-            start = _first(run_dir, settings, go_on, device, team, events)
+            start = _start_first(run_dir, settings, go_on, device, team, events)
             step = None if start.checkpoint is None else start.checkpoint.step
             tensorboard = start.settings.tensorboard
             kept = stack.enter_context(recorded(run_dir, events, step, tensorboard=tensorboard))
@@ -130,12 +132,12 @@ def started(
 
         start = _in_turn(team, first, team.main)
         if not team.alone:
-            start = _with_others(run_dir, start, device, team)
+            start = _start_others(run_dir, start, device, team)
         assert start is not None
         yield start
 
 
-def _first(
+def _start_first(
     run_dir: Path,
     settings: RunSettings,
     resume: bool,
@@ -147,27 +149,34 @@ def _first(
         settings = with_choices_of_run(run_dir, settings)
     settings = with_pinned_init(run_dir, settings, resume=resume)
     settings = _with_parts(settings, team.dimensions, events, resume=resume)
+    # Checked before any work, so that a mistake in a setting is reported within a second.
     check_directory(run_dir, settings, resume=resume)
     if settings.tensorboard:
         TensorBoard.check()
     store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
+    # Read before the data, as a damaged checkpoint makes encoding pointless.
     checkpoint = store.newest(events) if resume else None
     check_size(settings, device)
     available = available_bytes(device)
+    # Processes of a machine share its memory; each GPU has its own.
     if device.type == "cpu":
         available //= team.process.local_size
     settings = with_budget(settings, device, events, available=available)
     tokenizers = saved_tokenizers(run_dir, settings) if resume else None
+    # Prepared once the budget is known, as batches are planned for it.
     task = prepare_task(run_dir, settings, tokenizers, events)
     if checkpoint is not None:
         checkpoint.check_data(task.fingerprint)
     model = task.new_model().to(device)
+    # A resumed run keeps kernels, precision and compilation, as others would round differently.
     if checkpoint is not None:
         plan = ComputePlan.stored(checkpoint.state)
     else:
         plan = ComputePlan.choose(settings, device, model, task.source.count(0))
+    # The directory becomes a run now, after all checks.
     write_run(run_dir, settings, task.tokenizers)
     store.open()
+    # Changed after `write_run`, as a run may be resumed with other dimensions and another plan.
     plan = _for_parts(plan, team.dimensions)
     return Start(settings, task, model, plan, store, checkpoint, events, team, resume)
 
@@ -175,17 +184,19 @@ def _first(
 def _with_parts(
     settings: RunSettings, dimensions: Dimensions, events: Events, *, resume: bool
 ) -> RunSettings:
-    """The settings with a number of parts that leaves no process idle; unset, batches are whole.
+    """Return settings whose number of parts leaves no process idle; whole batches if they suffice.
 
-    Where texts go on from batch to batch, each process has the same rows of every batch, as it
-    remembers what came before them.
+    With a memory of earlier segments each process has the same rows of every batch, as it keeps
+    their memory.
     """
+    # A process that took whole batches in turns would miss the segments in between.
     goes_on = settings.task == "causal_lm" and getattr(likely_spec(settings), "memory", None)
     batches, learners = 1 if goes_on else settings.optimizer.accumulate, dimensions.learners
     given = settings.parallel.parts
     if (given or 1) * batches % learners == 0:
         return settings
     needed = dimensions.parts_needed(batches)
+    # A new run without `parts` has no numbers to deviate from, so nothing is reported.
     if resume or given is not None:
         given = given or 1
         events.warn(
@@ -197,7 +208,8 @@ def _with_parts(
 
 
 def _for_parts(plan: ComputePlan, dimensions: Dimensions) -> ComputePlan:
-    """The plan without what matrices in parts cannot have: kernels of our own, and graphs."""
+    """Remove own kernels and compilation from a plan where parameters are sharded or split."""
+    # Our kernels read plain memory; the matmuls of DTensors need PyTorch's operations.
     if dimensions.tensor > 1:
         plan = dataclasses.replace(plan, precision=dataclasses.replace(plan.precision, own=False))
     if not dimensions.only_copies:
@@ -206,33 +218,36 @@ def _for_parts(plan: ComputePlan, dimensions: Dimensions) -> ComputePlan:
     return plan
 
 
-def _with_others(run_dir: Path, start: Start | None, device: torch.device, team: Team) -> Start:
-    """The start of each process, from that of the first."""
-    said = {}
+def _start_others(run_dir: Path, start: Start | None, device: torch.device, team: Team) -> Start:
+    """Return the start of each process, made from that of the first process."""
+    message = {}
     if start is not None:
         tokenizers = start.task.tokenizers
-        said = {
+        message = {
             "settings": start.settings.plain(),
             "plan": start.plan.plain(),
             "tokenizers": None if tokenizers is None else tokenizers.files(),
         }
-    said = json.loads(team.shared_text(json.dumps(said)))
-    settings = RunSettings.parse(said["settings"], where="the first process")
-    plan = ComputePlan.stored(said["plan"])
+    message = json.loads(team.shared_text(json.dumps(message)))
+    settings = RunSettings.parse(message["settings"], where="the first process")
+    plan = ComputePlan.stored(message["plan"])
+    # The first process of another machine: its folder may not be shared.
     leads = not team.main and team.process.local_rank == 0
 
     def prepare() -> Task | None:
         if team.main:
             return None
-        if leads and said["tokenizers"] is not None:
-            _write_tokenizers(run_dir / "tokenizer", said["tokenizers"])
+        if leads and message["tokenizers"] is not None:
+            _write_tokenizers(run_dir / "tokenizer", message["tokenizers"])
         tokenizers = saved_tokenizers(run_dir, settings)
         return prepare_task(run_dir, settings, tokenizers, Events())
 
     task = start.task if start is not None else None
+    # One process a machine encodes; the others then find its files in the cache.
     task = _in_turn(team, prepare, leads) or task
     task = _in_turn(team, prepare, not leads and not team.main) or task
     assert task is not None
+    # Different data would train without an error, and the gradients would be of no one corpus.
     if len(set(team.texts(task.fingerprint))) > 1:
         raise DataError(
             "The training files, their weights or the tokenizer are not the same on all machines",
@@ -247,13 +262,14 @@ def _with_others(run_dir: Path, start: Start | None, device: torch.device, team:
 
 
 def _in_turn(team: Team, prepare: Callable[[], T | None], mine: bool) -> T | None:
-    """Prepare if it is this process's turn, and wait for those whose turn it is."""
+    """Call `prepare` if it is this process's turn, then wait until all processes are done."""
     prepared, failure = None, None
     if mine:
         try:
             prepared = prepare()
         except UserError as error:
             failure = error
+    # Encoding a large corpus may take longer than the timeout of ordinary waits.
     team.check(failure, patient=True)
     return prepared
 
@@ -262,5 +278,6 @@ def _write_tokenizers(directory: Path, files: dict[str, str]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         path = directory / name
+        # Unchanged files stay untouched: on a shared folder other processes may be reading them.
         if not path.exists() or path.read_text(encoding="utf-8") != content:
             replace_synced(path, content.encode())

@@ -1,12 +1,11 @@
-"""Batches in parts, and the randomness of each: smaller ones where memory runs out.
+"""Parts of batches and their random seeds; smaller parts where memory runs out.
 
 When memory runs out, a batch is split and the update starts again. The loss is a sum over tokens
 divided by their number in the whole update, so the gradients of parts add up to those of the batch.
-What fails leaves nothing behind: gradients and sums start from nothing. A batch that was not split
-draws the randomness of its place in the update; a part draws that of its place and its rows, so
-that its dropout is another draw from the same distribution, and the same one whenever the batch is
-split in the same way. Where the loss is no plain sum (the balance of experts is one of a batch),
-parts count as batches of their own.
+A failed attempt leaves nothing behind: gradients and sums start from zero. A whole batch is seeded
+by its place in the update, a part by its place and its rows: its dropout is another draw from the
+same distribution, and the same one whenever the batch is split in the same way. Where the loss is
+not a plain sum (the balance of experts is measured over a batch), parts count as batches.
 """
 
 from __future__ import annotations
@@ -29,30 +28,31 @@ if TYPE_CHECKING:
 
 
 def derive_seed(*parts: int) -> int:
-    """A random seed that depends on all parts and their order, in [0, 2**63).
+    """Return a random seed in [0, 2**63) that depends on all parts and their order.
 
-    Seeds are a function of where a run is, so that no random state has to be kept.
+    Seeds are a function of the position in a run, so no random state has to be saved.
 
     Args:
-        parts: for instance the run's seed, the step and the micro-batch.
+        parts: integers, such as the run's seed, the step and the micro-batch.
     """
     text = ",".join(map(str, parts)).encode()
+    # A hash, as sums of small numbers would collide; 63 bits fit a signed integer.
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-_TRIED = 0.75
-"""Share of the positions that memory ran out for that is tried again; a half is less."""
+# Share of the positions of a failed part that is tried next. Its halves are smaller still.
+_RETRY_SHARE = 0.75
 
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A batch of an update, or some of its examples.
+    """A batch of an update, or a part of one.
 
     Args:
-        batch: of them.
-        place: numbers that its randomness depends on: its batch's in the update and, of a part,
-            its first example and the one after its last.
-        counts: False for a stand-in, of which nothing is learned.
+        batch: batch with the examples of this part.
+        place: seed numbers: index of the batch in the update and, for a part, index of its first
+            example and of the one after its last.
+        counts: false for a stand-in, whose gradient has weight 0.
     """
 
     batch: Batch
@@ -61,12 +61,12 @@ class BatchPart:
 
     @property
     def tokens(self) -> int:
-        """Target tokens that are learned from."""
+        """Number of target tokens that are trained on."""
         return self.batch.target_tokens if self.counts else 0
 
     @property
     def positions(self) -> int:
-        """On the longer side, padding counted."""
+        """Number of positions of the longer side, padding included."""
         whole: Any = self.batch
         return positions_in(whole)
 
@@ -75,11 +75,12 @@ class BatchPart:
         return len(self.batch.indices)
 
     def numbers(self, rows: Sequence[int] = ()) -> Tensor:
-        """Numbers [n] of the examples of some rows; of all if none are given."""
+        """Return the example numbers [n] of some rows; of all rows if none are given."""
         indices = self.batch.indices
         return numbers_in(indices[list(rows)] if rows else indices)
 
     def halves(self) -> list[BatchPart]:
+        # A whole batch has no rows in its place: its own start at 0.
         micro, start, *_ = (*self.place, 0)
         middle, end = self.examples // 2, self.examples
         return [
@@ -91,7 +92,7 @@ class BatchPart:
 
 
 def parts_of(batches: Sequence[Batch | BatchPart]) -> list[BatchPart]:
-    """Whole batches of an update as parts; parts as they are."""
+    """Wrap whole batches of an update as parts; leave parts as they are."""
     return [
         each if isinstance(each, BatchPart) else BatchPart(each, (micro,))
         for micro, each in enumerate(batches)
@@ -99,14 +100,14 @@ def parts_of(batches: Sequence[Batch | BatchPart]) -> list[BatchPart]:
 
 
 def stand_in(batch: Batch) -> BatchPart:
-    """A part for a process without any in an update: an example that does not count.
+    """Make a part for a process that has none in an update: one example of weight 0.
 
-    It passes through the model for the sake of the others, who wait for its gradients.
+    The process must take part in the exchange of gradients, for which the others wait.
     """
     return BatchPart(batch.part(0, 1), (0, 0, 1), counts=False)
 
 
-class ElsewhereFull(Exception):
+class OutOfMemoryElsewhere(Exception):
     """Memory ran out for a part of another process."""
 
 
@@ -114,8 +115,8 @@ class OneTooLarge(Exception):
     """There is not enough memory for a single example.
 
     Args:
-        numbers: [1], its number; those of the pairs [P] of a packed row.
-        positions: of it.
+        numbers: [1] number of the example, or [P] numbers of the pairs of a packed row.
+        positions: number of its positions.
     """
 
     def __init__(self, numbers: Tensor, positions: int) -> None:
@@ -125,17 +126,17 @@ class OneTooLarge(Exception):
 
 
 class PartialSums:
-    """Gradients of parts summed in an order that several processes can keep, too.
+    """Sums gradients of parts in an order that several processes can reproduce.
 
-    Sums of floating-point numbers depend on their order. Part after part is added to one sum after
-    the other, in turns; then the first half of the sums is added to the second, until one is left.
-    A process whose parts are every second or every fourth has some of these sums, and an exchange
-    in pairs of processes goes on with them as one process does with all.
+    Floating-point sums depend on their order. Parts are added to several sums in rotation; then the
+    first half of the sums is added to the second half until one is left. A process that has every
+    second or fourth part holds some of these sums, and the pairwise exchange between processes
+    continues as one process would with all of them.
 
     Args:
-        parameters: that learn.
-        most: of the sums, each of which takes the memory of a gradient; a power of two, 1 to add
-            each part to those before it.
+        parameters: trainable parameters.
+        most: largest number of sums, each as large as the gradient; a power of two. With 1 every
+            part is added to its predecessors.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], most: int) -> None:
@@ -144,9 +145,12 @@ class PartialSums:
         self.begin(1)
 
     def begin(self, parts: int) -> None:
-        """Start an update of so many parts."""
+        """Start an update with this number of parts."""
+        # Every sum gets the same number of parts: otherwise one process would add other pairs of
+        # parts than several processes do, and round differently.
         count = math.gcd(parts, self.most)
-        if count == parts:  # of one part each: the first pairs are added at once
+        # With one part a sum, half as many sums give the same pairs in half the memory.
+        if count == parts:
             count = max(1, count // 2)
         self._sums: list[list[Tensor | None]] = [[None] * len(self.parameters)] * count
         self._next = 0
@@ -156,26 +160,27 @@ class PartialSums:
         """A context for the backward pass of the next part.
 
         Args:
-            last: whether it is the update's last, after which parameters have the whole gradient.
+            last: flag of the update's last part, after which parameters have the whole gradient.
         """
         if len(self._sums) == 1:
             yield
             return
-        self._give(self._sums[self._next])
+        # Autograd adds to the gradients that a parameter has: so the present sum is put there.
+        self._set_gradients(self._sums[self._next])
         yield
         self._sums[self._next] = [parameter.grad for parameter in self.parameters]
         self._next = (self._next + 1) % len(self._sums)
         if last:
-            self._give(_in_pairs(self._sums))
+            self._set_gradients(_in_pairs(self._sums))
             self.begin(1)
 
-    def _give(self, gradients: Sequence[Tensor | None]) -> None:
+    def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
 
 
 def _in_pairs(sums: list[list[Tensor | None]]) -> list[Tensor | None]:
-    """The sum of gradients, each the sum of the half before the middle and of the half after."""
+    """Add gradients pairwise: the first half to the second half, until one sum is left."""
     while len(sums) > 1:
         half = len(sums) // 2
         sums = [
@@ -186,113 +191,120 @@ def _in_pairs(sums: list[list[Tensor | None]]) -> list[Tensor | None]:
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    if first is None or second is None:  # of what a part did not use, such as an expert
+    # Parameters that a part did not use, such as an expert's, have no gradient.
+    if first is None or second is None:
         return second if first is None else first
     return first.add_(second)
 
 
 class Splitting:
-    """Runs batches, in parts where memory demands it.
+    """Runs the batches of an update, in smaller parts where memory runs out.
 
-    What is nearly as large as what failed is split without being tried, for as long as the process
-    lives: batches fill the same budget, and each would be computed in vain first.
+    For the rest of the process's life, batches nearly as large as a failed one are split untried:
+    all batches fill the same budget, and each would fail first.
 
     Args:
-        team: the processes, which start an update again together; None where there is one.
-        alone: whether a process passes a batch through the model without the others. If not, none
-            can start again: the others wait for it within the pass.
+        team: processes of the run, which repeat an update together; None for one process.
+        alone: true if passes through the model need no other process. Otherwise an update cannot
+            be repeated, as the others wait within the pass.
 
     Attributes:
-        most: positions of the largest part that is tried; None for any.
+        most: largest number of positions of a part that is tried; None for no limit.
+        stuck: part of this attempt that ran out of memory, here or on another process; None so far.
+        failed: (positions, examples) of each part of this update that ran out of memory.
     """
 
     def __init__(self, team: Team | None = None, *, alone: bool = True) -> None:
         self.team = team
         self.alone = alone
         self.most: int | None = None
+        self.stuck: BatchPart | OutOfMemoryElsewhere | None = None
+        self.failed: tuple[tuple[int, int], ...] = ()
+        self._agreed = False
 
-    def run(
-        self,
-        parts: Sequence[BatchPart],
-        begin: Callable[[], None],
-        learn: Callable[[BatchPart, bool], bool],
-    ) -> tuple[tuple[int, int], ...] | None:
-        """Learn from all parts, in order.
+    def attempts(
+        self, parts: Sequence[BatchPart], begin: Callable[[], None]
+    ) -> Iterator[list[BatchPart]]:
+        """Yield all parts of an update, again and smaller as long as one runs out of memory.
+
+        The caller passes each part through the model within `trying`, and asks for the next
+        attempt once `stuck` is set. With several processes it calls `agree` in the last part,
+        before gradients are exchanged.
 
         Args:
-            parts: of one update.
-            begin: forgets all that was learned from in this update.
-            learn: learns from a part, which may be the last one; False to give up the update. With
-                several processes it calls `agree` once, in the last part, before gradients travel.
-
-        Returns:
-            Positions and examples of each part that memory ran out for; None when given up.
+            parts: parts of one update, in order.
+            begin: function that resets gradients and sums of this update.
 
         Raises:
             OneTooLarge: when a part of one example is too large.
-            RunError: when that is so on another process.
+            RunError: when it is too large on another process.
         """
-        failed: list[tuple[int, int]] = []
+        self.failed = ()
         while True:
-            parts = [small for part in parts for small in self._small(part)]
+            # Split again at every attempt: the limit has fallen since.
+            parts = [small for part in parts for small in self._split_to_fit(part)]
             begin()
-            self._agreed = False
-            done, stuck = self._attempt(parts, learn)
-            if stuck is None:
-                return tuple(failed) if done else None
+            self._restart()
+            yield list(parts)
+            if self.stuck is None:
+                return
             begin()
+            # After `begin`, which dropped the gradients: their memory is freed, too.
             release()
-            self._split(stuck, failed)
+            self._split(self.stuck)
+
+    def _restart(self) -> None:
+        self._agreed, self.stuck = False, None
+
+    @contextmanager
+    def trying(self, part: BatchPart) -> Iterator[None]:
+        """A context for the passes of a part; where memory runs out, it sets `stuck` and ends.
+
+        The passes belong in a function of their own: a traceback or a local variable that outlives
+        them would hold the failed pass's tensors.
+        """
+        try:
+            yield
+        except OutOfMemoryElsewhere as elsewhere:
+            self.stuck = elsewhere.with_traceback(None)
+        except (MemoryError, RuntimeError) as error:
+            # After the agreement the others wait for gradients of this very pass.
+            if self._agreed or not self.alone or not ran_out(error):
+                raise
+            if self.team is not None:
+                # Answers the call of `agree` that the others make in their last part.
+                self.team.any(True)
+            self.stuck = part
 
     def agree(self) -> None:
-        """Go on if memory ran out for nobody.
+        """Go on if no process ran out of memory.
 
         Raises:
-            ElsewhereFull: if it did.
+            OutOfMemoryElsewhere: if another process did.
         """
         if self.team is not None:
             self._agreed = True
             if self.team.any(False):
-                raise ElsewhereFull
+                raise OutOfMemoryElsewhere
 
-    def _split(self, stuck: BatchPart | ElsewhereFull, failed: list[tuple[int, int]]) -> None:
-        """Lower `most`, on all processes alike."""
+    def _split(self, stuck: BatchPart | OutOfMemoryElsewhere) -> None:
+        """Lower `most` to the same number on all processes."""
         too_large = None
         if isinstance(stuck, BatchPart):
             if stuck.examples == 1:
                 too_large = OneTooLarge(stuck.numbers(), stuck.positions)
-            failed.append((stuck.positions, stuck.examples))
-            self.most = round(_TRIED * stuck.positions)
+            self.failed = (*self.failed, (stuck.positions, stuck.examples))
+            self.most = round(_RETRY_SHARE * stuck.positions)
         if self.team is not None:
             self.team.check(too_large)
             most = float("inf") if self.most is None else float(self.most)
+            # The tightest limit for all: every process splits its batches alike, so parts stay
+            # comparable.
             self.most = round(self.team.least(most))
         elif too_large is not None:
             raise too_large
 
-    def _small(self, part: BatchPart) -> list[BatchPart]:
+    def _split_to_fit(self, part: BatchPart) -> list[BatchPart]:
         if self.most is None or part.examples == 1 or part.positions <= self.most:
             return [part]
-        return [small for half in part.halves() for small in self._small(half)]
-
-    def _attempt(
-        self, parts: Sequence[BatchPart], learn: Callable[[BatchPart, bool], bool]
-    ) -> tuple[bool, BatchPart | ElsewhereFull | None]:
-        """Learn from all parts: True if done, and what was too large, if anything.
-
-        The error ends here: it holds the tensors of the pass that failed.
-        """
-        for number, part in enumerate(parts):
-            try:
-                if not learn(part, number == len(parts) - 1):
-                    return False, None
-            except ElsewhereFull as elsewhere:
-                return False, elsewhere
-            except (MemoryError, RuntimeError) as error:
-                # past the agreement others wait for gradients of this very pass
-                if self._agreed or not self.alone or not ran_out(error):
-                    raise
-                if self.team is not None:
-                    self.team.any(True)
-                return False, part
-        return True, None
+        return [small for half in part.halves() for small in self._split_to_fit(half)]

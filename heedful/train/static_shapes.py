@@ -1,7 +1,7 @@
-"""Losses and batches whose shapes are known without a look at numbers on a device.
+"""Losses and batches whose shapes do not depend on values on the device.
 
-A look waits for the device, and a CUDA graph cannot have one: whatever it computes has the shapes
-it was recorded with.
+Reading a value waits for the device, and a CUDA graph cannot do it: all its tensors have the shapes
+they were recorded with.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from heedful.engines.training.masked_loss import MaskedLosses
 if TYPE_CHECKING:
     from heedful.train.batch_source import Batch
 
+# Lengths and rows of padded batches are rounded up to multiples of these. Lengths of 8 to 64 tokens
+# then have 4 values a side, mostly equal on both, and batches of a budget few numbers of rows.
 _LENGTHS = 16
 _ROWS = 8
-"""Multiples that lengths and rows of padded batches are rounded up to. Lengths of 8 to 64 tokens
-then have 4 values a side, mostly equal on both, and batches of a budget few numbers of rows."""
 
-_TOKENS = {"source", "target_input", "target_output"}
+_TOKENS = {"source", "target_input", "target_output"}  # ids, padded by 0; others by −1
 
 B = TypeVar("B", bound="Batch")
 
 shapes_are_static: ContextVar[bool] = ContextVar("shapes are static", default=False)
-"""True while losses are computed at all positions of a batch, so that how many of them count is not
-asked."""
+"""True while losses are computed at all positions of a batch, padding included, so that the number
+of real ones is not read from the device."""
 
 
 @contextmanager
 def static_shapes() -> Iterator[None]:
-    """A context in which a loss does the same for all batches of a shape."""
+    """A context in which losses run the same kernels for all batches of a shape."""
     token = shapes_are_static.set(True)
     try:
         yield
@@ -47,7 +47,7 @@ def static_shapes() -> Iterator[None]:
 
 
 class OutputProjection(NamedTuple):
-    """The output projection: weight [V, D], bias [V], the soft cap of its logits."""
+    """The output projection: weight [V, D], bias [V] and soft cap of the logits."""
 
     weight: Tensor
     bias: Tensor | None
@@ -55,25 +55,26 @@ class OutputProjection(NamedTuple):
 
 
 def of_one_shape(losses: ChunkedLosses) -> ChunkedLosses:
-    """Return losses that do the same for all batches of a shape: these, if they do."""
+    """Return losses that take padding: the given ones, or masked ones in their place."""
     return losses if losses.takes_padding else MaskedLosses(compiled=False)
 
 
 def real_places(real: Tensor, count: int) -> Tensor:
-    """The places [count] int64 of what is true, ascending, found without waiting for the device.
+    """Return the flat indices [count] int64 of true elements, without waiting for the device.
 
     Args:
-        real: bool of any shape, true so many times; places are counted in it row by row.
-        count: of them.
+        real: bool tensor of any shape with `count` true elements; indices are in row-major order.
+        count: number of true elements.
     """
+    # `nonzero` would wait for the device to know the size of its result.
     return real.flatten().int().argsort(descending=True, stable=True)[:count]
 
 
 def rounded_up(batch: B) -> B:
-    """A batch of padded pairs with more padding, so that few shapes of batches come up.
+    """Pad a batch of pairs further, so that few shapes of batches occur.
 
     Args:
-        batch: a `PairBatch`; the numbers of its examples stay as many as they are.
+        batch: `PairBatch`; its `indices` are not padded.
     """
     source: Any = batch
     values = {field.name: getattr(source, field.name) for field in fields(source)}
@@ -88,17 +89,19 @@ def rounded_up(batch: B) -> B:
 
 def _padded(table: Tensor, filler: int) -> Tensor:
     rows, length = table.shape
+    # Positions of −1 mark the new slots and rows, so no loss or query sees them.
     return F.pad(table, (0, -length % _LENGTHS, 0, -rows % _ROWS), value=filler)
 
 
 def static_key(batch: Batch) -> tuple[Any, ...]:
-    """All that a recorded update depends on in a batch, beside the numbers in its tensors.
+    """Return everything about a batch that a recorded update depends on, except tensor values.
 
     Args:
-        batch: a dataclass; how many target tokens it has is such a number.
+        batch: batch, a dataclass.
     """
     source: Any = batch
     values = {f.name: getattr(source, f.name) for f in fields(source)}
+    # The number of target tokens is a divisor that is read from the device, not recorded.
     skipped = {"indices", "target_tokens"}
     return type(batch), *(
         (name, (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value)

@@ -1,4 +1,4 @@
-"""Signals that ask a run to save and stop."""
+"""Signals that make a run save a checkpoint and stop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """A context in which SIGTERM and SIGINT ask for a stop instead of killing the process.
+    """A context in which SIGTERM and SIGINT request a stop instead of killing the process.
 
     A second Ctrl-C aborts at once with `KeyboardInterrupt`. Outside the main thread, where Python
-    cannot handle signals, a stop can only be asked for with `ask`.
+    cannot handle signals, a stop can only be requested by `ask`.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class StopRequest:
         return self.name is not None
 
     def ask(self, name: str) -> None:
-        """Ask for a stop; `name` says who asked."""
+        """Request a stop; `name` is the requester in messages."""
         self.name = name
 
     def __enter__(self) -> Self:
@@ -33,11 +33,13 @@ class StopRequest:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        # Callers of the library get their own handlers back.
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        # A second Ctrl-C: the person does not want to wait for the checkpoint.
         if number == signal.SIGINT and self.name is not None:
             raise KeyboardInterrupt
         self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -1,4 +1,4 @@
-"""Training batches of a corpus that is read as a stream, block by block."""
+"""Training batches of a streamed corpus, read block by block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from heedful.data.shard_blocks import BlockPlace, Planner
 from heedful.errors import ConfigError
 from heedful.train.batch_source import Batch, DataPosition
 
+# A batch number is block × this + index within the block, so a position can be found without
+# counting the batches of earlier blocks.
 _PER_BLOCK = 2**20
-"""The batch of a place is the block times this, and the number of the batch in the block: a place
-says where it is without the numbers of batches of all blocks before it."""
 
 
 class BatchBlock(Protocol):
@@ -21,50 +21,50 @@ class BatchBlock(Protocol):
 
     @property
     def batches(self) -> list[Indices]:
-        """Numbers that make each batch, in the order of training."""
+        """Example numbers of each batch, in the order of training."""
         ...
 
 
 T = TypeVar("T", bound=BatchBlock)
 
 
-class _Opened(NamedTuple):
-    """A block that is used: its batches, and what makes one of them."""
+class _OpenBlock(NamedTuple):
+    """A block in use: its batches, and the function that makes one of them."""
 
     batches: list[Indices]
     make: Callable[[Indices], Batch]
 
 
 class StreamedBatches(Generic[T]):
-    """A source of batches of which two blocks and those made ahead are in memory.
+    """A source of batches that holds two blocks, and those read ahead, in memory.
 
-    Two, as processes that share an update may stand on both sides of where one block ends.
+    Two blocks, because the batches of one update may lie on both sides of a block's end.
 
     Args:
-        planner: makes a block.
-        blocks: of an epoch.
-        opened: called with each block that is used; makes a batch of it from the batch's numbers.
-        line_of: the place of an example, such as "file:line", by its number.
-        workers: processes that make blocks; 0 for a thread.
+        planner: maker of blocks.
+        blocks: number of blocks of an epoch.
+        open_block: function from a block to the maker of its batches.
+        line_of: function from an example's number to its origin, such as "file:line".
+        workers: number of processes that make blocks; 0 for a thread.
     """
 
     def __init__(
         self,
         planner: Planner[T],
         blocks: int,
-        opened: Callable[[BlockPlace, T], Callable[[Indices], Batch]],
+        open_block: Callable[[BlockPlace, T], Callable[[Indices], Batch]],
         line_of: Callable[[int], str],
         *,
         workers: int,
     ) -> None:
         self.blocks = blocks
-        self.opened = opened
+        self.open_block = open_block
         self.line_of = line_of
         self._ahead = BlocksAhead(planner, self._following, workers)
-        self._used: dict[BlockPlace, _Opened] = {}
+        self._used: dict[BlockPlace, _OpenBlock] = {}
 
     def count(self, epoch: int) -> int:
-        """Batches of an epoch, estimated by those of its first block."""
+        """Estimate the batches of an epoch from those of its first block."""
         return self.blocks * len(self._block(BlockPlace(epoch, 0)).batches)
 
     def batch(self, epoch: int, number: int) -> Batch:
@@ -77,11 +77,13 @@ class StreamedBatches(Generic[T]):
         block, of_block = divmod(number, _PER_BLOCK)
         if of_block + 1 < len(self._block(BlockPlace(epoch, block)).batches):
             return DataPosition(epoch, number + 1)
+        # Index 0 of the next block: batch numbers ascend with gaps.
         epoch, block = self._following(BlockPlace(epoch, block))
         return DataPosition(epoch, block * _PER_BLOCK)
 
     def sample(self, count: int) -> Iterator[Batch]:
-        """About so many batches of the first block, spread evenly."""
+        """Yield roughly `count` batches of the first block, spread evenly."""
+        # Other blocks would have to be read and tokenised, 1.8 seconds each (decisions.md).
         block = self._block(BlockPlace(0, 0))
         for numbers in block.batches[:: max(1, len(block.batches) // count)]:
             yield block.make(numbers)
@@ -96,8 +98,9 @@ class StreamedBatches(Generic[T]):
         epoch, block = place
         return BlockPlace(epoch, block + 1) if block + 1 < self.blocks else BlockPlace(epoch + 1, 0)
 
-    def _block(self, place: BlockPlace) -> _Opened:
+    def _block(self, place: BlockPlace) -> _OpenBlock:
         if place not in self._used:
+            # Dicts keep insertion order: the block opened first is dropped.
             while len(self._used) > 1:
                 del self._used[next(iter(self._used))]
             block = self._ahead.take(place)
@@ -107,5 +110,5 @@ class StreamedBatches(Generic[T]):
                     where="data.block_mb",
                     remedy="Lower it, or raise data.batch_tokens",
                 )
-            self._used[place] = _Opened(block.batches, self.opened(place, block))
+            self._used[place] = _OpenBlock(block.batches, self.open_block(place, block))
         return self._used[place]

@@ -1,4 +1,4 @@
-"""A training task as data: batches, a first model, a loss and metrics."""
+"""A training task as data: batches, an initial model, a loss and metrics."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A task whose data is read, checked and encoded.
+    """A task with its data read, checked and encoded.
 
     Args:
-        tokenizers: trained from the data, or those of the run; None where the examples are no text.
-        fingerprint: changes when the training data or the tokenizers do.
-        source: the training batches.
-        new_model: makes the model with its first weights, a function of the seed; raises
-            `ConfigError` when the model cannot hold what the data needs.
-        objective: the loss.
-        validation: the validation batches, or None.
-        measure: metrics beside the loss on the validation examples, or None.
+        tokenizers: tokenizers of the run; None for tasks without text.
+        fingerprint: hash of the training data and the tokenizers.
+        source: training batches.
+        new_model: maker of the model with its initial weights, a function of the seed; raises
+            `ConfigError` when the model is too small for the data.
+        objective: loss of the task.
+        validation: validation batches, or None.
+        measure: metrics of the validation examples beside the loss, or None.
     """
 
     tokenizers: TokenizerPair | None
@@ -54,12 +54,12 @@ class Task:
         precision: Precision,
         on_batch: Callable[[], None] = lambda: None,
     ) -> Validator | None:
-        """The validator of a run; None without validation data.
+        """Make the validator of a run; None without validation data.
 
         Args:
-            settings: of the run.
-            precision: of the forward passes.
-            on_batch: called after each batch that is validated.
+            settings: settings of the training run.
+            precision: number format of the forward passes.
+            on_batch: callback after each validation batch.
         """
         if self.validation is None:
             return None
@@ -75,16 +75,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Setup:
-    """The run that a task is prepared for.
+    """The run for which a task is prepared.
 
     Args:
-        run_dir: the directory of the run.
-        settings: of the run.
-        saved_tokenizers: those of the run when it is resumed.
-        events: receive progress, and warnings about doubtful data.
+        run_dir: directory of the run.
+        settings: settings of the training run.
+        saved_tokenizers: tokenizers of a resumed run; None for a new one.
+        events: receivers of progress, and of warnings about doubtful data.
 
     Attributes:
-        long_words: takes out words that a tokenizer cannot be trained on.
+        long_words: filter of words that are too long to train a tokenizer on.
     """
 
     run_dir: Path
@@ -94,6 +94,7 @@ class Setup:
     long_words: LongWords = field(init=False)
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen, and this attribute is no argument.
         object.__setattr__(self, "long_words", LongWords(self.settings.tokenizer.kind))
 
     @property
@@ -102,14 +103,14 @@ class Setup:
         return Path(cache) if cache is not None else self.run_dir / "data"
 
     def tokenizers(self, train_new: Callable[[], TokenizerPair]) -> TokenizerPair:
-        """The tokenizers of the run, of the model that training starts from, or new ones.
+        """Return the tokenizers of the resumed run, of the initial model, or newly trained ones.
 
         Args:
-            train_new: trains new ones on the data.
+            train_new: function that trains tokenizers on the data.
 
         Raises:
             ModelError: when the initial model is damaged.
-            ConfigError: when a setting contradicts it, or needs one.
+            ConfigError: when a setting contradicts the initial model, or needs one.
         """
         tokenizers = self.saved_tokenizers
         if tokenizers is None:
@@ -117,27 +118,28 @@ class Setup:
         if tokenizers is None:
             self.events.note("Training the tokenizer")
             tokenizers = train_new()
+            # Known only now: words are counted while the tokenizer reads the corpus.
             if message := self.long_words.describe():
                 self.events.warn(message)
         return tokenizers
 
     def new_model(self, spec: ModelSpec, tokenizers: TokenizerPair | None) -> nn.Module:
-        """The model with its first weights, see `initial_model`; its blocks forget as settings say.
+        """Make the model (see `initial_model`), with activation checkpointing as the settings say.
 
         Raises:
-            ConfigError: when it has no blocks, and they are to forget.
+            ConfigError: when checkpointing is set and the model has no blocks.
         """
         model = initial_model(spec, self.settings, tokenizers, self.events)
         apply_checkpointing(model, self.settings.checkpointing)
         return model
 
     def labels(self, head: str, names: Sequence[str], kind: str = "label") -> tuple[str, ...]:
-        """The labels of a head: those of the initial model where they hold all of the data's.
+        """Return the labels of a head: the initial model's if they include all of the data's.
 
         Args:
-            head: kind of the head.
-            names: of the training data.
-            kind: what to call them in the note of how many there are.
+            head: kind of head.
+            names: labels of the training data.
+            kind: noun for a label in the note about their number.
         """
         chosen = tuple(initial_labels(self.settings, head, names))
         note_labels(self.events, chosen, kind)
@@ -145,27 +147,28 @@ class Setup:
 
 
 def note_labels(events: Events, names: Sequence[str], kind: str = "label") -> None:
-    """Tell how many labels there are, and the first of them."""
+    """Report the number of labels and the first ten."""
     events.note(f"{plural(len(names), kind)}: {', '.join(names[:10])}{' …' * (len(names) > 10)}")
 
 
 def plural(count: int, name: str) -> str:
-    """A number and the noun it counts."""
+    """Format a number with the noun that it counts."""
     return f"{count:,} {name}{'s' * (count != 1)}"
 
 
 def check_several(names: Sequence[str], kind: str, nouns: str, where: str) -> None:
-    """Refuse training data with one label only.
+    """Refuse training data with fewer than two labels.
 
     Args:
-        names: of the labels.
+        names: labels of the training data.
         kind: `label` or `tag`.
-        nouns: the examples, in the plural.
-        where: the files.
+        nouns: noun for the examples, in the plural.
+        where: names of the files.
 
     Raises:
-        DataError: when there are less than two.
+        DataError: when there are fewer than two.
     """
+    # A softmax over one class is always 1: the loss is 0 from the start and nothing is trained.
     if len(names) < 2:
         raise DataError(
             f"There is nothing to tell apart: the only {kind} is {names[0]!r}"
@@ -177,15 +180,16 @@ def check_several(names: Sequence[str], kind: str, nouns: str, where: str) -> No
 
 
 def check_forms(settings: RunSettings) -> None:
-    """Refuse shards in tasks that read files only, and what files cannot do.
+    """Refuse shards in tasks that read files only, and sampling temperatures for language models.
 
     Raises:
-        DataError: naming the shards.
-        ConfigError: naming the setting.
+        DataError: when shards are given to a task that reads files only.
+        ConfigError: when a sampling temperature is set for a language model.
     """
     data = settings.data
     if data.is_streamed and settings.task not in ("translation", "causal_lm"):
         raise shards_not_read(str(data.train[0].shards))
+    # Windows of a language model cover the files' stream of tokens; there is nothing to sample.
     if data.temperature != 1 and settings.task == "causal_lm" and not data.is_streamed:
         raise ConfigError(
             "A language model reads all of its files once an epoch, whatever their sizes",
@@ -195,10 +199,10 @@ def check_forms(settings: RunSettings) -> None:
 
 
 def check_packing(settings: RunSettings) -> None:
-    """Refuse packed pairs with what changes their lengths, and rows that hold no pair.
+    """Refuse settings that contradict packed pairs, and rows too short for a pair.
 
     Raises:
-        ConfigError: naming the settings.
+        ConfigError: when settings contradict each other or rows are too short; they are named.
     """
     data, row_length = settings.data, settings.data.packed_length
     if row_length is None:
@@ -220,6 +224,7 @@ def check_packing(settings: RunSettings) -> None:
             where="parallel.context and data.packed_length",
             remedy="Set parallel.context = 1, or leave out data.packed_length",
         )
+    # `data.max_length` does not count the begin or end token of a side.
     longest = data.max_length + 1
     if row_length < longest:
         raise ConfigError(

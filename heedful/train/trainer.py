@@ -1,8 +1,8 @@
-"""The training loop: updates, metrics, validation, checkpoints, stopping.
+"""The training loop: updates, metrics, validation, checkpoints, and stopping.
 
-Where a device decides by itself whether an update is made, the result of one is read when the next
-has been launched, so that the device never waits. Nothing else is different: an update launched
-after one that was not finite has changed nothing, and is launched again.
+Where a device decides by itself whether an update is made, a result is read after the next update
+has been launched, so that the device never waits. Nothing else differs: an update launched after a
+non-finite one changed no weight, and is launched again.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 
 MAX_SKIPPED = 10
-"""Updates in a row that may fail before the run is given up."""
+"""Number of failed updates in a row that end the run."""
 
 MAX_OVERFLOWS = 50
-"""The same for float16, whose loss scale needs some failures to settle."""
+"""The same for float16, whose loss scaler halves its scale at each overflow until it fits."""
 
 MAX_ROLLBACKS = 5
-"""Returns to the same checkpoint before the run is given up."""
+"""Number of rollbacks to the same checkpoint that end the run."""
 
 
 class Trainer:
-    """Trains one model, alone or with other processes that do the same.
+    """Trains one model, alone or together with other processes.
 
     Args:
-        updater: of the model.
-        parts: of each update, that this process learns from.
-        settings: of the run.
-        saved: its state in checkpoints, with the processes and their hooks.
-        events: receive progress, metrics and notes.
+        updater: updater of the model.
+        parts: source of the batch parts that this process trains on.
+        settings: settings of the training run.
+        saved: writer and reader of checkpoints, with the processes and the hooks.
+        events: receivers of progress, metrics and notes.
     """
 
     def __init__(
@@ -75,39 +75,42 @@ class Trainer:
         self.state = TrainingState()
         self.carried_state: CarriedState = {}
         self.trimmer = Trimmer()
-        self._read = 0.0  # when the latest result was
+        self._read = 0.0  # time of reading the latest result, on the monotonic clock
         width = cast(Any, self.model).spec.width
         self.launches = Launches(self._update, parts, settings, width)
 
     def fit(self, stop: StopRequest) -> str:
-        """Train until the end or until asked to stop.
+        """Train until the run ends or a stop is requested.
 
         Returns:
-            Why it ended, a few words.
+            The reason of the end, a few words.
 
         Raises:
             RunError: when training cannot go on.
         """
+        # Pages that were given back to the system return one page fault at a time.
         if self.updater.device.type == "cpu":
             reuse_freed()
         self.events.progress(self.state.step, self.settings.max_steps, "training")
         try:
             return self._fit(stop)
         except UserError:
-            with suppress(UserError):  # which may follow from this one
+            # The update in flight still counts; its own error may follow from this one.
+            with suppress(UserError):
                 self._settle()
             with suppress(UserError):
-                self.saved.store.finish()  # the thread may not outlive the process
+                self.saved.store.finish()  # or the last checkpoint could stay unfinished
             raise
         finally:
             self.parts.close()
 
     def _fit(self, stop: StopRequest) -> str:
         while True:
+            # `_stopped` is a collective, so every process calls it before each update.
             over = self._stopped(stop) or self._end() is not None
             if over and self.launches.in_flight is None:
                 break
-            if over or self._is_waited_for():
+            if over or self._must_settle():
                 self._settle()
             elif not self._go_on(stop):
                 self._settle()
@@ -116,6 +119,7 @@ class Trainer:
         if reason is None:
             self.save(finish=True)
             return f"asked to stop by {stop.name}"
+        # The final model needs a score, also where the last step is no multiple of the interval.
         validated = self.state.validated
         if self.hooks.validate is not None and (
             validated is None or validated.step != self.state.step
@@ -124,48 +128,53 @@ class Trainer:
         self.save(finish=True)
         return reason
 
-    def _is_waited_for(self) -> bool:
-        """Return whether something is due between the update in flight and the next."""
+    def _must_settle(self) -> bool:
+        """Return True if the result in flight must be read before the next launch."""
         flight = self.launches.in_flight
         if flight is None:
             return False
         then = replace(self.state, step=flight.step, epoch=flight.after.epoch)
+        # Validation and checkpoints need the weights of exactly this step.
         is_last = self._end(then) is not None
         return is_last or self._validates_at(flight.step) or self._saves_at(flight.step)
 
     def _go_on(self, stop: StopRequest) -> bool:
-        """Launch the next update and read a result; False when asked to stop."""
+        """Launch the next update and read a result; return False if a stop was requested."""
         before = self.launches.in_flight
         launched = self.launches.launch(self.state, self.carried_state, lambda: bool(stop))
         if launched is None:
             return False
+        # The device decides nothing here, so the result is known already.
         if launched.update.skipped is None:
             self._settle()
             return True
-        # Before the next update changes the weights.
+        # Queued before the next update changes the weights.
         self.saved.update_average(launched.step, launched.update.skipped)
         if before is not None:
             self._settled(before)
         return True
 
     def _settle(self) -> None:
-        """Read the result of the update in flight, if there is one, and do what is due then."""
-        flight = self.launches.landed()
+        """Read the result of the update in flight, if any, and act on it."""
+        flight = self.launches.pop_in_flight()
         if flight is not None:
             self._settled(flight)
 
     def _settled(self, flight: Launch) -> None:
         result = flight.update.read()
         now = time.monotonic()
+        # Launches overlap: only the time since the previous result belongs to this update.
         seconds, self._read = now - max(flight.started, self._read), now
+        # The clock of the first process counts for all, or `max_minutes` could end only some of
+        # them.
         self.state.seconds = self.team.of_main(self.state.seconds + seconds)
         self.state.tokens += result.tokens
         self.state.step = flight.step
         self.state.epoch, self.state.batch = flight.after
         self.carried_state = result.carried_state if result.finite else {}
-        if not result.finite:  # the one after it was launched in vain
+        if not result.finite:  # the update launched after it was skipped on the device
             self.launches.discard()
-        self._tell(result, flight.rate, seconds)
+        self._report(result, flight.rate, seconds)
         self.trimmer.step()
         if not result.finite:
             self._not_finite(flight.parts, result, flight.before)
@@ -173,11 +182,12 @@ class Trainer:
         self.state.skipped = 0
         if flight.update.skipped is None:
             self.saved.update_average(flight.step)
+        # With an update in flight the weights are a step further than the counters.
         if self.launches.in_flight is None:
             self._due()
 
     def validate(self) -> None:
-        """Score the model, keep count of the best, offer it for publishing."""
+        """Score the model, update the record of the best, and offer it for publishing."""
         validate, state = self.hooks.validate, self.state
         assert validate is not None
         started = time.monotonic()
@@ -192,7 +202,7 @@ class Trainer:
                 self.hooks.offer(model, state.step, scores)
             return scores.score
 
-        with self.saved.judged() as model:
+        with self.saved.evaluation_model() as model:
             score = self.team.of_main(self.team.only_main(judge) or 0.0)
         state.validated = Scored(state.step, score)
         if state.best is None or score > state.best.score:
@@ -203,10 +213,10 @@ class Trainer:
         state.seconds = self.team.of_main(state.seconds + time.monotonic() - started)
 
     def save(self, *, finish: bool = False) -> None:
-        """Write a checkpoint of this moment unless there is one.
+        """Write a checkpoint of the present step unless there is one.
 
         Args:
-            finish: wait until it is written, also in the background.
+            finish: wait for the end of writing in the background.
         """
         if self.saved.step != self.state.step:
             self.saved.save(self.state, self.carried_state)
@@ -214,14 +224,14 @@ class Trainer:
             self.saved.finish()
 
     def _stopped(self, stop: StopRequest) -> bool:
-        """Return whether a process was asked to stop; all of them hear of it."""
+        """Return True if any process was asked to stop, on all processes alike."""
         stopped = self.team.any(stop)
         if stopped and not stop:
             stop.ask("another process")
         return stopped
 
     def _end(self, state: TrainingState | None = None) -> str | None:
-        """The reason why training is over in a state, the present one if None; or None."""
+        """Return why training ends in a state (None: the present one); None if it goes on."""
         settings, state = self.settings, state or self.state
         if state.step >= settings.max_steps:
             return f"max_steps = {settings.max_steps} reached"
@@ -261,6 +271,7 @@ class Trainer:
     ) -> LaunchedUpdate | None:
         try:
             return self.updater.launch(parts, step, rate, cancelled, carried_state)
+        # A batch of one example cannot be split any further.
         except OneTooLarge as error:
             lines = self.parts.lines(error.numbers.tolist())
             packed = self.settings.data.packed_length is not None
@@ -271,6 +282,7 @@ class Trainer:
                 f"Lower data.{name} or take a smaller model",
             ) from error
         except (MemoryError, RuntimeError) as error:
+            # Other runtime errors are bugs and keep their traceback.
             if not ran_out(error):
                 raise
             raise self._given_up(
@@ -278,11 +290,12 @@ class Trainer:
                 "Take a smaller model, or a machine with more memory",
             ) from error
 
-    def _tell_split(self, too_large: Sequence[tuple[int, int]]) -> None:
+    def _report_split(self, too_large: Sequence[tuple[int, int]]) -> None:
         step = self.state.step
         batches = ", ".join(f"{where} positions ({count} examples)" for where, count in too_large)
         most = self.updater.splitting.most
         budget = self.settings.data.budget
+        # Set by the split that this method reports.
         assert most is not None
         self.events.metric(step, {"positions": most, "budget": budget}, "out_of_memory")
         self.events.warn(
@@ -292,10 +305,11 @@ class Trainer:
             "raise optimizer.accumulate by as much"
         )
 
-    def _tell(self, result: UpdateResult, rate: float, seconds: float) -> None:
+    def _report(self, result: UpdateResult, rate: float, seconds: float) -> None:
         state = self.state
         if result.too_large:
-            self._tell_split(result.too_large)
+            self._report_split(result.too_large)
+        # The first update of a fast model may take less than the clock's resolution.
         speed = result.tokens / max(seconds, 1e-9)
         values: dict[str, Value] = {
             **result.values,
@@ -314,9 +328,10 @@ class Trainer:
     def _not_finite(
         self, parts: Sequence[BatchPart], result: UpdateResult, before: CarriedState
     ) -> None:
-        """Report the origin, then skip, roll back or give up."""
+        """Report the origin of a non-finite update, then skip, roll back or give up."""
         state, updater = self.state, self.updater
         state.skipped += 1
+        # With a finite loss only the scaled gradients overflowed: the scaler lowers its scale.
         if updater.scaler.is_enabled() and bool(
             torch.isfinite(torch.tensor(result.values["loss"]))
         ):
@@ -332,6 +347,7 @@ class Trainer:
             self._roll_back(what)
             return
         self.events.warn(f"{what}. The update was skipped")
+        # A weight that is not finite makes every update fail; naming it ends a long search.
         if state.skipped >= MAX_SKIPPED:
             weight = updater.bad_weight()
             why = f"; the weight {weight} itself is not finite" if weight else ""
@@ -343,11 +359,11 @@ class Trainer:
     def _diagnosed(
         self, parts: Sequence[BatchPart], before: CarriedState
     ) -> tuple[str, dict[str, Value]]:
-        """The origin of what was not finite, in words and as values: of the first that knows."""
+        """Return the origin in words and as values, from the first process that found it."""
         step = self.state.step
         own = self.updater.origin(parts, step, before, self.parts.lines)
-        told = [json.loads(each) for each in self.team.texts(json.dumps(own))]
-        _, described, values = next((each for each in told if each[0]), told[0])
+        reports = [json.loads(each) for each in self.team.texts(json.dumps(own))]
+        _, described, values = next((each for each in reports if each[0]), reports[0])
         return f"Not finite at step {step}: {described}", values
 
     def _roll_back(self, what: str) -> None:
@@ -363,7 +379,7 @@ class Trainer:
                 "Lower schedule.peak_learning_rate, set optimizer.clip_norm, or use fp32",
             )
         self.state, self.carried_state = self.saved.restore(checkpoint)
-        # go on with the data after the batch that failed: the same batch would fail again
+        # Continue with the data after the failed batch, which would fail again.
         self.state.epoch, self.state.batch = failed.epoch, failed.batch
         self.state.seconds, self.state.tokens = failed.seconds, failed.tokens
         self.state.rollbacks = failed.rollbacks + 1

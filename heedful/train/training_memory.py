@@ -1,4 +1,4 @@
-"""Memory before training: the largest batch that fits (`auto`), and models that never will."""
+"""Memory estimates before training: the largest batch that fits, and models that cannot fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heedful.interop.hugging_face import describe_any
 from heedful.memory import available_bytes
 from heedful.models.cost import count_parameters, human_bytes, largest
 from heedful.models.preset_files import read_preset_spec
-from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
 
 if TYPE_CHECKING:
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     from heedful.train.run_settings import RunSettings
 
 MARGIN = 0.2
-"""Share of the free memory that is left to validation, to others, and to what was not foreseen."""
+"""Share of the free memory that is kept for validation, other programs and surprises."""
 
-_STEP = 64
-"""Budgets are multiples of it."""
+_STEP = 64  # token budgets are multiples of this
 
 
 MANY_LAYERS = 200
-"""Stacks of more layers are counted before they are built; others are built in no time."""
+"""Deeper stacks are refused by their parameter count, as building them takes long."""
 
+# Weight, gradient and two moments of the optimiser, each in float32.
 _BYTES_OF_A_PARAMETER = 16
-"""Weight, gradient and two moments of the optimiser, in float32."""
 
 
 def check_size(
     settings: RunSettings, device: torch.device, *, available: int | None = None
 ) -> None:
-    """Refuse settings of which no model can be made, before any data are read.
-
-    A model of very many layers that cannot be trained here is among them.
+    """Refuse impossible models before any data is read, and very deep ones that cannot fit.
 
     Args:
-        settings: of a run.
-        device: that is trained on.
-        available: bytes; those of the device if unset.
+        settings: settings of the training run.
+        device: device of the model.
+        available: free memory in bytes; the device's if None.
 
     Raises:
         ConfigError: when settings of the model contradict each other.
-        RunError: naming the parameters and the memory that it would need.
+        RunError: when memory is too small; the parameters and the memory needed are named.
     """
+    # An existing model was built before, so its depth is possible.
     if settings.init is not None:
         return
     if settings.task == "images":
+        # Sizes of images and labels are not known yet, but expanding the settings already finds
+        # contradictions.
         spec: ModelSpec = encoder_spec(settings.model, 1, 1, ())
     else:
         spec = likely_spec(settings)
@@ -82,16 +82,16 @@ def with_budget(
     *,
     available: int | None = None,
 ) -> RunSettings:
-    """The settings with a number in the place of `auto`, which is said; others as they are.
+    """Replace `batch_tokens = auto` by the largest budget that fits, and report it.
 
     Args:
-        settings: of a run that begins.
-        device: that is trained on.
-        events: receive a note of the number and the reason.
-        available: bytes; those of the device if unset.
+        settings: settings of a new run.
+        device: device of the model.
+        events: receivers of a note with the number and its reason.
+        available: free memory in bytes; the device's if None.
 
     Raises:
-        RunError: when there is not enough memory for the longest text.
+        RunError: when there is not enough memory for the longest sequence.
     """
     if settings.data.batch_tokens != "auto":
         return settings
@@ -107,10 +107,12 @@ def with_budget(
     packed = settings.data.packed_length
 
     def needed(tokens: int) -> int:
+        # Attention and its memory grow with the rows' length, so the longest rows decide.
         length = min(packed or settings.data.max_length, tokens)
         return training_peak(
             spec,
-            tokens + tokens // length * memory,  # of which each row makes keys and values too
+            # Each row projects keys and values of its memory, too.
+            tokens + tokens // length * memory,
             length=length + memory,
             parameters=parameters,
             number_bytes=number_bytes,
@@ -122,6 +124,7 @@ def with_budget(
 
     picked = largest(lambda tokens: needed(tokens) <= usable, LARGEST_TRAINING)
     step = packed or _STEP
+    # Whole rows of packed pairs; a budget below one step stays as it is.
     picked = picked // step * step or picked
     longest = packed or settings.data.max_length + 1
     if picked < longest:
@@ -142,14 +145,14 @@ def with_budget(
 
 
 def likely_spec(settings: RunSettings) -> ModelSpec:
-    """The model of a run before its tokenizer is made, which may get fewer pieces than asked for.
+    """Return the probable model of a run before its tokenizer, whose final size may be smaller.
 
     Args:
-        settings: of the run.
+        settings: settings of the training run.
 
     Raises:
         ConfigError: for images.
-        ModelError: when there is no model to begin with.
+        ModelError: when the initial model is missing.
     """
     if settings.init is not None:
         return describe_any(Path(settings.init)).spec
@@ -166,5 +169,5 @@ def likely_spec(settings: RunSettings) -> ModelSpec:
     if settings.task == "causal_lm":
         return causal_lm_spec(settings.model, size, length)
     if settings.task in ("translation", "span_corruption", "denoising"):
-        return settings.model.expand(size, size)
+        return translator_spec(settings.model, size, size)
     return encoder_spec(settings.model, size, length, ())

@@ -1,4 +1,4 @@
-"""The state of a run and its tensors: what a checkpoint holds, and how it is put back."""
+"""The state of a run: its counters and tensors, saved in checkpoints and restored from them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """The result of a validation that later steps need.
+    """The part of a validation's result that later steps need.
 
     Args:
-        step: when it was.
-        score: the score that decides, larger is better.
+        step: number of updates at that time.
+        score: deciding score, larger is better.
     """
 
     step: int
@@ -39,19 +39,19 @@ class Scored:
 
 @dataclass
 class TrainingState:
-    """The counters of a run; weights and optimiser are beside it.
+    """The counters of a run; weights and optimiser state are stored separately.
 
     Args:
-        step: updates made or skipped.
-        epoch: passes over the corpus finished.
-        batch: place of the next batch in the present pass.
-        tokens: target tokens trained on.
+        step: number of updates, skipped ones included.
+        epoch: number of finished passes over the corpus.
+        batch: index of the next batch in the present pass.
+        tokens: number of target tokens trained on.
         seconds: wall-clock time, over all resumes.
-        best: the best validation so far.
-        stale: validations since then.
-        validated: the last validation, which may be the best one.
-        skipped: updates skipped in a row because something was not finite.
-        rollbacks: returns to a checkpoint since the last one was written.
+        best: best validation so far.
+        stale: number of validations since the best one.
+        validated: latest validation.
+        skipped: number of non-finite updates in a row up to now.
+        rollbacks: number of rollbacks since the latest checkpoint was written.
     """
 
     step: int = 0
@@ -67,12 +67,12 @@ class TrainingState:
 
     @property
     def place(self) -> DataPosition:
-        """The place in the data of the next update's batches."""
+        """The position of the next update's batches in the data."""
         return DataPosition(self.epoch, self.batch)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The state of which a checkpoint has the fields as JSON types."""
+        """Parse a checkpoint's JSON types."""
         scored = {
             name: None if values[name] is None else Scored(**values[name])
             for name in ("best", "validated")
@@ -85,9 +85,9 @@ class Hooks:
     """Callbacks of the training loop.
 
     Args:
-        validate: scores the model; None when there is nothing to validate on.
-        offer: hands over a model that may be the best so far: the step and its scores.
-        facts: makes the plain data that every checkpoint carries beside the counters.
+        validate: function that scores the model; None without validation data.
+        offer: function that publishes a model, given step and scores, if it is the best so far.
+        facts: function that returns plain data stored in every checkpoint.
     """
 
     validate: Callable[[Any], Scores] | None
@@ -96,19 +96,19 @@ class Hooks:
 
 
 class SavedState:
-    """Writes checkpoints of a run and goes back to them, on one process or several.
+    """Writes and restores the checkpoints of a run, on one process or several.
 
     Args:
-        updater: makes the updates.
-        team: the processes.
-        store: of the first of them, where checkpoints go.
-        settings: which checkpoints are regular, and whether there is a moving average.
+        updater: updater of the model.
+        team: processes of the run.
+        store: checkpoints in the run directory.
+        settings: interval of regular checkpoints, and decay of the moving average.
         hooks: validation and publishing.
 
     Attributes:
-        average: the moving average of the weights, if kept.
-        step: of the latest checkpoint; None if there is none.
-        seconds: of the run when it was written.
+        average: moving average of the weights; None without one.
+        step: step of the latest checkpoint; None if there is none.
+        seconds: training time of the run when that checkpoint was written.
     """
 
     def __init__(
@@ -133,14 +133,16 @@ class SavedState:
         self.seconds = 0.0
 
     @contextmanager
-    def judged(self, *, averaged: bool = True) -> Iterator[nn.Module]:
-        """A context with the model for the first process to judge or write.
+    def evaluation_model(self, *, averaged: bool = True) -> Iterator[nn.Module]:
+        """A context with the model that the first process validates or writes.
 
         Args:
-            averaged: with the moving average of the weights, if kept.
+            averaged: use of the moving average of the weights, if there is one.
         """
         average = self.average.tensors if averaged and self.average is not None else None
-        copy = self.distribution.copy_in_one_piece(average or weights_of(self.model))
+        # With shards a second model in one piece is made; otherwise the weights are swapped in
+        # place.
+        copy = self.distribution.whole_model(average or weights_of(self.model))
         if copy is not None:
             yield copy
         elif average is None:
@@ -150,24 +152,27 @@ class SavedState:
                 yield self.model
 
     def update_average(self, step: int, skipped: Tensor | None = None) -> None:
-        """Add the weights after a step to the moving average, if kept; see `MovingAverage`."""
+        """Add the weights after a step to the moving average, if any; see `MovingAverage`."""
         if self.average is not None:
             self.average.update(weights_of(self.model), step, skipped)
 
     def save(self, state: TrainingState, carried_state: CarriedState) -> None:
-        """Write a checkpoint, and without validation offer the model.
+        """Write a checkpoint; without validation also offer the model for publishing.
 
         Args:
-            state: the counters.
-            carried_state: what the last batch of this process handed on.
+            state: counters of the run.
+            carried_state: carried state of this process's last batch.
         """
+        # Progress was made: a later rollback goes to this checkpoint, not to the one before.
         state.rollbacks = 0
         training = export_moments(self.updater.optimizer, self.model)
         if self.average is not None:
             average = self.average.tensors
             training |= {f"average/{name}": tensor for name, tensor in average.items()}
+        # A collective with several processes, so it stands outside of `together`.
         contents = self.tensors.contents(weights_of(self.model), training, carried_state)
         validated = state.validated
+        # A score of an earlier step would let the average of the best choose wrong checkpoints.
         here = validated is not None and validated.step == state.step
         facts = {
             **self.hooks.facts(),
@@ -176,24 +181,26 @@ class SavedState:
             "regular": state.step % self.settings.every_steps == 0,
             "scaler": self.updater.scaler.state_dict(),
         }
+        # With shards every process writes, so that a full disk on one has to stop all of them.
         self.team.together(lambda: contents and self.store.save(state.step, contents, facts))
+        # Nothing says which model is best, so the latest one is published with every checkpoint.
         if self.hooks.validate is None:
-            with self.judged() as model:
+            with self.evaluation_model() as model:
                 self.team.only_main(lambda: self.hooks.offer(model, state.step, None))
         self.step, self.seconds = state.step, state.seconds
 
     def finish(self) -> None:
-        """Wait for a checkpoint that is written in the background."""
+        """Wait until the checkpoint in the background is written."""
         self.team.together(self.store.finish)
 
     def restore(self, checkpoint: Checkpoint | None) -> tuple[TrainingState, CarriedState]:
-        """Restore the exact state that the checkpoint was written in.
+        """Restore the exact state in which the checkpoint was written.
 
         Args:
-            checkpoint: that the first process reads; the others hear of it.
+            checkpoint: checkpoint on the first process; None on the others.
 
         Returns:
-            The counters, and what the batch before handed on.
+            The counters, and the carried state of the batch before.
         """
         values, weights, training = self.tensors.read(checkpoint)
         load_weights(self.model, weights)
@@ -201,6 +208,7 @@ class SavedState:
         average: dict[str, Tensor] = {}
         carried: dict[str, Tensor] = {}
         for name, tensor in training.items():
+            # Names are KIND/NAME: moments keep the kind, which is the optimiser's own key.
             kind, _, rest = name.partition("/")
             if kind == "average":
                 average[rest] = tensor
@@ -217,6 +225,7 @@ class SavedState:
         return state, carried
 
     def newest(self, events: Events) -> tuple[Checkpoint | None, int]:
-        """The newest checkpoint, on the first process, and its step; −1 if there is none."""
+        """Return the newest checkpoint (on the first process) and its step; −1 if there is none."""
+        # Verifying hashes takes a while, and one reader is enough.
         checkpoint = self.team.only_main(lambda: self.store.newest(events))
         return checkpoint, round(self.team.of_main(-1 if checkpoint is None else checkpoint.step))

@@ -1,4 +1,4 @@
-"""One update: accumulate exact gradients over batches, check them, clip, step.
+"""One update: accumulate exact gradients over batches, check them, clip them, and step.
 
 The loss is a sum over the tokens of the whole update, on all processes, divided by their number.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,32 +38,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DECIDING = {"cuda"}
-"""Types of devices that decide by themselves whether an update is made; see `DeviceStep`."""
+"""Types of devices that make or skip a step by themselves; see `DeviceStep`."""
 
 
 class Distribution:
-    """A model and its loss, all of it in this process; others: `parallel/distribution.py`.
+    """A model and its loss in this process alone; for several: `parallel/distribution.py`.
 
     Args:
-        model: to train.
-        objective: its loss.
+        model: model to train.
+        objective: loss of the model.
 
     Attributes:
-        team: the processes that train together; None for this one alone.
-        lane: numbers that randomness depends on beside the place of a part.
-        loss_factor: what to multiply a loss by, so that summed gradients of all processes are those
-            of the summed loss.
-        may_look: whether a process can pass a batch through the model without the others.
-        partial_sums: of an update's gradients that are kept apart at most; see `PartialSums`.
-        rows: of matrices whose rows are kept in another order: by the names of weights [N] int64,
-            the original number of every row.
+        team: processes that train together; None for this one alone.
+        seed_numbers: numbers that seed dropout, in addition to the place of a part.
+        loss_factor: factor of the loss, after which the reduced gradients of all processes are
+            those of the summed loss.
+        can_run_alone: true if a pass through the model needs no other process.
+        partial_sums: largest number of separate gradient sums; see `PartialSums`.
+        rows: original row numbers [N] int64 of matrices with permuted rows, by weight name.
     """
 
     loss_factor = 1.0
-    may_look = True
+    can_run_alone = True
     partial_sums = 1
     team: Team | None = None
-    lane: tuple[int, ...] = ()
+    seed_numbers: tuple[int, ...] = ()
     rows: Mapping[str, Tensor] = MappingProxyType({})
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
@@ -70,65 +70,87 @@ class Distribution:
         self.objective = objective
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Sums over the processes that learn from different tokens."""
+        """Sum values over the processes that train on different tokens."""
         return list(values)
 
     def loss(self, batch: Batch, context: LossContext) -> LossSum:
-        """The summed loss of a batch on the model's device."""
+        """Return the summed loss of a batch on the model's device."""
         return self.objective.loss(self.model, batch, context)
 
     @contextmanager
-    def exchanging(self, last: bool) -> Iterator[None]:
-        """A context for the forward pass and the backward pass of one part of an update.
+    def gradient_sync(self, last: bool) -> Iterator[None]:
+        """A context for the forward and backward pass of one part of an update.
 
         Args:
-            last: whether gradients are summed over all processes in its backward pass.
+            last: flag of the last part, whose backward pass sums gradients over the processes.
         """
         yield
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The length of the whole gradient [], the same on all processes."""
+        """Return the L2 norm [] of the whole gradient, the same on all processes."""
         return torch.nn.utils.get_total_norm(gradients)
 
-    def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors in one piece, by the names of weights (after a kind and a slash, if any).
+    def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Gather tensors in one piece; names are WEIGHT or KIND/WEIGHT.
 
-        All processes ask together; those who do not write get no copies.
+        A collective: all processes call it, and those that do not write get no copies.
         """
         return dict(tensors)
 
-    def placed(self, name: str, whole: Tensor) -> Tensor:
-        """The part of a tensor that this process keeps, by its name as in `whole`."""
+    def local_part(self, name: str, whole: Tensor) -> Tensor:
+        """Return the part of a whole tensor that this process holds; names as in `full_tensors`."""
         return whole
 
-    def copy_in_one_piece(self, tensors: Mapping[str, Tensor]) -> nn.Module | None:
-        """A model with some weights to judge or write; None where the model is in one piece itself.
+    def whole_model(self, tensors: Mapping[str, Tensor]) -> nn.Module | None:
+        """Make a model in one piece with the given weights; None if the model itself is one piece.
 
         Args:
-            tensors: the weights, as this process keeps them.
+            tensors: weights as this process holds them.
         """
         return None
+
+
+@dataclass(frozen=True)
+class UpdateSums:
+    """Sums over the parts of an update that were passed through the model so far.
+
+    Args:
+        step: number of the update.
+        divisor: number of target tokens of the whole update, where the loss is computed.
+        hand_over: carried state from batch to batch.
+        values: losses and other sums [] of each part, by name, on the device.
+    """
+
+    step: int
+    divisor: float | Tensor
+    hand_over: HandOver
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def restart(self) -> None:
+        """Forget all parts."""
+        self.values.clear()
+        self.hand_over.restart()
 
 
 class Updater:
     """Makes updates of one model.
 
     Args:
-        model: the model to train.
-        objective: its loss.
-        optimizer: changes the weights.
-        precision: of the products; float16 gets a loss scaler.
-        seed: of the run; the randomness of a batch depends on it, the step and the batch's place.
-        clip_norm: largest gradient length, 0 for no limit.
-        distribution: of the model over processes; all of it on this one if None.
+        model: model to train.
+        objective: loss of the model.
+        optimizer: optimizer of its parameters.
+        precision: number format of the matmuls; float16 gets a loss scaler.
+        seed: random seed of the run; a batch is seeded by it, the step and the batch's place.
+        clip_norm: largest gradient norm; 0 for no limit.
+        distribution: model spread over processes; None for this process alone.
 
     Attributes:
-        engine: computes the model's passes.
-        compiled: the same as graphs, where they are compiled; else None.
-        device_step: the step that the device makes or leaves out by itself; None where results are
-            waited for: on processors, with a loss scaler, and with several processes, whose sums
-            travel as numbers.
-        copies: of batches to the device beside what it computes; None on processors.
+        engine: engine that computes the model's passes.
+        compiled: engine with compiled passes; None without compilation.
+        device_step: step that the device makes or skips by itself; None where every result is read
+            at once: on CPUs, with a loss scaler, and with several processes, which exchange
+            sums as numbers.
+        copies: copier of batches to a GPU while it computes; None on CPUs.
     """
 
     def __init__(
@@ -152,12 +174,13 @@ class Updater:
         self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
         self.gradients = PartialSums(self.parameters, self.distribution.partial_sums)
-        self.splitting = Splitting(self.distribution.team, alone=self.distribution.may_look)
+        self.splitting = Splitting(self.distribution.team, alone=self.distribution.can_run_alone)
         self.engine = prepare_training(model, self.device)
         self.compiled: CompiledEngine | None = None
         alone = self.distribution.team is None and not precision.needs_scaler
         fused = all(group.get("fused") for group in optimizer.param_groups)
         decides = self.device.type in DECIDING and alone and fused
+        # Only PyTorch's fused optimizers read `found_inf` and `grad_scale` on the device.
         self.device_step = DeviceStep(optimizer, self.device) if decides else None
         self.copies = BatchCopies(self.device) if self.device.type == "cuda" else None
 
@@ -184,74 +207,91 @@ class Updater:
         """Change the weights by the mean gradient over all tokens of all batches.
 
         Args:
-            batches: what one update is computed from, in order; with several processes the parts
-                of this one, at least one.
+            batches: batches of the update, in order; with several processes the parts of this one,
+                at least one.
             step: number of the update, from 1.
-            learning_rate: of this update.
-            cancelled: asked before each batch; once true, nothing is changed and None comes back.
-                Several processes ask between updates only.
-            carried_state: what the batch before the first handed on.
+            learning_rate: learning rate of this update.
+            cancelled: predicate that is called before each batch; true leaves all weights alone
+                and returns None. Several processes call it between updates only.
+            carried_state: carried state of the batch before the first.
 
         Raises:
             OneTooLarge: when there is not enough memory for a single example.
         """
         parts = parts_of(batches)
+        # The divisor is known before the first pass, so gradients never need rescaling.
         tokens = round(self.distribution.sums([sum(part.tokens for part in parts)])[0])
         if not self.model.training:
             self.model.train()
-        sums: dict[str, list[Tensor]] = {}
-        hand_over = HandOver(carried_state or {})
         on_device = self.device_step
+        # On the device, as recorded graphs and skipped steps read it there.
         divisor = tokens if on_device is None else on_device.begin(tokens, learning_rate)
-
-        def begin() -> None:
-            self.optimizer.zero_grad(set_to_none=True)
-            self.gradients.begin(len(parts))
-            sums.clear()
-            hand_over.restart()
-
-        def learn(part: BatchPart, last: bool) -> bool:
-            if self.distribution.team is None and cancelled():
-                return False
-            before = hand_over.before(part.place[0])
-            batch = part.batch if self.copies is None else self.copies.copied(part.batch)
-            with self.distribution.exchanging(last):
-                result = self._loss(batch, step, *part.place, carried_state=before)
-                hand_over.add(result.carried_state)
-                assert result.tokens == part.batch.target_tokens
-                if last:
-                    self.splitting.agree()
-                loss = self._weighed(result.loss_sum / divisor, part)
-                with self.gradients.adding(last):
-                    self.scaler.scale(loss).backward()
-            for name, value in {"loss": result.loss_sum, **result.extras}.items():
-                sums.setdefault(name, []).append(value.detach() * part.counts)
-            return True
-
+        sums = UpdateSums(step, divisor, HandOver(carried_state or {}))
         with self.precision.matmul():
-            too_large = self._compiling(step, lambda: self.splitting.run(parts, begin, learn))
-        if too_large is None:
-            return None
-        carried = hand_over.last()
+            if not self._compiling(step, partial(self._accumulate, parts, sums, cancelled)):
+                return None
+        too_large = self.splitting.failed
+        carried = sums.hand_over.last()
         if on_device is not None:
             norm = self.distribution.norm(self._gradients())
-            on_device.take(torch.stack(sums["loss"]), norm, self.clip_norm)
-            return read_later(sums, norm, on_device, tokens, carried, too_large)
-        # In float64, where a few numbers of float32 have the same sum in any order.
-        here = [sum(torch.stack(values).tolist()) for values in sums.values()]
+            on_device.take(torch.stack(sums.values["loss"]), norm, self.clip_norm)
+            return read_later(sums.values, norm, on_device, tokens, carried, too_large)
+        # In float64 a few float32 numbers have the same sum in any order.
+        here = [sum(torch.stack(values).tolist()) for values in sums.values.values()]
         totals = self.distribution.sums(here)
-        values = {name: total / tokens for name, total in zip(sums, totals, strict=True)}
+        values = {name: total / tokens for name, total in zip(sums.values, totals, strict=True)}
         result = self._apply(values, tokens, learning_rate)
         result = replace(result, too_large=too_large, carried_state=carried)
         return LaunchedUpdate(lambda: result, carried)
+
+    def _accumulate(
+        self, parts: Sequence[BatchPart], sums: UpdateSums, cancelled: Callable[[], bool]
+    ) -> bool:
+        """Sum gradients and losses over all parts; return False where the update was cancelled."""
+
+        def begin() -> None:
+            # Called again after a memory error: nothing of the failed attempt may stay.
+            self.optimizer.zero_grad(set_to_none=True)
+            self.gradients.begin(len(parts))
+            sums.restart()
+
+        for attempt in self.splitting.attempts(parts, begin):
+            for part in attempt:
+                if self.distribution.team is None and cancelled():
+                    return False
+                with self.splitting.trying(part):
+                    self._add_gradients(part, part is attempt[-1], sums)
+                if self.splitting.stuck is not None:
+                    break
+        return True
+
+    def _add_gradients(self, part: BatchPart, last: bool, sums: UpdateSums) -> None:
+        """Run the forward and backward pass of a part; `last` says that gradients are complete."""
+        # `place[0]` is the index of the batch: all its parts get the state of the batch before.
+        before = sums.hand_over.before(part.place[0])
+        batch = part.batch if self.copies is None else self.copies.copy(part.batch)
+        with self.distribution.gradient_sync(last):
+            result = self._loss(batch, sums.step, *part.place, carried_state=before)
+            sums.hand_over.add(result.carried_state)
+            assert result.tokens == part.batch.target_tokens
+            # Before the backward pass of the last part, in which gradients are exchanged.
+            if last:
+                self.splitting.agree()
+            loss = self._weighted(result.loss_sum / sums.divisor, part)
+            with self.gradients.adding(last):
+                self.scaler.scale(loss).backward()
+        for name, value in {"loss": result.loss_sum, **result.extras}.items():
+            # Detached and kept on the device: reading here would wait for every part.
+            sums.values.setdefault(name, []).append(value.detach() * part.counts)
 
     def load_moments(self, tensors: dict[str, Tensor]) -> None:
         """Restore the optimizer's state, see `import_moments`."""
         import_moments(self.optimizer, self.model, tensors)
 
-    def _weighed(self, loss: Tensor, part: BatchPart) -> Tensor:
-        """The loss of a part as its gradient is to count; as it is where one process trains."""
+    def _weighted(self, loss: Tensor, part: BatchPart) -> Tensor:
+        """Weight the loss of a part: 0 for a stand-in, a factor for reductions that average."""
         factor = self.distribution.loss_factor * part.counts
+        # A product with 1 would add a node to the graph of every part.
         return loss if factor == 1.0 else loss * factor
 
     def compile(
@@ -263,28 +303,28 @@ class Updater:
         asked_for: bool,
         one_shape: bool = False,
     ) -> bool:
-        """Compile the pass before anything is learned, so that a failure costs nothing.
+        """Compile the pass before the first update, so that a failure costs no training.
 
         Args:
-            batch: any; the same one in a run and when it is resumed.
-            step: that training stands at.
-            events: receive the number of graphs and the seconds they took.
-            asked_for: a failure is an error.
-            one_shape: all batches have the shape of this one.
+            batch: any batch, the same in a run and when it is resumed.
+            step: present step of the run.
+            events: receivers of the number of graphs and the seconds they took.
+            asked_for: request by name, so that a failure is an error.
+            one_shape: true if all batches have the shape of this one.
 
         Returns:
-            False if it failed.
+            False if compiling failed.
         """
         self.compiled = CompiledEngine(self.model, events, asked_for=asked_for, one_shape=one_shape)
         return self.warm_up(batch, step)
 
     def warm_up(self, batch: Batch, step: int) -> bool:
-        """Learn from a batch and forget it, so that what it takes is compiled.
+        """Run one forward and backward pass and drop the gradients, so that kernels are compiled.
 
         Args:
-            batch: any; the same one in a run and when it is resumed, for the graphs may depend on
-                the sizes they were first made for.
-            step: that training stands at.
+            batch: any batch, the same in a run and when it is resumed, as graphs may depend on the
+                first sizes.
+            step: present step of the run.
 
         Returns:
             False if compiling failed.
@@ -301,29 +341,30 @@ class Updater:
         except (MemoryError, RuntimeError) as error:
             if not ran_out(error):
                 raise
-            release()  # the first update will find out, and split
+            release()  # the first update fails in the same way, and splits its batches
         self.optimizer.zero_grad(set_to_none=True)
         return self.compiled is not None
 
     def diagnose(
         self, batches: Sequence[Batch | BatchPart], step: int, carried_state: CarriedState
     ) -> tuple[Diagnosis, Tensor]:
-        """Find out where an update that was not finite went wrong.
+        """Find the origin of a non-finite update.
 
         Args:
-            batches: of the update, or parts of them; those of this process.
-            step: its number.
-            carried_state: what the batch before the first handed on.
+            batches: batches of the update, or parts of them, of this process.
+            step: number of the update.
+            carried_state: carried state of the batch before the first.
 
         Returns:
-            The diagnosis and the numbers of the examples concerned.
+            The diagnosis and the numbers of the affected examples.
         """
         hand_over = HandOver(carried_state)
-        with self.precision.matmul(), self.distribution.exchanging(False):
+        with self.precision.matmul(), self.distribution.gradient_sync(False):
             for part in parts_of(batches):
                 before = hand_over.before(part.place[0])
 
                 def again(part: BatchPart = part, before: CarriedState = before) -> Tensor:
+                    # The same seeds as before, so dropout repeats the failing pass.
                     loss = self._loss(part.batch, step, *part.place, carried_state=before)
                     hand_over.add(loss.carried_state)
                     return loss.loss_sum
@@ -340,16 +381,16 @@ class Updater:
         carried_state: CarriedState,
         lines: Callable[[Sequence[int]], list[str]],
     ) -> tuple[bool, str, dict[str, str]]:
-        """The origin of what was not finite in an update, as far as this process knows.
+        """Describe the origin of a non-finite update, as this process sees it.
 
         Args:
-            parts, step, carried_state: as in `diagnose`.
-            lines: the places of examples in their files, by their numbers.
+            parts, step, carried_state: see `diagnose`.
+            lines: function from example numbers to their origins ("file:line").
 
         Returns:
-            Whether it was found here, a clause that says it, and the place and lines.
+            True if this process found it, a clause that describes it, and place and lines.
         """
-        if not self.distribution.may_look:
+        if not self.distribution.can_run_alone:
             return False, "in a model or texts in parts, which no process can look into alone", {}
         found, indices = self.diagnose(parts, step, carried_state)
         where = lines(indices.tolist())
@@ -357,15 +398,17 @@ class Updater:
         return found is not NOWHERE, found.describe(where), values
 
     def bad_weight(self) -> str | None:
-        """The name of a weight that is not finite itself, if there is one."""
+        """Return the name of a weight with a non-finite element; None if there is none."""
         return first_bad_weight(self.model)
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
-        """Run work by the engine; where compiling fails, run it again uncompiled."""
+        """Run work with the compiled engine; if compiling fails, run it again uncompiled."""
         if self.compiled is not None:
             try:
                 with self.compiled.reported(step), self.compiled.active():
                     return work()
+            # Work is repeatable: `begin` resets gradients and sums. An error of the model itself
+            # appears again below.
             except Exception as error:
                 self.compiled.failed(error)
                 self.compiled = None
@@ -375,9 +418,10 @@ class Updater:
     def _loss(
         self, batch: Batch, step: int, *place: int, carried_state: CarriedState | None = None
     ) -> LossSum:
-        seed = derive_seed(self.seed, step, *place, *self.distribution.lane)
+        seed = derive_seed(self.seed, step, *place, *self.distribution.seed_numbers)
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(seed)  # seeding all devices takes a millisecond
+            # `torch.manual_seed` seeds all devices, which takes a millisecond.
+            torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
         with self.precision.autocast():
@@ -388,7 +432,7 @@ class Updater:
 
     @property
     def losses(self) -> ChunkedLosses:
-        """Cross-entropies of the engine, or those whose shapes no number decides."""
+        """The engine's cross-entropies, or their static form (see `static_shapes`)."""
         losses = (self.compiled or self.engine).losses
         return of_one_shape(losses) if shapes_are_static.get() else losses
 
@@ -399,12 +443,13 @@ class Updater:
         self.scaler.unscale_(self.optimizer)
         gradients = self._gradients()
         norm = self.distribution.norm(gradients)
+        # Waits for the device; `DeviceStep` is the way that does not.
         grad_norm = float(norm)
         loss_is_finite = torch.isfinite(torch.tensor(values["loss"])).item()
         finite = bool(loss_is_finite) and bool(torch.isfinite(norm))
         shrink = finite and self.clip_norm and grad_norm > self.clip_norm
         if finite or self.scaler.is_enabled():
-            # the scaler itself leaves out a step whose scaled gradients overflowed
+            # The scaler itself skips a step whose scaled gradients overflowed.
             set_learning_rate(self.optimizer, learning_rate)
             with divided(self.optimizer, gradients, norm / self.clip_norm if shrink else None):
                 self.scaler.step(self.optimizer)

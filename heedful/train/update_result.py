@@ -1,7 +1,7 @@
 """The result of an update, which may still be on the device when the next one is launched.
 
-A loop that asks for each loss waits for the device, which then waits for the loop. So the numbers
-of an update are copied to the processor while the device goes on, and looked at one update later.
+A loop that reads each loss at once waits for the device, and the device then waits for the loop. So
+the results of an update are copied asynchronously and read one update later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class UpdateResult:
     """The result of an update.
 
     Args:
-        values: means over target tokens: `loss` and the objective's extras.
-        tokens: target tokens it was computed from.
-        grad_norm: length of the gradient before clipping.
-        finite: whether loss and gradient were; if not, no weight was changed.
-        too_large: of each batch or part that memory ran out for, positions and examples.
-        carried_state: what the last batch hands to the next update.
+        values: means over target tokens, by name: `loss` and the objective's extras.
+        tokens: number of target tokens.
+        grad_norm: L2 norm of the gradient before clipping.
+        finite: true if loss and gradient are finite; otherwise no weight changed.
+        too_large: (positions, examples) of each batch or part that ran out of memory.
+        carried_state: carried state of the last batch.
     """
 
     values: dict[str, float]
@@ -41,14 +41,14 @@ class UpdateResult:
 
 @dataclass(frozen=True)
 class LaunchedUpdate:
-    """An update whose result may not be known yet.
+    """A launched update whose result may be unknown yet.
 
     Args:
-        read: waits for the result and returns it. If it was not finite, updates launched since
-            changed nothing either; those launched from now on do.
-        carried_state: what the last batch hands to the next update.
-        skipped: [] on the device, 1 if no weight was changed, 0 if they were; None where the result
-            is known.
+        read: function that waits for the result. If it is not finite, updates launched since then
+            changed no weight either; after reading, updates change weights again.
+        carried_state: carried state of the last batch.
+        skipped: [] on the device, 1 if the step was skipped, else 0; None where the result is known
+            already.
     """
 
     read: Callable[[], UpdateResult]
@@ -64,19 +64,19 @@ def read_later(
     carried_state: CarriedState,
     too_large: tuple[tuple[int, int], ...] = (),
 ) -> LaunchedUpdate:
-    """An update whose step the device has been told to make.
+    """Wrap an update whose step was queued on the device.
 
     Args:
-        sums: [] of each part, over its target tokens, by name.
-        norm: [], the length of the gradient.
-        step: that the device makes or leaves out.
-        tokens: target tokens of the update.
-        carried_state: as in `UpdateResult`.
-        too_large: as in `UpdateResult`.
+        sums: sums [] over target tokens, one for each part, by name.
+        norm: [], L2 norm of the gradient.
+        step: step that the device makes or skips.
+        tokens: number of target tokens of the update.
+        carried_state: see `UpdateResult`.
+        too_large: see `UpdateResult`.
     """
     parts = [part for values in sums.values() for part in values]
-    # In float64, where a few numbers of float32 have the same sum in any order.
-    numbers = _on_its_way(torch.stack([*parts, norm, step.skipped]).double())
+    # In float64 a few float32 numbers have the same sum in any order. One tensor, one transfer.
+    numbers = _copy_async(torch.stack([*parts, norm, step.skipped]).double())
 
     def read() -> UpdateResult:
         *values, grad_norm, skipped = numbers()
@@ -84,6 +84,7 @@ def read_later(
         starts = range(0, len(values), count)
         totals = [sum(values[start : start + count]) for start in starts]
         means = {name: total / tokens for name, total in zip(sums, totals, strict=True)}
+        # Reset only after reading, so that everything launched in between was skipped as well.
         if skipped:
             step.skipped.zero_()
         return UpdateResult(means, tokens, grad_norm, not skipped, too_large, carried_state)
@@ -91,10 +92,11 @@ def read_later(
     return LaunchedUpdate(read, carried_state, step.skipped)
 
 
-def _on_its_way(numbers: Tensor) -> Callable[[], list[float]]:
-    """Start to copy numbers [n] to the processor; what is returned waits for them."""
+def _copy_async(numbers: Tensor) -> Callable[[], list[float]]:
+    """Start copying numbers [n] to the host; return a function that waits for them."""
     if numbers.device.type != "cuda":
         return numbers.tolist
+    # Pinned: a copy to pageable memory would block the host until the device is done.
     here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
     here.copy_(numbers, non_blocking=True)
     arrived = torch.cuda.Event()

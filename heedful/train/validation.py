@@ -28,12 +28,12 @@ class Scores:
     """The result of a validation.
 
     Args:
-        values: figures by name: `loss` in nats per token, `perplexity`, `bits_per_token` and the
+        values: scores by name: `loss` in nats per token, `perplexity`, `bits_per_token` and the
             metrics.
-        score: the one that decides, larger is better.
-        sentences: how many were translated; 0 when only the loss was wanted.
-        signatures: sacreBLEU's, by metric.
-        samples: texts that were written, of the same few examples each time.
+        score: deciding score, larger is better.
+        sentences: number of examples with metrics; 0 if only the loss was computed.
+        signatures: sacreBLEU's signatures, by metric.
+        samples: outputs of the model for the same few examples each time.
     """
 
     values: Mapping[str, float]
@@ -48,7 +48,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics by name, the signature of each that has one, and a few of the texts."""
+    """Metrics and signatures by name, and a few outputs of the model."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class Measure:
     """The metrics of a task beside its loss.
 
     Args:
-        total: how many validation examples there are.
-        score: measures a model in eval mode on the first examples, of a given number; calls its
-            last argument after each batch.
+        total: number of validation examples.
+        score: function of a model in eval mode, the number of examples, the precision and a
+            callback after each batch.
     """
 
     total: int
@@ -73,12 +73,12 @@ class Validator:
     """Scores a model on validation data.
 
     Args:
-        batches: the data, iterated once a validation.
-        objective: whose loss is measured; without label smoothing, as the model is in eval mode.
-        settings: which score decides.
-        precision: of the loss's forward passes.
-        measure: the task's own metrics.
-        on_batch: called after each batch.
+        batches: validation batches, iterated once a validation.
+        objective: loss, without label smoothing as the model is in eval mode.
+        settings: metrics, and the score that decides.
+        precision: number format of the forward passes.
+        measure: metrics of the task; None for the loss alone.
+        on_batch: callback after each batch.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Validator:
         """Score a model in eval mode.
 
         Args:
-            model: with the weights to judge.
-            everything: measure on all examples, whatever the settings say for training.
+            model: model with the weights to score.
+            everything: use of all examples, whatever limit the settings have.
         """
         count = self.sentences(everything=everything)
-        # An adapted model's matrices are put together once, not at each step of the decoder.
+        # A LoRA model's matrices W + s · B A are computed once, not at each step of the decoder.
         with torch.no_grad(), parametrize.cached():
             values = self._loss(model)
             measured = Measured({})
@@ -114,11 +114,12 @@ class Validator:
                 measured = self.measure.score(model, count, self.precision, self.on_batch)
         values |= measured.values
         chosen = self.settings.choose_by
+        # Larger is better for every score.
         score = -values["loss"] if chosen == "loss" else values[chosen]
         return Scores(values, score, count, measured.signatures, measured.samples)
 
     def sentences(self, *, everything: bool = False) -> int:
-        """The number of examples measured beside the loss, which is that of all."""
+        """Return the number of examples with metrics; the loss always covers all examples."""
         if self.measure is None or not self.settings.metrics:
             return 0
         limit, total = self.settings.max_sentences, self.measure.total
@@ -127,6 +128,7 @@ class Validator:
     def _loss(self, model: Any) -> dict[str, float]:
         device = next(model.parameters()).device
         nll, tokens = 0.0, 0
+        # Segments of a memory model are validated in order, each with the memory of the one before.
         carried: CarriedState = {}
         engine = prepare_training(model, device)
         for batch in self.batches:
@@ -134,6 +136,8 @@ class Validator:
                 context = LossContext(0, carried, engine.losses)
                 result = self.objective.loss(model, batch.to(device), context)
             carried = result.carried_state
+            # Sums of batches, divided once at the end: a mean of means would weigh short batches
+            # more.
             nll += float(result.extras["nll"])
             tokens += result.tokens
             self.on_batch()
@@ -157,14 +161,14 @@ def label_measure(
     plan: Callable[[int], Iterable[Indices]],
     make: Callable[[Indices], Any],
 ) -> Measure:
-    """Metrics of the labels that a model gives examples.
+    """Make the metrics of predicted labels.
 
     Args:
-        metrics: `accuracy`, `macro_f1`.
-        scorer: runs the model.
-        labels: the right label of each example [N] int64.
-        plan: the numbers below a count, in batches; an example's label does not depend on which.
-        make: a batch of examples by their numbers.
+        metrics: names of the metrics (`accuracy`, `macro_f1`).
+        scorer: function that runs the model.
+        labels: [N] int64, true label of each example.
+        plan: function from a count to batches of example numbers below it, in any order.
+        make: function from example numbers to a batch.
     """
 
     def score(
@@ -177,6 +181,7 @@ def label_measure(
             batch = make(indices).to(device)
             with precision.autocast(), engine.active():
                 scores, _ = scorer(model, batch)
+            # Batches may be sorted by length: predictions go back to their examples' places.
             predictions[indices] = scores.argmax(-1).cpu().numpy()
             on_batch()
         ours, right = predictions.tolist(), labels[:count].tolist()

@@ -1,8 +1,8 @@
-"""The model and tokenizers that training starts from: new ones, or those of a trained model.
+"""The initial model and tokenizers of a run: new ones, or those of a trained model.
 
 A trained model may be one of ours or a Hugging Face directory; its architecture, weights and
-tokenizer are taken whole. A task may predict something else than the model did, and the vocabulary
-may grow; new parts start from first weights of their own.
+tokenizer are used unchanged. The task may need other heads, and the vocabulary may grow; these new
+parts are newly initialised.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ if TYPE_CHECKING:
 def initial_model(
     spec: Any, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
 ) -> AnyModel:
-    """A run's model with its first weights, a function of the seed and of the initial model.
+    """Build a run's model with its initial weights, a function of the seed and the initial model.
 
     Args:
-        spec: of a new model; of a text model that training starts from only the heads are changed
-            to its. A model of images has the initial model's shape already.
-        settings: of the run.
-        tokenizers: of the run; None for images.
-        events: receive the parts of the initial model that are left out, and the new ones.
+        spec: specification of a new model. With an initial model of text only its heads are used;
+            with one of images it is derived from that model already.
+        settings: settings of the training run.
+        tokenizers: tokenizers of the run; None for images.
+        events: receivers of notes on dropped and new parts.
 
     Raises:
         ModelError: when the initial model is missing, damaged, or of another kind.
         ConfigError: when a setting contradicts it.
     """
+    # Seeded before the model is built, so its initial weights are a function of the seed alone.
     torch.manual_seed(derive_seed(settings.seed))
     if settings.init is None:
         if settings.published_preset and tokenizers is not None:
@@ -63,8 +64,10 @@ def initial_model(
                 where=settings.init,
                 remedy="Begin with another model, or choose another task",
             )
-        spec = with_room(_adapted(before, spec, settings), tokenizers)
+        spec = with_room(_adapt_spec(before, spec, settings), tokenizers)
         tokens = new_tokens(tokenizers_before, tokenizers)
+    # Parts whose specification differs are not loaded, even where their shapes would fit: a
+    # classifier of other labels with equal size would start with the wrong meaning.
     change = _Change.between(before, spec)
     model = build_model(spec)
     weights: Mapping[str, torch.Tensor] = {
@@ -75,6 +78,7 @@ def initial_model(
     own = canonical_weights(model)
     if tokens:
         weights = extended_weights(weights, own, tokens)
+    # Freshly drawn tensors of new parts, so that strict loading finds every name.
     new = {name: tensor for name, tensor in own.items() if _is_within(name, change.new)}
     load_weights(model, {**weights, **new}, where=settings.init)
     change.note(settings.init, events)
@@ -84,13 +88,13 @@ def initial_model(
 
 
 def _preset_spec(spec: Any, settings: RunSettings, tokenizers: TokenizerPair) -> Any:
-    """The shape of a published model, with the vocabularies of the run and the task's heads."""
+    """Return the spec of a published model with the run's vocabularies and the task's heads."""
     assert settings.preset is not None
     preset = read_preset_spec(settings.preset)
     where = f"preset {settings.preset}"
     _refuse_differences(contradictions(settings.model, preset), where)
     _check_length(preset, settings, where)
-    adapted = _adapted(preset, spec, settings)
+    adapted = _adapt_spec(preset, spec, settings)
     sizes = {"source": tokenizers.source.size, "target": tokenizers.target.size}
     if adapted.sharing in ("all", "inputs") and not tokenizers.joint:
         raise ConfigError(
@@ -98,38 +102,40 @@ def _preset_spec(spec: Any, settings: RunSettings, tokenizers: TokenizerPair) ->
             where="tokenizer.joint",
             remedy="Set it to true",
         )
+    # Parsed anew: changed sizes go through the checks of a spec from a file.
     return type(spec).parse(adapted.with_vocabularies(**sizes).plain(), where=where)
 
 
 def initial_labels(settings: RunSettings, kind: str, labels: Sequence[str]) -> list[str]:
-    """The labels of a head: those of the initial model, where they hold all of the data's.
+    """Return the labels of a head: the initial model's if they include all of the data's.
 
     Args:
-        settings: of the run.
-        kind: of the head.
-        labels: of the training data.
+        settings: settings of the training run.
+        kind: kind of head.
+        labels: labels of the training data.
     """
     if settings.init is not None:
         spec, _ = initial_text_model(settings)
         for head in getattr(spec, "heads", ()):
             known = getattr(head, "labels", ())
+            # In the model's order: row i of its classifier belongs to its label i.
             if head.kind == kind and set(labels) <= set(known):
                 return list(known)
     return list(labels)
 
 
 def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
-    """The origin of an imported initial model, which an export needs; empty for others."""
+    """Return the origin of an imported initial model, which exports need; empty for others."""
     return {} if settings.init is None else describe_any(Path(settings.init)).origin
 
 
 @dataclass(frozen=True)
 class _Change:
-    """The parts of the initial model that a task's model lacks, and those it adds.
+    """Differences between the initial model and the task's model.
 
     Args:
-        left_out: addresses of parts.
-        new: addresses of parts.
+        left_out: addresses of parts of the initial model that are dropped.
+        new: addresses of parts that are newly initialised.
     """
 
     left_out: tuple[str, ...]
@@ -155,8 +161,9 @@ def _is_within(name: str, parts: Sequence[str]) -> bool:
 
 
 def _parts(spec: Any) -> dict[str, Any]:
-    """The addresses of parts that another model may lack, and a description of each."""
+    """Return a description of each optional part of a model, by address."""
     parts: dict[str, Any] = {
+        # Dropout has no weights, and whether questions may be unanswerable changes none.
         f"heads.{head.kind}": head.plain() | {"dropout": None, "unanswerable": None}
         for head in getattr(spec, "heads", ())
     }
@@ -166,10 +173,10 @@ def _parts(spec: Any) -> dict[str, Any]:
 
 
 def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
-    """Spec and tokenizers of the initial model, checked against the settings.
+    """Return spec and tokenizers of the initial model, checked against the settings.
 
     Raises:
-        ModelError: when it is missing, damaged, or of images.
+        ModelError: when the initial model is missing, damaged, or a model of images.
         ConfigError: when a setting contradicts it.
     """
     assert settings.init is not None
@@ -187,10 +194,10 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
 
 
 def initial_vision_spec(settings: RunSettings) -> Any:
-    """The spec of the initial model of images, with the settings' dropout; None without one.
+    """Return the spec of the initial model of images with the settings' dropout; None without one.
 
     Raises:
-        ModelError: when it is damaged or of another kind.
+        ModelError: when the initial model is damaged or of another kind.
         ConfigError: when a setting contradicts it.
     """
     spec: Any
@@ -214,6 +221,7 @@ def initial_vision_spec(settings: RunSettings) -> Any:
     own |= {"patch_size": spec.patch_size, "pooling": spec.pooling}
     for name, value in own.items():
         setting = getattr(settings.images, name)
+        # A setting that repeats the model's value is no contradiction.
         if setting not in (None, value):
             differences.append(f"images.{name} is {setting}, and the model's {value}")
     _refuse_differences(differences, where)
@@ -236,7 +244,7 @@ def _check_length(spec: Any, settings: RunSettings, where: str) -> None:
     learned = spec.embedding.positions.max_length
     if spec.embedding.positions.kind != "learned" or learned is None:
         return
-    # The token that begins or ends each text of a pair comes on top.
+    # `data.max_length` does not count the begin or end token of each side of a pair.
     limit = learned - 1 if spec.reads == "pairs" else learned
     if settings.data.max_length > limit:
         raise ConfigError(
@@ -247,8 +255,8 @@ def _check_length(spec: Any, settings: RunSettings, where: str) -> None:
         )
 
 
-def _adapted(before: Any, fresh: Any, settings: RunSettings) -> Any:
-    """The spec of the initial model, for this task."""
+def _adapt_spec(before: Any, fresh: Any, settings: RunSettings) -> Any:
+    """Adapt the initial model's spec to the task: dropout, lengths and heads."""
     shape = settings.model
     changes: dict[str, Any] = {}
     length = before.max_length
@@ -258,9 +266,10 @@ def _adapted(before: Any, fresh: Any, settings: RunSettings) -> Any:
     if before.reads == "pairs":
         return before.model_copy(update=changes)
     if length is not None:
-        # Without learned positions a model may be trained on longer texts than it was made for.
+        # Learned positions were checked before; others allow longer texts than the model's own.
         changes["max_length"] = max(length, settings.data.max_length)
     if before.generates:
+        # Windows hold several texts, which must not attend to each other.
         changes["decoder"] = changes["decoder"].with_attentions(separating_texts)
     else:
         changes["heads"] = tuple(_head(head, before, settings) for head in fresh.heads)
@@ -269,9 +278,9 @@ def _adapted(before: Any, fresh: Any, settings: RunSettings) -> Any:
 
 
 def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
-    """The head of the initial model that equals a new one; else the new one, with its options."""
+    """Return the initial model's equal head, else the new head with the run's dropout."""
     if fresh.kind == "span":
-        return fresh  # there is one kind; unanswerable questions are a matter of the data
+        return fresh  # all span heads have the same weights; `unanswerable` follows the data
     shape = settings.model
     is_set = "dropout" in shape.model_fields_set
     dropout = {"dropout": shape.dropout if is_set else before.encoder.pattern[0].dropout}
@@ -280,24 +289,25 @@ def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
         if head.kind == fresh.kind and same_labels:
             can_drop = is_set and "dropout" in type(head).model_fields
             return head.model_copy(update=dropout) if can_drop else head
+    # BERT's pooler was trained for exactly this input of a classifier.
     if fresh.kind == "sequence" and before.pooler:
         fresh = fresh.model_copy(update={"source": "pooled"})
     return fresh.model_copy(update=dropout) if "dropout" in type(fresh).model_fields else fresh
 
 
 def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair | None:
-    """The tokenizers of the initial model, with the tokens that the settings add.
+    """Return the tokenizers of the initial model with the tokens that the settings add.
 
     Args:
-        settings: of the run.
-        events: receive the number of new tokens.
+        settings: settings of the training run.
+        events: receivers of a note on the number of new tokens.
 
     Returns:
         None where training starts from a new model.
 
     Raises:
         ModelError: when the initial model is missing or damaged.
-        ConfigError: when a setting contradicts it, or needs one.
+        ConfigError: when a setting contradicts the initial model, or needs one.
     """
     if settings.init is None:
         _refuse_without_model(settings)
@@ -305,6 +315,7 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
     _, before = initial_text_model(settings)
     if settings.protected_kinds:
         kinds = None if before.protection is None else before.protection.kinds
+        # Placeholders of other kinds of parts have no trained embeddings.
         if kinds != settings.protected_kinds:
             raise ConfigError(
                 f"The model to begin with {_protects(kinds)}; only a new model can learn others",
@@ -315,11 +326,12 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
     learns_terms = settings.soft_terms is not None and not before.soft_terms
     if not tokens:
         return before.with_soft_terms() if learns_terms else before
+    # A joint vocabulary stays one object, so the embedding tables stay shared.
     source = before.source.extended(tokens)
     target = source if before.joint else before.target.extended(tokens)
     now = replace(before, source=source, target=target)
     sides = 1 if before.joint else 2
-    # A joint vocabulary is counted on both sides.
+    # `new_tokens` lists a joint vocabulary on both sides, hence the halves.
     added = sum(len(new.pieces) for new in new_tokens(before, now).values()) * sides // 2
     known = sides * len(tokens) - added
     events.note(

@@ -13,6 +13,7 @@ import torch
 from heedful.cli.main import main
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -51,7 +52,7 @@ def write_model(directory: Path, seed: int) -> Path:
     spec = TokenizerSpec(kind="characters")
     tokenizers = train_pair(spec, [ALPHABET] * 3, [ALPHABET] * 3)
     torch.manual_seed(seed)
-    model = Translator(SHAPE.expand(tokenizers.source.size, tokenizers.target.size))
+    model = Translator(translator_spec(SHAPE, tokenizers.source.size, tokenizers.target.size))
     save_model(model, tokenizers, directory)
     return directory
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.cli.main import as_user_error, guarded
+from heedful.cli.main import as_user_error, exit_status
 from heedful.errors import RunError
 
 HEEDFUL = [sys.executable, "-m", "heedful"]
@@ -300,13 +300,6 @@ def test_a_reader_that_goes_away(model: Path, tmp_path: Path) -> None:
     assert "Broken" not in err
 
 
-def raising(error: BaseException):
-    def work() -> None:
-        raise error
-
-    return work
-
-
 @pytest.mark.parametrize(
     ("error", "status", "fragments"),
     [
@@ -327,7 +320,7 @@ def raising(error: BaseException):
 )
 def test_what_goes_wrong_elsewhere(capsys, monkeypatch, error, status: int, fragments) -> None:
     monkeypatch.delenv("HEEDFUL_DEBUG", raising=False)
-    assert guarded(raising(error)) == status
+    assert exit_status(error) == status
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     for fragment in fragments:
@@ -336,7 +329,9 @@ def test_what_goes_wrong_elsewhere(capsys, monkeypatch, error, status: int, frag
 
 def test_tracebacks_are_for_those_who_ask(capsys, monkeypatch) -> None:
     monkeypatch.setenv("HEEDFUL_DEBUG", "1")
-    assert guarded(raising(TypeError("a fault"))) == 1
+    with pytest.raises(TypeError) as raised:
+        raise TypeError("a fault")
+    assert exit_status(raised.value) == 1
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -78,10 +78,10 @@ def help_text() -> str:
 
 def test_help_shows_defaults_and_descriptions(help_text: str) -> None:
     flowing = " ".join(help_text.replace("│", " ").split())
-    assert "--model.dropout FLOAT [default: 0.1]" in flowing
+    assert "0.3 for small data. [default: 0.1]" in flowing
     assert "[choices: bpe, byte-bpe, unigram, characters]" in flowing
-    assert "longest side of a pair in tokens; longer" in flowing
-    assert "Learning rate over steps." in flowing
+    assert "Maximum number of tokens on each side of a pair" in flowing
+    assert "Learning rate over the updates." in flowing
 
 
 @pytest.mark.parametrize(

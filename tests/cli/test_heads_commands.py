@@ -13,6 +13,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
@@ -33,7 +34,7 @@ def place(tmp_path_factory):
     texts = {"width": 8, "vocabulary": size, "max_length": 24}
     labelled = {"kind": "sequence", "labels": ("x", "y"), "source": "first"}
     specs = {
-        "translator": TranslatorShape(**shape, feedforward=16).expand(size, size),
+        "translator": translator_spec(TranslatorShape(**shape, feedforward=16), size, size),
         "lm": CausalLMSpec.parse({**texts, "decoder": {**STACK, "block": causal}}),
         "classifier": EncoderSpec.parse({**texts, "encoder": STACK, "heads": [labelled]}),
     }

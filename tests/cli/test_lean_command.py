@@ -26,6 +26,7 @@ from heedful.cli.translate import LazyTranslator
 from heedful.kernels.library import kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.search.search_settings import SearchSettings
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -56,7 +57,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         width=32, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=32, max_length=40
     )
     directory = tmp_path_factory.mktemp("lean") / "model"
-    save_model(Translator(shape.expand(pair.source.size, pair.target.size)), pair, directory)
+    save_model(
+        Translator(translator_spec(shape, pair.source.size, pair.target.size)), pair, directory
+    )
     return directory
 
 
@@ -141,12 +144,17 @@ def test_many_lines_load_pytorch_once_and_few_before_and_after_do_not(
     told: list[str] = []
     translators = LazyTranslator(asked(model))
     lines = ["abc", "h" * 50, *["def"] * 20, "a" * 50]
-    found = translators.translate(lines[:2], None, 1, told.append)[0]
+
+    def translate(start: int, stop: int) -> list[str]:
+        texts = lines[start:stop]
+        return translators.choose(texts)(texts, first_line=start + 1, warn=told.append)
+
+    found = translate(0, 2)
     before = translators.load_seconds
     assert not loaded
-    found += translators.translate(lines[2:22], None, 3, told.append)[0]
+    found += translate(2, 22)
     assert translators.load_seconds > before > 0.0
-    found += translators.translate(lines[22:], None, 23, told.append)[0]
+    found += translate(22, 23)
     assert loaded == [model]
     whole = heedful.load(model, device="cpu").translate(lines, beam=2, max_length=4)
     assert found == whole

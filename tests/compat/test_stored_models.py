@@ -1,4 +1,4 @@
-"""Model directories that version 0.1 wrote load, and give the outputs that it gave."""
+"""Stored model directories load, and give the outputs that commit ecc59e1 gave for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_kind_is_stored() -> None:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
-def test_a_stored_model_gives_the_outputs_of_version_0_1(directory: Path) -> None:
+def test_a_stored_model_gives_the_outputs_of_then(directory: Path) -> None:
     compare(directory, json.loads((STORED / f"{directory.name}.json").read_text()))
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.batches import BpeDropout, PairBatch, make_batch, pad, source_tensors
+from heedful.data.batches import BpeDropout, PairBatch, make_batch
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.encoded_pairs import EncodedPairs, encode_corpora, epoch_batches, select_pairs
+from heedful.data.padding import pad, source_tensors
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair

@@ -14,6 +14,7 @@ from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_model, load_weights
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
@@ -102,7 +103,7 @@ def made(spec):
 def translator(**changes):
     pair = tokenizers()
     shape = TranslatorShape.parse({**SHAPE, **changes})
-    return Subject(made(shape.expand(pair.source.size, pair.target.size)), pair)
+    return Subject(made(translator_spec(shape, pair.source.size, pair.target.size)), pair)
 
 
 def stack(*, causal=False, **changes):

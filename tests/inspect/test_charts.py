@@ -175,6 +175,9 @@ def test_layers(seen, toys):
         assert np.float32(row["probability"]) == found.probabilities[layer, at, 0]
         assert row["piece"] == found.pieces[layer][at][0].replace("▁", "_")
     assert len(rows) == len(found.layers) * len(found.rows)
+    cells = charts.lens(found).to_dict()["layer"][0]
+    # A cell is a line of text high; a constant of another chart once made it 300 pixels.
+    assert cells.get("height", charts.lens(found).to_dict().get("height")) == {"step": 24}
     parts = inspect.contributions(*seen)
     added = np.array([row["score"] for row in table_of(charts.scores(parts))], np.float32)
     np.testing.assert_array_equal(added, parts.scores.ravel())

@@ -127,7 +127,7 @@ def test_a_search_that_is_followed_finds_the_same(toys, beam):
     assert [each.score for each in found.hypotheses] == [each.score for each in generated.n_best]
     assert list(found.texts) == [each.text for each in generated.n_best]
     for hypothesis, path in zip(found.hypotheses, found.paths, strict=True):
-        last = found.steps[len(path) - 1].looked[path[-1]]
+        last = found.steps[len(path) - 1].ranked[path[-1]]
         assert last.tokens == hypothesis.tokens
         assert last.score == hypothesis.score
 

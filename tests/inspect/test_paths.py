@@ -22,6 +22,7 @@ from heedful.inspect.path_lengths import (
     transformer_reach,
 )
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.stack import Stack
 from heedful.nn.mixers.recurrent import RecurrentEncoder
 
@@ -176,7 +177,7 @@ def test_transformer_gradients_are_the_differences(placement):
         width=8, num_heads=2, feedforward=16, encoder_layers=2, norm_placement=placement, window=2
     )
     found = transformer_reach(5, shape, seeds=(4,), directions=8)
-    x, stack = seeded(5, 8, 4, lambda: Stack(8, shape.expand(1, 1).encoder, "encoder"))
+    x, stack = seeded(5, 8, 4, lambda: Stack(8, translator_spec(shape, 1, 1).encoder, "encoder"))
     stack.eval()
     places = torch.arange(5)[None]
     angles = torch.arange(5)[:, None] / 10_000 ** (torch.arange(0, 8, 2) / 8)

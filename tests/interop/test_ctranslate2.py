@@ -15,7 +15,7 @@ import torch
 from heedful.cli.main import main
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.nn.spec import EmbeddingSpec, NormSpec, PositionSpec, RotarySpec
 from heedful.pipelines.translation import TranslationPipeline
 
@@ -50,35 +50,43 @@ def in_attentions(spec, **changes):
 
 PRE = {"norm_placement": "pre", "norm": "rms", "bias": False}
 TRANSLATORS = {
-    "the paper's": lambda n: shape().expand(n, n),
-    "pre-norm": lambda n: shape(norm_placement="pre", activation="gelu").expand(n, n),
-    "tanh": lambda n: shape(activation="gelu_tanh", share_embeddings="target").expand(n, n),
-    "silu": lambda n: shape(activation="silu", share_embeddings="none").expand(n, n),
-    "swiglu": lambda n: shape(**PRE, activation="swiglu").expand(n, n),
-    "geglu": lambda n: shape(**PRE, activation="geglu").expand(n, n),
-    "geglu_tanh": lambda n: shape(**PRE, activation="geglu_tanh").expand(n, n),
-    "reglu": lambda n: shape(**PRE, activation="reglu").expand(n, n),
-    "grouped": lambda n: shape(num_kv_heads=2).expand(n, n),
-    "one head of keys": lambda n: shape(num_kv_heads=1, norm_placement="pre").expand(n, n),
-    "learned": lambda n: shape(positions="learned").expand(n, n),
-    "no positions": lambda n: shape(positions="none").expand(n, n),
-    "rotary": lambda n: shape(**PRE, positions="rotary").expand(n, n),
-    "relative keys": lambda n: shape(positions="relative_keys").expand(n, n),
-    "t5": lambda n: shape(**PRE, positions="t5").expand(n, n),
+    "the paper's": lambda n: translator_spec(shape(), n, n),
+    "pre-norm": lambda n: translator_spec(shape(norm_placement="pre", activation="gelu"), n, n),
+    "tanh": lambda n: translator_spec(
+        shape(activation="gelu_tanh", share_embeddings="target"), n, n
+    ),
+    "silu": lambda n: translator_spec(shape(activation="silu", share_embeddings="none"), n, n),
+    "swiglu": lambda n: translator_spec(shape(**PRE, activation="swiglu"), n, n),
+    "geglu": lambda n: translator_spec(shape(**PRE, activation="geglu"), n, n),
+    "geglu_tanh": lambda n: translator_spec(shape(**PRE, activation="geglu_tanh"), n, n),
+    "reglu": lambda n: translator_spec(shape(**PRE, activation="reglu"), n, n),
+    "grouped": lambda n: translator_spec(shape(num_kv_heads=2), n, n),
+    "one head of keys": lambda n: translator_spec(
+        shape(num_kv_heads=1, norm_placement="pre"), n, n
+    ),
+    "learned": lambda n: translator_spec(shape(positions="learned"), n, n),
+    "no positions": lambda n: translator_spec(shape(positions="none"), n, n),
+    "rotary": lambda n: translator_spec(shape(**PRE, positions="rotary"), n, n),
+    "relative keys": lambda n: translator_spec(shape(positions="relative_keys"), n, n),
+    "t5": lambda n: translator_spec(shape(**PRE, positions="t5"), n, n),
     "unscaled, normed": lambda n: changed(
-        shape().expand(n, n), "", embedding=EmbeddingSpec(scale=False, norm=NormSpec())
+        translator_spec(shape(), n, n), "", embedding=EmbeddingSpec(scale=False, norm=NormSpec())
     ),
     "halves": lambda n: changed(
-        shape().expand(n, n), "embedding", positions=PositionSpec(layout="halves")
+        translator_spec(shape(), n, n), "embedding", positions=PositionSpec(layout="halves")
     ),
-    "output": lambda n: changed(shape().expand(n, n), "", output_bias=True, output_scale=0.25),
+    "output": lambda n: changed(
+        translator_spec(shape(), n, n), "", output_bias=True, output_scale=0.25
+    ),
     "no final norm": lambda n: changed(
-        changed(shape(**PRE).expand(n, n), "encoder", final_norm=None), "decoder", final_norm=None
+        changed(translator_spec(shape(**PRE), n, n), "encoder", final_norm=None),
+        "decoder",
+        final_norm=None,
     ),
-    "wide heads": lambda n: in_attentions(shape().expand(n, n), head_width=6),
-    "scores": lambda n: in_attentions(shape().expand(n, n), scale=0.7),
+    "wide heads": lambda n: in_attentions(translator_spec(shape(), n, n), head_width=6),
+    "scores": lambda n: in_attentions(translator_spec(shape(), n, n), scale=0.7),
     "epsilon": lambda n: changed(
-        changed(shape().expand(n, n), "encoder.block", norm=NormSpec(epsilon=0.1)),
+        changed(translator_spec(shape(), n, n), "encoder.block", norm=NormSpec(epsilon=0.1)),
         "decoder.block",
         norm=NormSpec(epsilon=0.1),
     ),
@@ -180,7 +188,7 @@ def test_more_rows_than_pieces(theirs, tmp_path) -> None:
 
 
 def test_quantised_weights_are_smaller_and_close(make_model, tmp_path, capsys) -> None:
-    model = make_model(tmp_path / "model", lambda n: shape(width=64).expand(n, n))
+    model = make_model(tmp_path / "model", lambda n: translator_spec(shape(width=64), n, n))
     plain = exported(model, tmp_path / "plain")
     capsys.readouterr()
     small = exported(model, tmp_path / "small", "--quantization", "int8", "--json")
@@ -199,28 +207,32 @@ def test_quantised_weights_are_smaller_and_close(make_model, tmp_path, capsys) -
 
 
 REFUSED = {
-    "experts": lambda n: shape(num_experts=2).expand(n, n),
-    "self_attention.mask": lambda n: shape(window=3).expand(n, n),
+    "experts": lambda n: translator_spec(shape(num_experts=2), n, n),
+    "self_attention.mask": lambda n: translator_spec(shape(window=3), n, n),
     "cross_attention.num_heads": lambda n: changed(
-        shape().expand(n, n), "decoder.block.cross_attention", num_heads=2
+        translator_spec(shape(), n, n), "decoder.block.cross_attention", num_heads=2
     ),
-    "softcap": lambda n: in_attentions(shape().expand(n, n), softcap=30.0),
-    "output_scale": lambda n: changed(shape().expand(n, n), "", output_scale=0.5),
-    "logits_softcap": lambda n: changed(shape().expand(n, n), "", logits_softcap=3.0),
-    "num_segments": lambda n: changed(shape().expand(n, n), "embedding", num_segments=2),
+    "softcap": lambda n: in_attentions(translator_spec(shape(), n, n), softcap=30.0),
+    "output_scale": lambda n: changed(translator_spec(shape(), n, n), "", output_scale=0.5),
+    "logits_softcap": lambda n: changed(translator_spec(shape(), n, n), "", logits_softcap=3.0),
+    "num_segments": lambda n: changed(translator_spec(shape(), n, n), "embedding", num_segments=2),
     "rotary.scaling": lambda n: rotary(n, scaling="ntk", factor=2.0),
     "rotary.temperature": lambda n: rotary(n, temperature=1.5),
     "epsilons": lambda n: changed(
-        shape().expand(n, n), "encoder.block", norm=NormSpec(epsilon=0.1)
+        translator_spec(shape(), n, n), "encoder.block", norm=NormSpec(epsilon=0.1)
     ),
     "unit_offset": lambda n: changed(
-        shape().expand(n, n), "embedding", norm=NormSpec(kind="rms", unit_offset=True)
+        translator_spec(shape(), n, n), "embedding", norm=NormSpec(kind="rms", unit_offset=True)
     ),
-    "final_norm": lambda n: changed(shape().expand(n, n), "decoder", final_norm=NormSpec()),
-    "position_bias": lambda n: shape(positions="alibi").expand(n, n),
-    "position_bias = transformer_xl": lambda n: shape(positions="transformer_xl").expand(n, n),
+    "final_norm": lambda n: changed(
+        translator_spec(shape(), n, n), "decoder", final_norm=NormSpec()
+    ),
+    "position_bias": lambda n: translator_spec(shape(positions="alibi"), n, n),
+    "position_bias = transformer_xl": lambda n: translator_spec(
+        shape(positions="transformer_xl"), n, n
+    ),
     "embedding.positions with rotary": lambda n: changed(
-        shape(positions="rotary").expand(n, n), "embedding", positions=PositionSpec()
+        translator_spec(shape(positions="rotary"), n, n), "embedding", positions=PositionSpec()
     ),
 }
 

@@ -22,6 +22,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, load_translator, save_model
 from heedful.models.model_directory import read_facts
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 
 
 def bring_in(theirs, out: Path, *, keep_dtype: bool = True) -> None:
@@ -241,9 +242,10 @@ def test_a_kind_that_is_not_known(theirs, tmp_path) -> None:
 
 
 def test_files_without_a_kind_are_translators(tmp_path) -> None:
-    spec = TranslatorShape(width=8, num_heads=2, feedforward=8).expand(9, 9).plain()
+    spec = translator_spec(TranslatorShape(width=8, num_heads=2, feedforward=8), 9, 9).plain()
     del spec["kind"]
-    (tmp_path / "config.json").write_text(json.dumps({"schema_version": 1, "model": spec}))
+    plain = {"schema_version": 2, "model": spec, "files": {"model.safetensors": ["0"]}}
+    (tmp_path / "config.json").write_text(json.dumps(plain))
     assert read_facts(tmp_path).spec.kind == "translator"
 
 

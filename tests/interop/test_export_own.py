@@ -17,7 +17,7 @@ from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -122,9 +122,11 @@ def shape(**dials) -> TranslatorShape:
 
 MODERN = {"norm": "rms", "norm_placement": "pre", "bias": False}
 MODELS = {
-    "marian": lambda n: shape(attention_dropout=0.2).expand(n, n),
-    "marian, own tables": lambda n: shape(share_embeddings="none", activation="silu").expand(n, n),
-    "t5": lambda n: shape(**MODERN, positions="t5", activation="geglu_tanh").expand(n, n),
+    "marian": lambda n: translator_spec(shape(attention_dropout=0.2), n, n),
+    "marian, own tables": lambda n: translator_spec(
+        shape(share_embeddings="none", activation="silu"), n, n
+    ),
+    "t5": lambda n: translator_spec(shape(**MODERN, positions="t5", activation="geglu_tanh"), n, n),
     "gpt2": lambda n: causal_lm_spec(shape(norm_placement="pre", activation="gelu"), n, 30),
     "gpt2, learned": lambda n: causal_lm_spec(
         shape(norm_placement="pre", positions="learned", share_embeddings="none"), n, 30
@@ -199,14 +201,14 @@ def test_two_tokenizers(make_model, tmp_path) -> None:
     ("spec", "told"),
     [
         (
-            lambda n: shape(positions="alibi").expand(n, n),
+            lambda n: translator_spec(shape(positions="alibi"), n, n),
             ["t5: ", "bart: ", "marian: ", "encoder.block.self_attention.position_bias"],
         ),
         (
             lambda n: causal_lm_spec(shape(), n, 30),
             ["gpt2: ", "llama: ", 'norm_placement is "after" here and "before" there'],
         ),
-        (lambda n: shape(num_experts=2).expand(n, n), ["feedforward.experts"]),
+        (lambda n: translator_spec(shape(num_experts=2), n, n), ["feedforward.experts"]),
     ],
 )
 def test_what_does_not_fit_is_listed(make_model, tmp_path, capsys, spec, told) -> None:
@@ -223,7 +225,7 @@ def test_an_extended_tokenizer_is_refused(make_model, tmp_path, capsys, format) 
     directory = make_model(tmp_path / "model", MODELS["marian"])
     _, pair = load_model(directory)
     extended = pair.source.extended(["<name>"])
-    wider = shape().expand(extended.size, extended.size)
+    wider = translator_spec(shape(), extended.size, extended.size)
     save_model(build_model(wider), TokenizerPair(extended, extended), directory)
     words = ["export", str(directory), str(tmp_path / "out"), "--format", format]
     assert main(words) == 2

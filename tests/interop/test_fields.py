@@ -31,7 +31,6 @@ def test_values() -> None:
     assert FIELDS.choice("name", {"gelu_new": 1}) == 1
     assert FIELDS.choice("missing", {"relu": 2}, "relu") == 2
     assert FIELDS.optional_integer("none") is None
-    assert FIELDS.optional_number("x") == 0.5
     assert FIELDS.texts("texts") == ("a", "b")
     assert FIELDS.texts("none") == ()
     assert FIELDS.labels() == ("NEG", "POS")

@@ -17,7 +17,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_spec import EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import encoder_spec
+from heedful.models.shape_to_spec import encoder_spec, translator_spec
 
 HEADS = {
     "masked_lm": {"kind": "masked_lm"},
@@ -175,7 +175,7 @@ def test_images(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        (lambda n: TranslatorShape(width=8, num_heads=2).expand(n, n), "'translator'"),
+        (lambda n: translator_spec(TranslatorShape(width=8, num_heads=2), n, n), "'translator'"),
         (lambda n: encoder(n, num_experts=2), "experts"),
     ],
 )

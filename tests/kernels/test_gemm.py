@@ -307,13 +307,13 @@ def test_a_network_is_one_step_and_gives_what_its_parts_give(dtype, activation):
     mine = [x, *network.parameters()]
     network.eval()  # nothing is dropped
     with on_processor(network), torch.autocast("cpu", HALF, enabled=dtype == HALF):
-        assert "_FedBackward" in _names(network(x))
+        assert "_ActivatedPairBackward" in _names(network(x))
         found = gradients(lambda: network(x), mine, up)
         capture = Capture(["ffn.inner"])
-        assert "_FedBackward" not in _names(network(x, looked_into(capture)))
+        assert "_ActivatedPairBackward" not in _names(network(x, looked_into(capture)))
         assert capture.found["ffn.inner"].shape == (2, 60, 1024)
         plain = gradients(lambda: network(x, looked_into(Capture([]))), mine, up)
-    assert "_FedBackward" not in _names(network(x)), "the definition has no kernels in C"
+    assert "_ActivatedPairBackward" not in _names(network(x)), "the definition has no kernels in C"
     exact, input_of_it = copy.deepcopy(network).double(), x.detach().double().requires_grad_()
     truth = gradients(lambda: exact(input_of_it), [input_of_it, *exact.parameters()], up.double())
     for one, other, before in zip(found, truth, plain, strict=True):
@@ -325,7 +325,9 @@ def test_a_network_is_one_step_and_gives_what_its_parts_give(dtype, activation):
             close(one, before.double(), dtype)
     network.train()
     with on_processor(network):
-        assert "_FedBackward" not in _names(network(x)), "what is dropped is dropped in between"
+        assert "_ActivatedPairBackward" not in _names(network(x)), (
+            "what is dropped is dropped in between"
+        )
 
 
 def test_frozen_parameters_and_inputs_get_no_gradient():

@@ -89,7 +89,7 @@ def _reachable(start: str) -> set[str]:
     found: set[str] = set()
     waiting = [start]
     while waiting:
-        for name in imported(MODULES[waiting.pop()], for_types=False) - found:
+        for name in imported(MODULES[waiting.pop()], for_types=True) - found:
             found.add(name)
             waiting.append(name)
     return found

@@ -13,7 +13,7 @@ from .source import FILES, PACKAGE, is_type_checking, module_of
 
 # From the bottom up. Parts on one line may not import each other.
 LAYERS = (
-    {"config", "errors", "events", "device", "durable", "listening", "memory"},
+    {"config", "errors", "events", "device", "durable", "listening", "memory", "registry"},
     {"kernels", "pretrained"},
     {"nn", "text"},
     {"models", "data"},
@@ -22,13 +22,15 @@ LAYERS = (
     {"pipelines"},
     {"train", "inspect"},
     # The fence: what stands above it is built with the core, which knows nothing of it.
-    {"apps.documents", "apps.shards", "apps.quality", "apps.planning"},
-    {"apps.comparison"},
+    {"apps.documents", "apps.shards", "apps.quality", "apps.planning", "apps.web"},
+    {"apps.cleaning", "apps.comparison"},
     {"apps.serve", "apps.studio"},
     {"cli"},
 )
 SAME_LINE = {
     ("config", "errors"),
+    ("config", "registry"),
+    ("registry", "errors"),
     ("durable", "errors"),
     ("events", "errors"),
     ("listening", "errors"),
@@ -44,6 +46,7 @@ LIGHT = (
     "heedful.config",
     "heedful.errors",
     "heedful.events",
+    "heedful.registry",
     "heedful.data.corpus_spec",
     "heedful.apps.documents.document_settings",
     "heedful.search.search_settings",

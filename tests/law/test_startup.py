@@ -16,6 +16,7 @@ from heedful.cli.main import VERBS
 from heedful.kernels.library import kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -110,7 +111,7 @@ def test_one_sentence_touches_few_modules(tmp_path: Path) -> None:
     shape = TranslatorShape(
         width=32, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=32, max_length=40
     )
-    model = Translator(shape.expand(pair.source.size, pair.target.size))
+    model = Translator(translator_spec(shape, pair.source.size, pair.target.size))
     save_model(model, pair, tmp_path / "model")
     command = [sys.executable, "-c", TRANSLATE, str(tmp_path / "model")]
     result = subprocess.run(command, input="abc\n", capture_output=True, text=True, check=True)

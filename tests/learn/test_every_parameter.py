@@ -7,10 +7,11 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from heedful.config import Activation, PositionScheme
 from heedful.engines.training.chunked_loss import ProcessorLosses
-from heedful.models.shape import PositionScheme, TranslatorShape
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.nn.spec import Activation
 
 from ..on_processor import either_way
 
@@ -28,7 +29,7 @@ SMALL: dict[str, Any] = {
 def gradients(shape: TranslatorShape, trained: Any) -> dict[str, torch.Tensor]:
     """Gradients of the training loss of a padded batch, by the names of a checkpoint."""
     torch.manual_seed(3)
-    model = Translator(shape.expand(VOCABULARY, VOCABULARY))
+    model = Translator(translator_spec(shape, VOCABULARY, VOCABULARY))
     lengths = torch.tensor([9, 5, 7])
     source = torch.randint(4, VOCABULARY, (3, 9))
     target = torch.randint(4, VOCABULARY, (3, 9))

@@ -16,7 +16,7 @@ from heedful.models import preset_files as sizes
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.attention.cache import GrowingCache, RingCache, StaticCache
+from heedful.nn.attention.cache import RingCache, StaticCache
 from heedful.nn.mask_spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
 from heedful.nn.spec import (
     AlibiSpec,
@@ -28,6 +28,7 @@ from heedful.nn.spec import (
     RotarySpec,
 )
 from heedful.train.objective import CausalLMObjective, LossContext
+from tests.reference_parts import GrowingCache
 
 VOCABULARY, WINDOW = 30, 4
 LEARNED = {"embedding": EmbeddingSpec(positions=PositionSpec(kind="learned", max_length=24))}

@@ -16,6 +16,7 @@ from heedful.models.build import canonical_weights
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_directory import find_model_directory
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -36,7 +37,7 @@ def make(joint: bool = True):
         share_embeddings="all" if joint else "none",
     )
     torch.manual_seed(0)
-    model = Translator(shape.expand(tokenizers.source.size, tokenizers.target.size))
+    model = Translator(translator_spec(shape, tokenizers.source.size, tokenizers.target.size))
     return model, tokenizers
 
 
@@ -161,7 +162,7 @@ def test_no_such_directory(tmp_path):
 
 def test_loading_imports_nothing_that_takes_seconds() -> None:
     """A random draw on the meta device imports sympy."""
-    spec = TranslatorShape(width=32, num_heads=2, feedforward=32).expand(20, 20)
+    spec = translator_spec(TranslatorShape(width=32, num_heads=2, feedforward=32), 20, 20)
     code = (
         "import sys\n"
         "from heedful.models.build import build_around, build_model, canonical_weights\n"

@@ -19,6 +19,7 @@ from heedful.models import cost
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.models.vision import VisionModel
 from heedful.nn.spec import (
@@ -72,7 +73,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def spec_of(changes: dict[str, Any]) -> TranslatorSpec:
     same = changes.get("share_embeddings", "all") == "all"
-    return SMALL.model_copy(update=changes).expand(70 if same else 90, 70)
+    return translator_spec(SMALL.model_copy(update=changes), 70 if same else 90, 70)
 
 
 def meta(spec: TranslatorSpec) -> Translator:
@@ -156,7 +157,7 @@ def test_parameters_of_any_shape(
         bias=bias,
         share_embeddings=share,
     )
-    spec = shape.expand(11, 11)
+    spec = translator_spec(shape, 11, 11)
     assert cost.count_parameters(spec) == sum(p.numel() for p in meta(spec).parameters())
 
 
@@ -171,7 +172,7 @@ def test_parameters_of_any_shape(
     ],
 )
 def test_the_paper_sizes(shape: TranslatorShape, pieces: int, exact: int) -> None:
-    spec = shape.expand(pieces, pieces)
+    spec = translator_spec(shape, pieces, pieces)
     assert cost.count_parameters(spec) == exact
     assert sum(p.numel() for p in meta(spec).parameters()) == exact
 
@@ -377,7 +378,7 @@ def saved_bytes(model: Any, rows: int, length: int, inputs: tuple[torch.Tensor, 
 @pytest.mark.parametrize("name", ["paper's", "grouped", "gated", "pre-norm", "rms", "rotary", "t5"])
 def test_the_estimate_of_activations_is_near(name: str, dropout: float) -> None:
     everywhere = {"dropout": dropout, "attention_dropout": dropout, "feedforward_dropout": dropout}
-    spec = TINY.model_copy(update=SHAPES[name] | everywhere).expand(70, 70)
+    spec = translator_spec(TINY.model_copy(update=SHAPES[name] | everywhere), 70, 70)
     rows, length = 4, 24
     tokens = rows * length
     memory = cost_memory.training_memory(spec, tokens, tokens, kept_weights_length=length)
@@ -415,7 +416,7 @@ def test_human_bytes(count: int, text: str) -> None:
 
 
 def test_a_target_token_of_a_large_model_costs_six_operations_a_parameter() -> None:
-    spec = TranslatorShape(share_embeddings="target").expand(1, 37_000)
+    spec = translator_spec(TranslatorShape(share_embeddings="target"), 1, 37_000)
     pair = cost.training_cost(spec, 25, 25)
     assert pair.per_target_token == pytest.approx(6 * cost.count_parameters(spec), rel=0.02)
     assert pair.total.attention / pair.total.total < 0.01

@@ -22,7 +22,7 @@ from heedful.models import cost
 from heedful.models.build import build_model
 from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
 from heedful.train.objective import CausalLMObjective, MaskedObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
@@ -80,7 +80,11 @@ def translation() -> tuple[ModelSpec, Any, Any]:
     tokens, positions = ids()
     numbers = torch.arange(ROWS)
     batch = PairBatch(tokens, positions, tokens, tokens, positions, numbers, ROWS * LENGTH)
-    return SHAPE.expand(VOCABULARY, VOCABULARY), TranslationObjective(ObjectiveSettings()), batch
+    return (
+        translator_spec(SHAPE, VOCABULARY, VOCABULARY),
+        TranslationObjective(ObjectiveSettings()),
+        batch,
+    )
 
 
 def language() -> tuple[ModelSpec, Any, Any]:
@@ -169,7 +173,7 @@ def test_a_single_block_is_computed_again_as_a_whole(monkeypatch: pytest.MonkeyP
 
 
 def test_a_longer_cache_and_more_hypotheses_take_more() -> None:
-    spec = SHAPE.expand(VOCABULARY, VOCABULARY)
+    spec = translator_spec(SHAPE, VOCABULARY, VOCABULARY)
     asked: dict[str, Any] = {"length": 20, "parameters": cost.count_parameters(spec)}
     small = cost_memory.decoding_peak(spec, 1000, beam=4, **asked)
     large = cost_memory.decoding_peak(spec, 2000, beam=4, **asked)

@@ -16,9 +16,10 @@ import torch
 
 from heedful.errors import ModelError
 from heedful.models import model_directory
-from heedful.models.build import build_model, canonical_weights
+from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, read_weights, save_model
 from heedful.models.model_directory import read_facts, renew_digests, verified
+from heedful.models.shape_to_spec import translator_spec
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -31,7 +32,7 @@ STORED = Path(__file__).parents[1] / "compat/stored/translator"
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pair = train_pair(TokenizerSpec(kind="characters"), ["ab cd"], ["ba dc"])
     torch.manual_seed(0)
-    model = build_model(SHAPE.expand(pair.source.size, pair.target.size))
+    model = build_model(translator_spec(SHAPE, pair.source.size, pair.target.size))
     directory = tmp_path_factory.mktemp("saved") / "model"
     save_model(model, pair, directory)
     return directory
@@ -83,16 +84,6 @@ def test_a_changed_tokenizer_is_noticed(directory: Path) -> None:
     tokenizer.write_text(tokenizer.read_text() + "\n")
     with pytest.raises(ModelError, match=r"tokenizer.json is not the file"):
         load_model(directory)
-
-
-def test_a_directory_of_version_1_needs_no_digests(tmp_path: Path) -> None:
-    old = Path(shutil.copytree(STORED, tmp_path / "old"))
-    assert read_facts(old).digests == {}
-    model, tokenizers = load_model(old)
-    save_model(model, tokenizers, old)
-    assert set(read_facts(old).digests) == {"model.safetensors", "tokenizer.json"}
-    again = canonical_weights(load_model(old)[0])
-    assert all(torch.equal(again[n], t) for n, t in canonical_weights(model).items())
 
 
 def test_files_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from heedful.engines.inference.support import cpu_refusals
 from heedful.errors import ConfigError
 from heedful.models.cost import count_parameters, parameter_table, training_cost
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.spec_overrides import contradictions
 from heedful.models.translator import Translator
 
@@ -41,7 +42,7 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
 
 def build(**changes: Any) -> Translator:
     torch.manual_seed(3)
-    model = Translator(TranslatorShape.parse(SMALL | changes).expand(20, 20)).eval()
+    model = Translator(translator_spec(TranslatorShape.parse(SMALL | changes), 20, 20)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

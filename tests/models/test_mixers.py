@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 import torch
 
+from heedful.config import MixerName
 from heedful.errors import ConfigError
 from heedful.models.build import build_around, build_model, canonical_weights
 from heedful.models.cost import count_parameters
-from heedful.models.mixers import MIXERS
+from heedful.models.mixers import mixer_spec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import (
     causal_lm_spec,
     encoder_spec,
+    translator_spec,
 )
 from heedful.models.spec_overrides import contradictions, with_overrides
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.positions import Positions
-from heedful.nn.spec import MixerName
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import OptimizerSettings
 
@@ -29,7 +30,7 @@ from ..on_processor import either_way
 SIZES = {"width": 32, "encoder_layers": 2, "decoder_layers": 4, "num_heads": 2, "feedforward": 48}
 READERS = ("linformer",)
 """Mixers that see the whole text at once, and so write none."""
-OTHERS = [name for name in MIXERS if name not in ("attention", *READERS)]
+OTHERS = [name for name in typing.get_args(MixerName) if name not in ("attention", *READERS)]
 
 
 def shape(**options: object) -> TranslatorShape:
@@ -50,7 +51,7 @@ def test_options_that_contradict_each_other_are_a_persons_mistake(
 ) -> None:
     made = shape(**options)
     for make in (
-        lambda: made.expand(30, 30),
+        lambda: translator_spec(made, 30, 30),
         lambda: causal_lm_spec(made, 30, 16),
         lambda: encoder_spec(made, 30, 16, ()),
     ):
@@ -64,9 +65,8 @@ def kinds(stack: typing.Any) -> list[str]:
 
 
 def test_every_name_has_a_mixer_of_this_kind() -> None:
-    assert set(typing.get_args(MixerName)) == set(MIXERS)
-    for name, make in MIXERS.items():
-        assert make(shape(), name not in READERS).kind == name
+    for name in typing.get_args(MixerName):
+        assert mixer_spec(shape(), name, name not in READERS).kind == name
 
 
 @either_way
@@ -86,7 +86,7 @@ def test_a_language_model_of_any_mixer_runs(name: MixerName, trained: Any) -> No
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_translator_decodes_with_any_mixer(name: MixerName) -> None:
-    spec = shape(mixer=name).expand(30, 30)
+    spec = translator_spec(shape(mixer=name), 30, 30)
     assert (kinds(spec.encoder), kinds(spec.decoder)) == (["attention"] * 2, [name] * 4)
     names = [each.name for each in spec.decoder.pattern[0].sublayers]
     assert names == ["mixer", "cross_attention", "feedforward"]
@@ -105,7 +105,7 @@ def test_attention_takes_the_place_of_every_third_mixer() -> None:
     linear, full = "linear_attention", "attention"
     assert kinds(spec.decoder) == [linear, linear, full, linear, linear, full, linear]
     assert spec.decoder.pattern[2].self_attention.mask.heeds_segments
-    assert kinds(hybrid.expand(30, 30).encoder) == [full] * 2
+    assert kinds(translator_spec(hybrid, 30, 30).encoder) == [full] * 2
     with pytest.raises(ConfigError, match="Of 4 layers none would have attention") as error:
         causal_lm_spec(shape(mixer="linear_attention", attention_every=5), 30, 16)
     assert error.value.where == "model.attention_every"
@@ -116,7 +116,7 @@ def test_shared_biases_stand_in_hybrids_only() -> None:
     spec = causal_lm_spec(shape(**options, attention_every=2), 30, 16)
     model = build_model(spec)
     assert model.decoder.position_bias is not None
-    translator = shape(**options).expand(30, 30)
+    translator = translator_spec(shape(**options), 30, 30)
     assert translator.encoder.shared_position_bias is not None
     assert translator.decoder.shared_position_bias is None
 
@@ -137,7 +137,7 @@ def test_options_of_attention_are_refused_where_there_is_none(option: str, value
     for expand in (
         lambda: causal_lm_spec(lonely, 30, 16),
         lambda: encoder_spec(lonely, 30, 16, ()),
-        lambda: lonely.expand(30, 30),
+        lambda: translator_spec(lonely, 30, 30),
     ):
         with pytest.raises(ConfigError, match="linear_attention only") as error:
             expand()
@@ -184,7 +184,7 @@ def test_a_mask_is_written_as_an_expression() -> None:
         [1, 0, 1, 1, 1, 0],
         [1, 0, 0, 1, 1, 1],
     ]
-    encoder = shape(**options).expand(30, 30).encoder.pattern[0].self_attention
+    encoder = translator_spec(shape(**options), 30, 30).encoder.pattern[0].self_attention
     assert build_mask(encoder.mask).allow(Positions.of_self(torch.arange(6)[None]))[0, 0, 0].all()
     assert contradictions(shape(**options), spec) == []
     assert contradictions(shape(mask="window(3)"), spec) == [
@@ -230,7 +230,7 @@ def test_the_longest_text_is_that_of_the_mixer_that_reads_least() -> None:
     assert encoder_spec(shape(encoder_mixer="linformer"), 30, 16, ()).longest_text == 17
     both = {**features, "positions": "learned", "max_length": 20}
     assert causal_lm_spec(shape(**both), 30, 12).longest_text == 13
-    translator = shape(**features, max_length=20).expand(30, 30)
+    translator = translator_spec(shape(**features, max_length=20), 30, 30)
     assert translator.longest_text == 20  # and the token before it
 
 
@@ -249,7 +249,7 @@ def test_linformer_reads_and_does_not_write() -> None:
 @pytest.mark.parametrize("name", ["s4d", "mamba", "rwkv", "ssru", "average_attention"])
 def test_an_encoder_is_refused_a_mixer_of_one_direction(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} reads in one direction") as error:
-        shape(encoder_mixer=name).expand(30, 30)
+        translator_spec(shape(encoder_mixer=name), 30, 30)
     assert error.value.where == "model.encoder_mixer"
 
 
@@ -282,7 +282,9 @@ def test_layers_may_have_the_network_of_rwkv() -> None:
     _, stack = with_overrides(spec.embedding, spec.decoder, shape(feedforward_dropout=0.1))
     assert stack == spec.decoder
     assert count_parameters(spec) == sum(each.numel() for each in build_model(spec).parameters())
-    names = [each.name for each in shape(**options).expand(30, 30).encoder.block.sublayers]
+    names = [
+        each.name for each in translator_spec(shape(**options), 30, 30).encoder.block.sublayers
+    ]
     assert names == ["self_attention", "feedforward"]
     with pytest.raises(ConfigError, match="Experts") as error:
         causal_lm_spec(shape(**options, num_experts=4), 30, 16)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.attention.masks import Causal, Everything, SameSegment, Window
 from heedful.nn.capture import Capture
@@ -69,7 +70,7 @@ def model_of(dtype: torch.dtype, **options: Any) -> Translator:
     sizes = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
     torch.manual_seed(0)
     shape = TranslatorShape(**(sizes | {"feedforward": 24, "dropout": 0.0} | options))
-    model = Translator(shape.expand(VOCABULARY, VOCABULARY)).to(dtype)
+    model = Translator(translator_spec(shape, VOCABULARY, VOCABULARY)).to(dtype)
     with torch.no_grad():  # tables of distances begin at zero, which would hide them
         for weight in model.parameters():
             weight += 0.05 * torch.randn_like(weight)
@@ -176,7 +177,7 @@ def test_a_capture_shows_what_a_pair_sees() -> None:
 def test_parts_that_cannot_tell_pairs_apart_say_so(options: dict[str, Any], message: str) -> None:
     if {"recurrent", "convolution"} & options.keys():
         shape = TranslatorShape(width=32, encoder_layers=1, decoder_layers=1, **options)
-        model = Translator(shape.expand(VOCABULARY, VOCABULARY))
+        model = Translator(translator_spec(shape, VOCABULARY, VOCABULARY))
     else:
         model = model_of(torch.float32, **options)
     sides, (source, target) = packed()

@@ -14,6 +14,7 @@ from heedful.models.preset_files import (
     read_preset_spec,
 )
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 
 
 def test_every_preset_builds_a_spec():
@@ -26,7 +27,7 @@ def test_every_preset_builds_a_spec():
         settings = read_preset(name)
         assert "description" not in settings
         assert published_parameters(name) is None
-        TranslatorShape.parse(settings["model"]).expand(100, 100)
+        translator_spec(TranslatorShape.parse(settings["model"]), 100, 100)
 
 
 @pytest.mark.parametrize("name", [name for name in preset_names() if has_spec(name)])

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.engines import cost_memory
 from heedful.engines.inference.prepare import prepare
 from heedful.engines.inference.support import explain
@@ -26,6 +26,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.recurrent_stacks import recurrent_options
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.search.dispatch import search
 from heedful.search.scoring import attention_of, score_targets
 from heedful.search.search_settings import SearchSettings, Specials
@@ -63,7 +64,7 @@ def shape(options):
 
 def made(options, seed=0, vocabulary=VOCABULARY):
     torch.manual_seed(seed)
-    model = build_model(shape(options).expand(vocabulary, vocabulary)).eval()
+    model = build_model(translator_spec(shape(options), vocabulary, vocabulary)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             # With 0.2 convolutions have scores that float32 rounds by more than tests allow.
@@ -169,7 +170,7 @@ def test_a_model_directory_holds_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_costs_are_those_of_a_run(name):
-    spec = shape(SHAPES[name]).expand(70, 70)
+    spec = translator_spec(shape(SHAPES[name]), 70, 70)
     model = build_model(spec)
     assert cost.count_parameters(spec) == sum(p.numel() for p in model.parameters())
     ids, positions = padded(texts(12), False)
@@ -220,7 +221,7 @@ def trains_lstm_by_onednn():
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_estimate_of_activations_is_near(name, record_property):
-    spec = shape(SHAPES[name] | {"width": 64}).expand(70, 70)
+    spec = translator_spec(shape(SHAPES[name] | {"width": 64}), 70, 70)
     model, kept = build_model(spec), {}
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
@@ -246,7 +247,7 @@ def test_the_estimate_of_activations_is_near(name, record_property):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_engines_say_which_part_the_definition_computes(name):
-    text = explain(shape(SHAPES[name]).expand(70, 70))
+    text = explain(translator_spec(shape(SHAPES[name]), 70, 70))
     kind = "Convolution" if name == "convolutions" else "Recurrent"
     assert f"{kind}Spec is unknown to the engine" in text
     assert "a single sentence: as a batch" in text
@@ -256,7 +257,7 @@ def test_engines_say_which_part_the_definition_computes(name):
 def test_a_new_model_holds_every_token_to_be_about_as_likely(name):
     torch.manual_seed(1)
     options = SHAPES[name] | {"width": 128, "encoder_layers": 5, "decoder_layers": 3}
-    model = build_model(shape(options).expand(500, 500)).eval()
+    model = build_model(translator_spec(shape(options), 500, 500)).eval()
     ids, positions = torch.randint(500, (8, 15)), torch.arange(15).expand(8, 15)
     targets = torch.randint(500, (8, 15))
     logits = model.logits(model.decode(model.encode(ids, positions), targets, positions))
@@ -267,7 +268,7 @@ def test_a_new_model_holds_every_token_to_be_about_as_likely(name):
 @pytest.mark.parametrize("name", SHAPES)
 def test_options_are_told_from_a_model(name):
     options = shape(SHAPES[name])
-    spec = options.expand(70, 70)
+    spec = translator_spec(options, 70, 70)
     told = recurrent_options(spec.encoder, spec.decoder)
     assert told == (
         {}
@@ -293,14 +294,14 @@ def test_options_are_told_from_a_model(name):
 )
 def test_options_without_sense_are_refused_with_the_reason(options, reason):
     with pytest.raises(UserError, match=reason):
-        shape(options).expand(VOCABULARY, VOCABULARY)
+        translator_spec(shape(options), VOCABULARY, VOCABULARY)
 
 
 def test_parts_in_the_wrong_stack_are_refused_with_the_reason():
-    spec = shape(LUONG).expand(VOCABULARY, VOCABULARY)
+    spec = translator_spec(shape(LUONG), VOCABULARY, VOCABULARY)
     with pytest.raises(UserError, match="it makes the memory"):
         spec.with_stacks({"encoder": spec.decoder})
-    plain = shape(ADDITIVE).expand(VOCABULARY, VOCABULARY)
+    plain = translator_spec(shape(ADDITIVE), VOCABULARY, VOCABULARY)
     both = spec.decoder.pattern[0].sublayers + plain.encoder.pattern[0].sublayers
     block = spec.decoder.pattern[0].model_copy(update={"sublayers": both})
     with pytest.raises(UserError, match=r"the decoder cannot have recurrent: .* direction both"):

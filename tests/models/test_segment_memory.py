@@ -18,7 +18,7 @@ from heedful.models.cost import segment_work
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.segment_memory import SegmentMemory
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, vision_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec, vision_spec
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.spec import PixelSpec
@@ -197,7 +197,7 @@ def test_what_contradicts_a_memory_is_refused(name: str) -> None:
 
 def test_models_that_read_all_at_once_have_none() -> None:
     with pytest.raises(ConfigError, match="A translator reads each sentence as a whole"):
-        shape().expand(9, 9)
+        translator_spec(shape(), 9, 9)
     with pytest.raises(ConfigError, match="An encoder reads each text as a whole"):
         encoder_spec(shape(), 9, 8, ())
     pixels = PixelSpec(mean=(0.5,), std=(0.5,))

@@ -7,12 +7,12 @@ import pytest
 from heedful.models.build import build_model
 from heedful.models.model_spec import EncoderSpec, MaskedLMHeadSpec, ModelSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 
 SHAPE = TranslatorShape(
     width=16, encoder_layers=1, decoder_layers=2, num_heads=2, feedforward=8, positions="learned"
 )
-PAIRS = SHAPE.expand(20, 20)
+PAIRS = translator_spec(SHAPE, 20, 20)
 TEXTS = causal_lm_spec(SHAPE, 20, 12)
 MASKED = encoder_spec(SHAPE, 20, 12, (MaskedLMHeadSpec(),))
 IMAGES = VisionSpec(width=16, image_size=8, patch_size=4, encoder=MASKED.encoder, num_classes=3)
@@ -51,7 +51,7 @@ def test_stacks_and_generation_are_those_of_the_built_model(spec: ModelSpec) -> 
 
 
 def test_vocabularies_are_answered_and_set_by_side() -> None:
-    apart = SHAPE.model_copy(update={"share_embeddings": "none"}).expand(7, 9)
+    apart = translator_spec(SHAPE.model_copy(update={"share_embeddings": "none"}), 7, 9)
     assert apart.vocabularies() == {"source": 7, "target": 9}
     assert apart.predicted_vocabulary == 9
     assert TEXTS.vocabularies() == MASKED.vocabularies() == {"source": 20, "target": 20}
@@ -66,7 +66,7 @@ def test_learned_positions_limit_a_text_and_the_token_that_ends_a_pair_takes_one
     assert TEXTS.longest_text == 13
     assert IMAGES.longest_text is None
     sinusoidal = SHAPE.model_copy(update={"positions": "sinusoidal"})
-    assert sinusoidal.expand(20, 20).longest_text is None
+    assert translator_spec(sinusoidal, 20, 20).longest_text is None
 
 
 def test_other_stacks_are_checked_against_the_rest() -> None:
@@ -97,7 +97,7 @@ def test_predictions_and_the_names_of_their_labels() -> None:
 
 
 def test_a_pattern_repeats_over_the_layers() -> None:
-    stack = TranslatorShape(width=16, num_heads=2).expand(20, 20).encoder
+    stack = translator_spec(TranslatorShape(width=16, num_heads=2), 20, 20).encoder
     local, whole = (stack.block.replace(dropout=dropout) for dropout in (0.1, 0.2))
     stack = stack.model_copy(update={"num_layers": 5, "pattern": (local, local, whole)})
     assert stack.blocks == (local, local, whole, local, local)

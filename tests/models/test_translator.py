@@ -12,6 +12,7 @@ from heedful.engines.training.chunked_loss import ChunkedLosses, ProcessorLosses
 from heedful.models.cost import count_parameters
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.objective import LossContext, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings
@@ -34,7 +35,7 @@ def build(seed: int = 0, **changes) -> Translator:
     torch.manual_seed(seed)
     base = {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
     shape = TranslatorShape(**{**base, "feedforward": 24, "max_length": 20, **changes})
-    return Translator(shape.expand(30, 30)).eval()
+    return Translator(translator_spec(shape, 30, 30)).eval()
 
 
 def positions_of(lengths: list[int], size: int, *, left: bool) -> torch.Tensor:
@@ -180,7 +181,7 @@ def unusual(**changes) -> Translator:
         "output_scale": 0.25,
         "logits_softcap": 0.8,
     }
-    model = Translator(shape.expand(30, 30).model_copy(update=extras | changes))
+    model = Translator(translator_spec(shape, 30, 30).model_copy(update=extras | changes))
     if model.output_bias is not None:
         torch.nn.init.normal_(model.output_bias)
     return model.eval()

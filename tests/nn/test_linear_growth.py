@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heedful.models.mixers import MIXERS
+from heedful.models.mixers import mixer_spec
 from heedful.models.shape import TranslatorShape
 from heedful.nn.mixer import Context
 from heedful.nn.parts import build_part
@@ -48,7 +48,7 @@ def numbers_written(mixer: str, options: dict[str, Any], length: int) -> int:
         {"positions": "none", "width": WIDTH, "num_heads": 2, "mixer": mixer, "max_length": length}
         | options
     )
-    module = build_part(WIDTH, MIXERS[shape.mixer](shape, mixer != "linformer")).train()
+    module = build_part(WIDTH, mixer_spec(shape, mixer, mixer != "linformer")).train()
     x = torch.randn(1, length, WIDTH, requires_grad=True)
     context = Context(Positions.of_self(torch.arange(length)[None]))
     with Counter() as counter:

@@ -15,14 +15,15 @@ from heedful.models.build import canonical_weights, load_weights
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.nn.attention.cache import GrowingCache
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context
 from heedful.nn.moe import PENALTIES, MixtureOfExperts, build_feedforward, penalty
 from heedful.nn.positions import Positions
 from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
+from tests.reference_parts import GrowingCache
 
 WIDTH = 8
 
@@ -223,7 +224,7 @@ def translator(experts: ExpertsSpec, seed=0) -> Translator:
     shape = TranslatorShape(
         width=WIDTH, encoder_layers=2, decoder_layers=2, num_heads=2, feedforward=12
     )
-    plain = shape.expand(30, 30).plain()
+    plain = translator_spec(shape, 30, 30).plain()
     for stack in ("encoder", "decoder"):
         parts = {each["name"]: each["part"] for each in plain[stack]["pattern"][0]["sublayers"]}
         parts["feedforward"]["experts"] = experts.plain()

@@ -48,7 +48,7 @@ def test_slices_show_what_the_whole_shows() -> None:
     positions = torch.tensor([[-1, 0, 1, 2, 3], [0, 1, 0, 1, 2]])
     segments = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]])
     whole = Positions.of_self(positions, segments)
-    part = whole.between_queries(1, 4).between_keys(2, 5)
+    part = whole.at_queries(slice(1, 4)).at_keys(slice(2, 5))
     mask = Causal() & SameSegment()
     assert torch.equal(part.visible(mask), whole.visible(mask)[:, :, 1:4, 2:5])
     assert torch.equal(part.distance(), whole.distance()[:, 1:4, 2:5])

@@ -18,19 +18,19 @@ from torch import Tensor, nn
 
 from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.nn.attention.attend import KERNELS, KernelSet, make_request
-from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
+from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.kernels.flex import InlineFlex
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
 from heedful.nn.attention.relative_positions import (
     Alibi,
     Bias,
-    ExplicitBias,
     RelativeKeys,
     T5Bias,
     TransformerXL,
 )
 from heedful.nn.positions import Positions
+from tests.reference_parts import ExplicitBias, GrowingCache
 
 HEADS, WIDTH, VALUE_WIDTH, LENGTH, FARTHEST = 4, 16, 8, 11, 16
 TOLERANCE = 1e-5

@@ -22,6 +22,7 @@ from heedful.interop.sentencepiece_files import (
 )
 from heedful.interop.tokenizer_export import write_tokenizers
 from heedful.text.imported_tokenizer import ImportedTokenizer
+from heedful.text.tokenizer import framed
 from heedful.text.tokenizer_pair import TokenizerPair, read_tokenizer
 
 CORPUS = [
@@ -78,7 +79,7 @@ def compare(directory: Path, theirs, *, config: dict | None = None) -> ImportedT
         plain = theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.encode(text) == plain, repr(text)
         assert again.encode(text) == plain, repr(text)
-        assert ours.framed(plain) == theirs(text)["input_ids"], repr(text)
+        assert framed(ours, plain) == theirs(text)["input_ids"], repr(text)
         spoken = [id for id in plain if id not in silent]
         expected = theirs.decode(spoken, clean_up_tokenization_spaces=False)
         if theirs.unk_token_id in spoken:
@@ -97,7 +98,7 @@ def names_as_ids(ours: ImportedTokenizer, theirs) -> None:
 
 def pairs_match(ours: ImportedTokenizer, theirs) -> None:
     one, two = ours.encode("the river"), ours.encode("low newer")
-    assert ours.framed(one, two) == theirs("the river", "low newer")["input_ids"]
+    assert framed(ours, one, two) == theirs("the river", "low newer")["input_ids"]
 
 
 WORDPIECE_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

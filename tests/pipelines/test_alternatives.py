@@ -7,6 +7,7 @@ import torch
 
 from heedful.errors import DataError
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.alternatives import find_alternatives
 from heedful.pipelines.translation import TranslationPipeline
@@ -25,7 +26,9 @@ def pipeline() -> TranslationPipeline:
         max_length=24,
     )  # fmt: skip
     torch.manual_seed(5)
-    model = Translator(shape.expand(tokenizers.source.size, tokenizers.target.size)).eval()
+    model = Translator(
+        translator_spec(shape, tokenizers.source.size, tokenizers.target.size)
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

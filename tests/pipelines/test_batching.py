@@ -13,7 +13,7 @@ from heedful.device import Precision
 from heedful.errors import RunError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import BatchQueue, run_batches, split_on_oom
 from heedful.pipelines.memory_budget import room_for
@@ -60,7 +60,7 @@ def gate(monkeypatch: pytest.MonkeyPatch, model: Any, name: str, most: int) -> A
 def translator() -> TranslationPipeline:
     tokenizers = train_pair(TokenizerSpec(kind="characters"), [string.ascii_lowercase], ["abcd"])
     torch.manual_seed(5)
-    spec = SHAPE.expand(tokenizers.source.size, tokenizers.target.size)
+    spec = translator_spec(SHAPE, tokenizers.source.size, tokenizers.target.size)
     return TranslationPipeline(Translator(spec).eval(), tokenizers)
 
 
@@ -227,7 +227,7 @@ def test_threads_share_a_queue(translator: TranslationPipeline) -> None:
 
 
 def test_the_room_grows_with_the_memory_and_shrinks_with_the_beam() -> None:
-    model = Translator(SHAPE.expand(500, 500))
+    model = Translator(translator_spec(SHAPE, 500, 500))
     picked = [room_for([model], None, available=mib * 2**20) for mib in (2, 4, 10**4)]
     numbers = [room.positions for room in picked]
     assert numbers[0] < numbers[1] < numbers[2] == 16_384

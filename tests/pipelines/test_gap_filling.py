@@ -17,6 +17,7 @@ import heedful
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.gap_filling import GapPipeline, after_sentinels, between
 from heedful.pipelines.text_encoding import EncoderPipeline
@@ -66,7 +67,7 @@ def pipeline(tokenizer: TextTokenizer, seed: int = 0) -> GapPipeline:
         width=16, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=16
     )
     torch.manual_seed(seed)
-    model = Translator(shape.expand(tokenizer.size, tokenizer.size))
+    model = Translator(translator_spec(shape, tokenizer.size, tokenizer.size))
     with torch.no_grad():
         model.target_embedding.weight.mul_(3)  # sure of what it says
     return GapPipeline(model.eval(), tokenizer)

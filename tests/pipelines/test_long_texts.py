@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heedful
-from heedful.pipelines.encoder_input import answer_pieces, parts_of, word_pieces
+from heedful.pipelines.encoder_input import answer_tokens, parts_of, word_tokens
 from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
@@ -46,7 +46,7 @@ def test_every_word_has_one_piece_of_its_own_in_one_window(
 ):
     words = [word for word in map(str.strip, words) if word]
     tokenizer = make_wordpiece() if kind == "wordpiece" else trained[kind]
-    ids, pieces = word_pieces(tokenizer, words)
+    ids, pieces = word_tokens(tokenizer, words)
     text = " ".join(words)
     assert ids == tokenizer.encode(text)
     assert None not in pieces
@@ -85,13 +85,13 @@ def test_an_answer_is_held_by_its_pieces_and_no_more(trained, context, data):
     answer = " ".join(context[first : last + 1])
     for tokenizer in trained.values():
         spans = tokenizer.encode_spans(text)[1]
-        low, high = answer_pieces(spans, start, start + len(answer))
+        low, high = answer_tokens(spans, start, start + len(answer))
         assert text[spans[low][0] : spans[high][1]].strip() == answer
 
 
 def test_characters_that_no_piece_holds():
-    assert answer_pieces([(0, 0), (0, 2), (3, 4)], 2, 3) is None
-    assert answer_pieces([(0, 0), (0, 2), (3, 4)], 0, 1) == (1, 1)
+    assert answer_tokens([(0, 0), (0, 2), (3, 4)], 2, 3) is None
+    assert answer_tokens([(0, 0), (0, 2), (3, 4)], 0, 1) == (1, 1)
 
 
 @torch.no_grad()

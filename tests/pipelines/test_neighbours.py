@@ -14,6 +14,7 @@ import heedful
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -52,9 +53,11 @@ def write(path: Path, **options: Any) -> Path:
         **{"width": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "feedforward": 64}
         | options
     )
-    plain = shape.expand(pair.source.size, pair.target.size).plain() | {"output_bias": True}
+    plain = translator_spec(shape, pair.source.size, pair.target.size).plain() | {
+        "output_bias": True
+    }
     torch.manual_seed(3)
-    model = Translator(type(shape.expand(4, 4)).parse(plain))
+    model = Translator(type(translator_spec(shape, 4, 4)).parse(plain))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter)).mul_(2)

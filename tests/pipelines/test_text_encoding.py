@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import heedful
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.pipelines.predictions import Answer, best_span, cut, first_pieces
+from heedful.pipelines.predictions import Answer, best_span, cut, first_tokens
 from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
@@ -148,11 +148,11 @@ def test_a_word_has_the_label_of_its_first_piece(pipeline):
 
 def test_first_pieces_may_begin_with_the_space_before_them():
     words = ["ab", "c", "de"]  # "ab c de"
-    assert first_pieces(words, [(0, 2), (2, 4), (4, 6), (6, 7)]) == [0, 1, 2]
-    assert first_pieces(words, [(0, 0), (0, 2), (2, 3), (3, 4), (4, 7)]) == [0, 2, 4]
-    assert first_pieces(words, [(0, 2), (5, 7)]) == [0, None, 1]
-    assert first_pieces(words, [(0, 7)]) == [0, None, None]
-    assert first_pieces(words, []) == [None] * 3
+    assert first_tokens(words, [(0, 2), (2, 4), (4, 6), (6, 7)]) == [0, 1, 2]
+    assert first_tokens(words, [(0, 0), (0, 2), (2, 3), (3, 4), (4, 7)]) == [0, 2, 4]
+    assert first_tokens(words, [(0, 2), (5, 7)]) == [0, None, 1]
+    assert first_tokens(words, [(0, 7)]) == [0, None, None]
+    assert first_tokens(words, []) == [None] * 3
 
 
 @torch.no_grad()

@@ -17,8 +17,9 @@ import heedful
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.pipelines.search_items import search_items
+from heedful.pipelines.search_items import plan_searches, search_items
 from heedful.pipelines.text_splitting import clean, cut_texts, one_line
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_width
@@ -34,7 +35,7 @@ def make(seed=0, kind="bpe", corpus=CORPUS, **dials):
     pair = train_pair(TokenizerSpec(kind=kind, vocabulary_size=size), corpus, corpus)
     torch.manual_seed(seed)
     shape = TranslatorShape(**({**SHAPE, "max_length": 30} | dials))
-    model = Translator(shape.expand(pair.source.size, pair.target.size))
+    model = Translator(translator_spec(shape, pair.source.size, pair.target.size))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -100,8 +101,7 @@ def test_empty_lines_never_reach_the_model(pipeline):
         raise AssertionError
 
     untouched = copy.copy(pipeline)
-    untouched.batched = copy.copy(pipeline.batched)
-    untouched.batched.model = type("Refusing", (), {"start": refuse})()
+    untouched.model = type("Refusing", (), {"start": refuse})()
     found = untouched.translate(["", " \t", "\n", "\x00\x07", "\u3000"])
     assert found == [""] * 5
     assert [(t.score, t.tokens, t.finished) for t in found] == [(0.0, (), True)] * 5
@@ -317,7 +317,7 @@ def test_loading_and_ensembles(tmp_path):
 
 @pytest.mark.parametrize("width", [10_000, 10**9])
 def test_a_beam_no_search_could_finish_is_refused(width):
-    spec = TranslatorShape(width=16, num_heads=2, feedforward=16).expand(50, 50)
+    spec = translator_spec(TranslatorShape(width=16, num_heads=2, feedforward=16), 50, 50)
     with pytest.raises(ConfigError, match="wider than the model's vocabulary of 50 tokens"):
         check_width([spec], SearchSettings(beam=width))
     large = spec.model_copy(update={"target_vocabulary": 10**10})
@@ -332,12 +332,9 @@ def test_a_beam_no_search_could_finish_is_refused(width):
 def test_the_sample_most_like_all_is_chosen(pipeline):
     options = {"sampling": True, "max_length": 6, "seed": 3}
     chosen = pipeline.translate(TEXTS, risk_samples=12, n_best=3, **options)
-    drawn = pipeline.batched.search(
-        *(search_items_of(pipeline, TEXTS), SearchSettings(n_best=12, **options)),
-        **dict.fromkeys(("batch_size", "warn", "progress")),
-        alignment=False,
-        batch_tokens=4096,
-    )
+    items, settings = search_items_of(pipeline, TEXTS), SearchSettings(n_best=12, **options)
+    batches = plan_searches(items, settings, batch_tokens=4096, batch_size=None)
+    drawn = pipeline.search_segments(items, batches, settings, False, None, None)
     rows = iter(drawn)
     for text, result in zip(TEXTS, chosen, strict=True):
         if not text.strip():

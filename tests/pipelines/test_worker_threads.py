@@ -9,6 +9,7 @@ import torch
 
 from heedful.device import Precision
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import batches_at_once, in_threads
 from heedful.pipelines.segment_search import SegmentSearch
@@ -32,7 +33,9 @@ def threads():
 def make(precision: Precision | None = None) -> TranslationPipeline:
     pair = train_pair(TokenizerSpec(kind="bpe", vocabulary_size=50), CORPUS, CORPUS)
     torch.manual_seed(0)
-    model = Translator(TranslatorShape(**SHAPE).expand(pair.source.size, pair.target.size))
+    model = Translator(
+        translator_spec(TranslatorShape(**SHAPE), pair.source.size, pair.target.size)
+    )
     return TranslationPipeline(model, pair, precision=precision)
 
 
@@ -40,7 +43,7 @@ def make(precision: Precision | None = None) -> TranslationPipeline:
 def test_translations_are_the_same(threads, precision, monkeypatch):
     pipeline = make(precision)
     calls = set()
-    search = SegmentSearch.__call__
+    search = SegmentSearch._search_batch
 
     def watched(*arguments):
         calls.add(threading.current_thread().name)
@@ -51,13 +54,13 @@ def test_translations_are_the_same(threads, precision, monkeypatch):
 
     options = {"max_length": 9, "beam": 2, "n_best": 2, "batch_size": 1}
     done = []
-    monkeypatch.setattr(SegmentSearch, "__call__", watched)
+    monkeypatch.setattr(SegmentSearch, "_search_batch", watched)
     together = pipeline.translate(TEXTS, progress=lambda *told: done.append(told), **options)
     assert all(name.startswith("batch") for name in calls)
     assert done == [(n, 6) for n in range(1, 7)]
     assert torch.get_num_threads() == threads
     torch.set_num_threads(1)
-    monkeypatch.setattr(SegmentSearch, "__call__", search)
+    monkeypatch.setattr(SegmentSearch, "_search_batch", search)
     alone = pipeline.translate(TEXTS, **options)
     assert together == alone
     assert [t.others for t in together] == [t.others for t in alone]

@@ -9,7 +9,7 @@ import torch
 
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.search.search_settings import Specials
 
@@ -63,7 +63,7 @@ def spread(model, bias: float) -> None:
 @functools.cache
 def translator(**changes) -> Translator:
     torch.manual_seed(0)
-    model = Translator(shape(**changes).expand(PIECES, PIECES)).eval()
+    model = Translator(translator_spec(shape(**changes), PIECES, PIECES)).eval()
     spread(model, ENDS)
     return model
 

@@ -328,7 +328,7 @@ def test_programs_are_few(monkeypatch) -> None:
 
 
 def test_programs_have_little_memory(monkeypatch) -> None:
-    monkeypatch.setattr(fixed_decoder, "_room", lambda device: 200_000)
+    monkeypatch.setattr(fixed_decoder, "_kept_bytes_limit", lambda device: 200_000)
     engine, _ = graphed(translator())
     for rows in (1, 8, 16, 24):
         given = (*batch([3] * rows, rows), SearchSettings(beam=2, max_length=5))

@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.search.dispatch import search
 from heedful.search.scoring import attention_of, score_targets
@@ -93,7 +94,9 @@ SENTENCES = st.lists(
 def random_model(shape, seed):
     torch.manual_seed(seed)
     dials = {"width": 16, "num_heads": 4, "feedforward": 32, "encoder_layers": 2} | SHAPES[shape]
-    model = Translator(TranslatorShape(decoder_layers=2, **dials).expand(VOCABULARY, VOCABULARY))
+    model = Translator(
+        translator_spec(TranslatorShape(decoder_layers=2, **dials), VOCABULARY, VOCABULARY)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

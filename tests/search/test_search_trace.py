@@ -80,8 +80,8 @@ def test_the_trace_tells_what_enumeration_finds(toy, seed, width, alpha, longest
         for step, (looked, bound, worst) in zip(steps, known, strict=True):
             assert step.bound == pytest.approx(bound, abs=1e-5)
             assert step.worst == pytest.approx(worst, abs=1e-5)
-            assert [each.fate for each in step.looked] == [each.fate for each in looked]
-            for told, each in zip(step.looked, looked, strict=True):
+            assert [each.fate for each in step.ranked] == [each.fate for each in looked]
+            for told, each in zip(step.ranked, looked, strict=True):
                 end = (EOS,) if told.fate == "ended" else ()
                 assert (*told.tokens, *end) == each.tokens
                 assert told.token == each.tokens[-1]
@@ -114,7 +114,7 @@ def test_watching_changes_no_bit(toy, seed, width, alpha, data):
         told = trace.steps(sentence)
         for hypothesis in hypotheses:
             path = places(told, hypothesis)
-            on_path = [step.looked[place] for step, place in zip(told, path, strict=False)]
+            on_path = [step.ranked[place] for step, place in zip(told, path, strict=False)]
             assert tuple(each.token for each in on_path) == (*hypothesis.tokens, EOS)
             assert on_path[-1].score == hypothesis.score
             assert on_path[-1].normalized_score == hypothesis.normalized_score

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import heedful
-from heedful.data.batches import pad
+from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.engines.inference.packed_linear import int8_linear
 from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.alternatives import find_alternatives
 from heedful.pipelines.translation import TranslationPipeline
@@ -48,7 +49,7 @@ needs_int8 = pytest.mark.skipif(int8_linear() is None, reason="no exact 8-bit pr
 def random_model(seed, bias=False):
     torch.manual_seed(seed)
     shape = TranslatorShape(**(SHAPE | {"encoder_layers": 1}))
-    spec = shape.expand(VOCABULARY, VOCABULARY)
+    spec = translator_spec(shape, VOCABULARY, VOCABULARY)
     model = Translator(spec.model_copy(update={"output_bias": bias}))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -208,7 +209,7 @@ def make(name="fp32", **more):
     pair = train_pair(TokenizerSpec(kind="bpe", vocabulary_size=90), CORPUS, CORPUS)
     torch.manual_seed(0)
     shape = TranslatorShape(**SHAPE, max_length=30, norm_placement="pre")
-    model = Translator(shape.expand(pair.source.size, pair.target.size))
+    model = Translator(translator_spec(shape, pair.source.size, pair.target.size))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -47,7 +47,7 @@ def test_a_pattern_that_takes_long_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_usual_patterns_need_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizers_library, "_within", None)
+    monkeypatch.setattr(tokenizers_library, "_with_timeout", None)
     library = tokenizers.Tokenizer.from_str(json.dumps(state()))
     library.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
     tokenizer = ImportedTokenizer(SPECIAL, Frame(), json.loads(library.to_str()))

@@ -26,6 +26,7 @@ from heedful.device import Precision, resolve_device
 from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Note, Recorder, Warning
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.objective import LossContext, LossSum, TranslationObjective
 from heedful.train.optimizers import build_optimizer
@@ -71,7 +72,7 @@ def model_of(dropout: float = 0.0) -> Translator:
         dropout=dropout,
     )
     torch.manual_seed(0)
-    return Translator(shape.expand(VOCABULARY, VOCABULARY)).double()
+    return Translator(translator_spec(shape, VOCABULARY, VOCABULARY)).double()
 
 
 def pairs(count: int, length: int = 4, seed: int = 0) -> PairBatch:
@@ -256,7 +257,7 @@ def step(limit):
     shape = TranslatorShape(width=32, encoder_layers=2, decoder_layers=2, num_heads=4,
                             feedforward=64, dropout=0.0)
     torch.manual_seed(0)
-    model = Translator(shape.expand(VOCABULARY, VOCABULARY))
+    model = Translator(translator_spec(shape, VOCABULARY, VOCABULARY))
     updater = Updater(model, TranslationObjective(ObjectiveSettings()),
                       build_optimizer(model, OptimizerSettings()), Precision("fp32", "cpu"), seed=3)
     updater.update([pairs(2)], 1, 0.0)

@@ -22,7 +22,7 @@ from heedful.data.batches import (
 from heedful.errors import ConfigError, DataError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import RecurrentShape, TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.attention.kernels.chunked import computed_pairs
 from heedful.nn.attention.masks import Causal
@@ -64,7 +64,7 @@ def language_model(name: str) -> CausalLM:
 def translator(name: str) -> Translator:
     torch.manual_seed(3)
     return Translator(
-        TranslatorShape(**SMALL | SHAPES[name]).expand(VOCABULARY, VOCABULARY)
+        translator_spec(TranslatorShape(**SMALL | SHAPES[name]), VOCABULARY, VOCABULARY)
     ).train()
 
 
@@ -255,7 +255,7 @@ def test_batches_that_cannot_be_divided() -> None:
 )
 def test_models_that_cannot_be_divided(changes: dict[str, Any], reason: str) -> None:
     shape = TranslatorShape(**SMALL | {"feedforward": 24} | changes)
-    model = Translator(shape.expand(VOCABULARY, VOCABULARY))
+    model = Translator(translator_spec(shape, VOCABULARY, VOCABULARY))
     with pytest.raises(ConfigError, match=reason) as caught:
         check_context(model, 2)
     assert "among 2 processes" in str(caught.value)
@@ -266,7 +266,7 @@ def test_recurrent_models_cannot_be_divided() -> None:
     small = {name: SMALL[name] for name in ("width", "encoder_layers", "decoder_layers")}
     shape = TranslatorShape(**small, recurrent=RecurrentShape(attention="dot", feeding="context"))
     with pytest.raises(ConfigError, match=r"recurrent_decoder \(decoder\.0\.cross_attention\)"):
-        check_context(Translator(shape.expand(VOCABULARY, VOCABULARY)), 4)
+        check_context(Translator(translator_spec(shape, VOCABULARY, VOCABULARY)), 4)
 
 
 def test_settings_that_cannot_be_divided() -> None:

@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch, pad
+from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch
+from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.events import Events, Note, Recorder
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.train.batch_source import BatchCopies, pinned
+from heedful.train.batch_source import BatchCopies, pin_batch
 from heedful.train.choose_updater import UpdateRecorder, updater_of_run
 from heedful.train.graphed_update import GraphedUpdater
 from heedful.train.objective import CausalLMObjective, TranslationObjective
@@ -94,7 +96,7 @@ def translator(dropout: float = 0.1) -> Translator:
         feedforward=64,
         dropout=dropout,
     )
-    return Translator(shape.expand(VOCABULARY, VOCABULARY)).cuda()
+    return Translator(translator_spec(shape, VOCABULARY, VOCABULARY)).cuda()
 
 
 def updater(model: nn.Module, objective: Any, kind: Any = Updater, **options: Any) -> Any:
@@ -176,7 +178,7 @@ def test_nobody_waits_for_the_device(with_graphs: bool) -> None:
     work = graphed(Language(), objective)[0] if with_graphs else updater(Language(), objective)
     for step in (1, 2):
         work.update([windows(step), windows(step + 9)], step, 0.1)
-    batches = [[pinned(windows(step)), pinned(windows(step + 9))] for step in range(3, 8)]
+    batches = [[pin_batch(windows(step)), pin_batch(windows(step + 9))] for step in range(3, 8)]
     torch.cuda.synchronize()
     ahead, results = None, []
     with no_waiting():
@@ -194,7 +196,7 @@ def test_a_translators_ordinary_updates_do_not_wait() -> None:
     work = updater(translator(), TranslationObjective(ObjectiveSettings()))
     for step in (1, 2):
         work.update([pairs(step)], step, 0.01)
-    batches = [pinned(pairs(step)) for step in range(3, 8)]
+    batches = [pin_batch(pairs(step)) for step in range(3, 8)]
     with no_waiting():
         for step, batch in enumerate(batches, start=3):
             work.launch([batch], step, 0.01)
@@ -252,9 +254,9 @@ def test_a_recording_that_fails_leaves_the_device_usable() -> None:
 def test_batches_are_copied_as_they_are() -> None:
     copies = BatchCopies(torch.device("cuda", torch.cuda.current_device()))
     for seed in range(20):
-        batch = pinned(pairs(seed))
+        batch = pin_batch(pairs(seed))
         assert batch.source.is_pinned()
-        moved: Any = copies.copied(batch)
+        moved: Any = copies.copy(batch)
         assert moved.source.is_cuda
         assert not moved.indices.is_cuda
         assert torch.equal(moved.target_positions.cpu(), batch.target_positions)

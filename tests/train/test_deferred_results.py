@@ -18,11 +18,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.batches import PairBatch, pad
+from heedful.data.batches import PairBatch
+from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.errors import RunError
 from heedful.events import Event, Events, Metric, Recorder, Warning
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train import trainer as trainers
 from heedful.train import update as updates
@@ -56,7 +58,7 @@ def model_of(dropout: float = 0.2) -> Translator:
         feedforward=12,
         dropout=dropout,
     )
-    return Translator(shape.expand(20, 20))
+    return Translator(translator_spec(shape, 20, 20))
 
 
 def pairs(seed: int, count: int = 3) -> PairBatch:

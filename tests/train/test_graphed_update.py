@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch, pad
+from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch
+from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.events import Events, Note, Recorder
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.batch_source import DataPosition, EpochBatches
 from heedful.train.choose_updater import (
@@ -368,7 +370,7 @@ def translator(dropout: float) -> Translator:
     shape = TranslatorShape(
         width=8, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=12, dropout=dropout
     )
-    return Translator(shape.expand(20, 20))
+    return Translator(translator_spec(shape, 20, 20))
 
 
 def test_padded_batches_are_rounded_to_few_shapes_and_learn_the_same() -> None:
@@ -447,7 +449,7 @@ def test_a_processor_records_nothing(make_settings: MakeSettings) -> None:
 def test_batches_for_a_gpu_are_pinned_by_the_thread_that_makes_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shares, "pinned", lambda batch: (batch, "pinned"))
+    monkeypatch.setattr(shares, "pin_batch", lambda batch: (batch, "pinned"))
     source = EpochBatches(lambda _: [windows(1), windows(2)], lambda item, _: item, str)
     for pin in (False, True):
         parts = UpdateParts(source, Share(), 2, None, pin=pin)

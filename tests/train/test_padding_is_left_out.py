@@ -17,6 +17,7 @@ from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.engines.unpadding import RealRows
 from heedful.kernels.library import has_gemm
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.objective import LossContext, TranslationObjective
 from heedful.train.optimizers import build_optimizer
@@ -30,7 +31,7 @@ def made(lengths: Sequence[int] = (12, 4, 3), width: int = 16) -> tuple[Translat
     torch.manual_seed(0)
     sizes = {"width": width, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
     shape = TranslatorShape(**sizes, feedforward=3 * width // 2)
-    model = Translator(shape.expand(30, 30)).train()
+    model = Translator(translator_spec(shape, 30, 30)).train()
     places = torch.arange(max(lengths)).expand(len(lengths), -1)
     positions = torch.where(places < torch.tensor(lengths)[:, None], places, -1)
     ids = torch.randint(4, 29, positions.shape)

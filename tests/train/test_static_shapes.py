@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch, pad
+from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch
+from heedful.data.padding import pad
 from heedful.engines.training.masked_loss import MaskedLosses
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.train.objective import CausalLMObjective, LossContext, TranslationObjective
@@ -79,7 +81,7 @@ def test_a_translators_loss_is_that_of_its_real_tokens(rounds: bool) -> None:
     shape = TranslatorShape(
         width=8, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=12, dropout=0.0
     )
-    model = Translator(shape.expand(20, 20)).double()
+    model = Translator(translator_spec(shape, 20, 20)).double()
     batch = pairs(5, 6)
     objective = TranslationObjective(ObjectiveSettings())
     parameters = list(model.parameters())

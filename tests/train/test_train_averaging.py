@@ -7,11 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from heedful.train.checkpoints import (
-    CheckpointStore,
-    WholeTensors,
-    average_checkpoints,
-)
+from heedful.train.checkpoint_contents import WholeTensors
+from heedful.train.checkpoints import CheckpointStore, average_checkpoints
 from heedful.train.model_weights import MovingAverage, load_weights, using, weights_of
 from heedful.train.run_settings import CheckpointSettings
 

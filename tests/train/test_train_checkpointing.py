@@ -33,7 +33,7 @@ from heedful.kernels.library import has_gemm
 from heedful.models.build import build_model
 from heedful.models.new_tokens import NewTokens
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.capture import Capture
 from heedful.nn.moe import PENALTIES, penalty
@@ -96,14 +96,14 @@ Learner = tuple[nn.Module, Any, Any]
 
 def translator(**changes: Any) -> Learner:
     torch.manual_seed(0)
-    model = build_model(TranslatorShape(**SHAPE | changes).expand(VOCABULARY, VOCABULARY))
+    model = build_model(translator_spec(TranslatorShape(**SHAPE | changes), VOCABULARY, VOCABULARY))
     return model, TranslationObjective(ObjectiveSettings()), pairs()
 
 
 def without_attention(**changes: Any) -> Learner:
     torch.manual_seed(0)
     sizes = {name: SHAPE[name] for name in ("width", "encoder_layers", "decoder_layers", "dropout")}
-    model = build_model(TranslatorShape(**sizes | changes).expand(VOCABULARY, VOCABULARY))
+    model = build_model(translator_spec(TranslatorShape(**sizes | changes), VOCABULARY, VOCABULARY))
     return model, TranslationObjective(ObjectiveSettings()), pairs()
 
 

@@ -10,8 +10,9 @@ import torch
 
 from heedful.errors import RunError, UserError
 from heedful.events import Events, Recorder, Warning
-from heedful.train import checkpoints as module
-from heedful.train.checkpoints import CheckpointStore, WholeTensors, whole_models
+from heedful.train import checkpoint_contents, checkpoints
+from heedful.train.checkpoint_contents import WholeTensors
+from heedful.train.checkpoints import CheckpointStore, whole_models
 from heedful.train.run_settings import CheckpointSettings
 
 SILENT = Events()
@@ -136,7 +137,8 @@ def test_full_disk_leaves_earlier_checkpoints_whole(
             raise OSError(errno.ENOSPC, "No space left on device")
         path.write_bytes(content)
 
-    monkeypatch.setattr(module, "write_synced", write)
+    for module in (checkpoint_contents, checkpoints):
+        monkeypatch.setattr(module, "write_synced", write)
     with pytest.raises(RunError, match="disk is full") as caught:
         save(store, 2)
     assert caught.value.exit_status == 1

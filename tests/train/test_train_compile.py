@@ -24,7 +24,7 @@ from heedful.errors import ConfigError, RunError
 from heedful.events import Event, Events, Metric, Note, Recorder, Warning
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import TokenEmbedding
@@ -97,7 +97,7 @@ def test_what_is_asked_for_and_cannot_be_is_an_error(facts: dict[str, Any]) -> N
 )
 def test_models_of_which_no_graph_can_be_made(changes: dict[str, Any], why: str | None) -> None:
     sizes = {"width": 8, "encoder_layers": 1, "decoder_layers": 1}
-    found = obstacle_in(Translator(TranslatorShape(**sizes | changes).expand(9, 9)))
+    found = obstacle_in(Translator(translator_spec(TranslatorShape(**sizes | changes), 9, 9)))
     assert found is None if why is None else why in str(found)
 
 
@@ -139,7 +139,7 @@ def texts(count: int, longest: int) -> WindowBatch:
 
 def translator(**changes: Any) -> Translator:
     torch.manual_seed(0)
-    return Translator(TranslatorShape(**SHAPE | changes).expand(VOCABULARY, VOCABULARY))
+    return Translator(translator_spec(TranslatorShape(**SHAPE | changes), VOCABULARY, VOCABULARY))
 
 
 def language_model(**changes: Any) -> CausalLM:

@@ -14,6 +14,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model, load_translator, save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.spec import PositionSpec
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -112,7 +113,7 @@ def test_learned_positions_bound_the_texts(first: Path, tmp_path: Path, begin: A
     _, tokenizers = load_model(first)
     assert tokenizers is not None
     shape = TranslatorShape(width=8, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=8)
-    spec = shape.expand(tokenizers.source.size, tokenizers.target.size)
+    spec = translator_spec(shape, tokenizers.source.size, tokenizers.target.size)
     learned = PositionSpec(kind="learned", max_length=11)
     embedding = spec.embedding.model_copy(update={"positions": learned})
     model = Translator(spec.model_copy(update={"embedding": embedding}))

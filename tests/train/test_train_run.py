@@ -16,7 +16,8 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.train.checkpoints import CheckpointStore, WholeTensors
+from heedful.train.checkpoint_contents import WholeTensors
+from heedful.train.checkpoints import CheckpointStore
 from heedful.train.model_weights import load_weights, using, weights_of
 from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run import run_training

@@ -12,6 +12,7 @@ from torch import Tensor
 from heedful.data.batches import PairBatch
 from heedful.device import Precision
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.objective import LossContext, TranslationObjective, mix_in_guesses
 from heedful.train.optimizers import build_optimizer, export_moments, import_moments
@@ -32,7 +33,7 @@ def small_model(dropout: float = 0.0, seed: int = 0) -> Translator:
         dropout=dropout,
     )
     torch.manual_seed(seed)
-    return Translator(shape.expand(VOCABULARY, VOCABULARY))
+    return Translator(translator_spec(shape, VOCABULARY, VOCABULARY))
 
 
 def padded(sequences: list[list[int]], side: str) -> tuple[Tensor, Tensor]:

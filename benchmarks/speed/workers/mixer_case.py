@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from typing import Any, get_args
 
 import serve
 import torch
 
+from heedful.config import MixerName
 from heedful.engines.training.training_engine import prepare_training
 from heedful.errors import ConfigError
-from heedful.models.mixers import MIXERS
+from heedful.models.mixers import mixer_spec
 from heedful.models.shape import TranslatorShape
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import RecurrentSpec
@@ -22,7 +23,7 @@ from heedful.nn.spec import PartSpec
 
 def names() -> dict[str, Any]:
     """Every mixer of the registry, and the options that make others of them."""
-    return {"names": list(MIXERS)}
+    return {"names": list(get_args(MixerName))}
 
 
 def rate(width: int, repeats: int) -> dict[str, Any]:
@@ -94,9 +95,9 @@ def _spec(mixer: str, options: dict[str, Any]) -> tuple[PartSpec, bool]:
         return RecurrentSpec(cell=options["cell"]), True
     shape = TranslatorShape.parse({"positions": "none", "mixer": mixer, **options})
     try:
-        return MIXERS[shape.mixer](shape, True), True
+        return mixer_spec(shape, shape.mixer, True), True
     except ConfigError:  # it reads in both directions only
-        return MIXERS[shape.mixer](shape, False), False
+        return mixer_spec(shape, shape.mixer, False), False
 
 
 if __name__ == "__main__":

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from heedful.apps.comparison.plan import (
     ComparisonPlan,
-    Configuration,
     Run,
     Variant,
     extend_plan,
     load_plan,
     make_plan,
-    sweep_variants,
-    variants_of,
     with_steps,
     with_usual,
 )
+from heedful.apps.comparison.result_files import has_charts, write_page, write_tables
 from heedful.apps.comparison.results import Comparison, is_finished, read_comparison
-from heedful.durable import replace_synced
+from heedful.apps.comparison.worker_process import run_job
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_config import CONFIG_FILE, locked, settings_of_run, write_run
 from heedful.train.stop_request import StopRequest
@@ -39,37 +29,9 @@ if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.text.tokenizer_pair import TokenizerPair
 
+__all__ = ["Comparison", "run_comparison"]
+
 LOG_FILE = "log.txt"
-
-_PATIENCE = 0.2
-"""Seconds after which a request to stop is looked for while a run says nothing."""
-
-
-def compare(
-    configurations: Sequence[Configuration] | Mapping[str, Configuration],
-    settings: Mapping[str, Any],
-    out: Path,
-    seeds: int,
-    max_flops: float | None,
-    events: Events | None,
-) -> Comparison:
-    """Compare configurations; see `heedful.compare`."""
-    return run_comparison(variants_of(configurations, settings), out, seeds, max_flops, events)
-
-
-def sweep(
-    configuration: Configuration,
-    setting: str,
-    values: Sequence[Any],
-    settings: Mapping[str, Any],
-    out: Path,
-    seeds: int,
-    max_flops: float | None,
-    events: Events | None,
-) -> Comparison:
-    """Compare values of one setting; see `heedful.sweep`."""
-    variants = sweep_variants(configuration, setting, values, settings)
-    return run_comparison(variants, out, seeds, max_flops, events)
 
 
 def run_comparison(
@@ -79,17 +41,17 @@ def run_comparison(
     max_flops: float | None,
     events: Events | None,
 ) -> Comparison:
-    """Train variants, or go on training them; see `heedful.compare`.
+    """Train variants, or continue training them; see `heedful.compare`.
 
     Args:
-        variants: resolved configurations; none to go on with those in `out`.
+        variants: resolved configurations; empty to continue the comparison in `out`.
         out: folder of the comparison.
-        seeds: runs of each.
-        max_flops: budget of each run in operations; None for that of the settings.
-        events: receive progress and notes.
+        seeds: number of runs of each variant.
+        max_flops: operations that each run may take; None for the budget of its settings.
+        events: receiver of progress and notes.
 
     Raises:
-        UserError: when there is nothing to go on with, or variants cannot be compared.
+        UserError: when there is no comparison to continue, or variants cannot be compared.
     """
     from heedful.events import Events
 
@@ -119,27 +81,21 @@ def write_results(comparison: Comparison, *, page: bool = True) -> None:
     """Write table.json, table.md and, where charts can be drawn, page.html.
 
     Args:
-        comparison: its results so far.
-        page: whether to write the page, too.
+        comparison: results so far.
+        page: true if the page is written, too.
     """
-    out = comparison.out
-    table = json.dumps(comparison.plain(), indent=2, ensure_ascii=False) + "\n"
-    replace_synced(out / "table.json", table.encode())
-    replace_synced(out / "table.md", comparison.markdown().encode())
-    if not page or not comparison.ranking:
-        return
-    try:
+    write_tables(comparison, comparison.out)
+    if page and comparison.ranking and has_charts():
         from heedful.apps.comparison.comparison_page import page_of
-    except ConfigError:  # without the extra there are the tables
-        return
-    replace_synced(out / "page.html", page_of(comparison).encode())
+
+        write_page(page_of(comparison), comparison.out)
 
 
 def _prepared(plan: ComparisonPlan, out: Path, events: Events) -> ComparisonPlan:
-    """Read the data of variants that are new, count their operations, and write their runs.
+    """Read the data of new variants, count their operations, and write their run directories.
 
     Raises:
-        ConfigError: when the data or the tokenizers turn out to differ.
+        ConfigError: when the data or the tokenizers of two variants differ.
     """
     variants: list[Variant] = []
     fingerprint = plan.fingerprint
@@ -152,14 +108,14 @@ def _prepared(plan: ComparisonPlan, out: Path, events: Events) -> ComparisonPlan
             variants.append(variant)
             continue
         events.note(f"Preparing {variant.name}")
-        # All use the tokenizer that the first one trains: their settings for it are the same.
+        # The first variant trains the tokenizer for all: `make_plan` refuses other settings for it.
         variant, task = _prepare(variant, plan.max_flops, out, tokenizers, events)
         tokenizers = task.tokenizers
         if fingerprint and task.fingerprint != fingerprint:
             raise ConfigError(
-                f"The data or the tokenizer of {variant.name} is not that of the others",
+                f"{variant.name} has other data or another tokenizer than the others",
                 where=str(out),
-                remedy="Do not change files while they are compared; name another --out",
+                remedy="Keep data files unchanged; start again with another --out",
             )
         fingerprint = task.fingerprint
         for run in replace(plan, variants=(variant,)).runs(out):
@@ -182,7 +138,7 @@ def _prepare(
 
     if not variant.parameters and max_flops is None:
         variant = with_usual(variant, out)
-    # The cache must be known before data is read.
+    # The folder of encoded data is a setting, and reading data fills it.
     settings = with_usual(variant, out).settings
     out.mkdir(parents=True, exist_ok=True)
     task = prepare_task(out, settings, tokenizers, Events())
@@ -214,7 +170,7 @@ def _warn_of_schedule(variant: Variant, events: Events) -> None:
 def _train_all(
     plan: ComparisonPlan, out: Path, stop: StopRequest, events: Events
 ) -> dict[str, str]:
-    """Train what is not finished; return the problem of each run that failed, by its label."""
+    """Train the unfinished runs; return the error message of each failed run, by its label."""
     runs = plan.runs(out)
     problems: dict[str, str] = {}
     for number, run in enumerate(runs, start=1):
@@ -223,7 +179,7 @@ def _train_all(
         if stop:
             break
         _check_unchanged(run)
-        problem = _Worker(run, events).train(stop)
+        problem = _train(run, stop, events)
         if problem:
             problems[run.label] = problem
             events.warn(f"{run.label}: {problem}")
@@ -234,110 +190,36 @@ def _train_all(
 
 
 def _check_unchanged(run: Run) -> None:
-    """Refuse a run directory whose settings someone has edited.
+    """Refuse a run directory whose settings were edited.
 
     Raises:
-        ConfigError: when they are not those of the plan.
+        ConfigError: when the settings differ from those of the plan.
     """
     if settings_of_run(run.directory).plain() != run.settings.plain():
         raise ConfigError(
-            "The settings of this run are not those of the comparison",
+            "The settings of this run differ from those of the comparison",
             where=str(run.directory / CONFIG_FILE),
             remedy="Restore the file, or name another --out",
         )
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """The process that trains one run, and what it says.
+def _train(run: Run, stop: StopRequest, events: Events) -> str | None:
+    """Train until the run ends, or until it has saved after a request to stop.
 
-    Args:
-        run: to be trained.
-        events: receive its progress and warnings.
+    Returns:
+        The error message, or None.
     """
 
-    run: Run
-    events: Events
+    def report(line: Mapping[str, Any]) -> None:
+        if "done" in line:
+            events.progress(line["done"], line["total"], run.label, **line["fields"])
+        elif "warning" in line:
+            events.warn(f"{run.label}: {line['warning']}")
 
-    def train(self, stop: StopRequest) -> str | None:
-        """Train until the run ends, or has saved because a stop was asked for.
-
-        Returns:
-            What went wrong, or None.
-        """
-        last: dict[str, Any] = {}
-        with self._process() as (process, lines):
-            asked = False
-            while (item := self._next(lines)) is not None:
-                if stop and not asked:
-                    process.send_signal(signal.SIGTERM)
-                    asked = True
-                if item:
-                    last = item
-                    self._tell(item)
-            process.wait()
-        if "finished" in last:
-            return None
-        log = self.run.directory / LOG_FILE
-        return str(
-            last.get("problem", f"The process ended with status {process.returncode}; see {log}")
-        )
-
-    def _tell(self, item: Mapping[str, Any]) -> None:
-        if "done" in item:
-            self.events.progress(item["done"], item["total"], self.run.label, **item["fields"])
-        elif "warning" in item:
-            self.events.warn(f"{self.run.label}: {item['warning']}")
-
-    @staticmethod
-    def _next(lines: queue.SimpleQueue[str | None]) -> dict[str, Any] | None:
-        """The next line; nothing if none has come for a while, None at the end."""
-        try:
-            line = lines.get(timeout=_PATIENCE)
-        except queue.Empty:
-            return {}
-        if line is None:
-            return None
-        item: dict[str, Any] = json.loads(line)
-        return item
-
-    @contextmanager
-    def _process(
-        self,
-    ) -> Iterator[tuple[subprocess.Popen[str], queue.SimpleQueue[str | None]]]:
-        """A context with the process and its lines; it never outlives the context."""
-        root = str(Path(__file__).parents[3])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        with (self.run.directory / LOG_FILE).open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "heedful.apps.comparison.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                encoding="utf-8",
-                env={**os.environ, "PYTHONPATH": path},
-                # Ctrl-C of a terminal goes to this process alone, which passes it on once.
-                start_new_session=True,
-            )
-            assert process.stdin is not None and process.stdout is not None
-            try:
-                process.stdin.write(json.dumps(str(self.run.directory)) + "\n")
-                process.stdin.flush()
-                lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-                threading.Thread(
-                    target=_read_lines, args=(process.stdout, lines), daemon=True
-                ).start()
-                yield process, lines
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-                process.stdin.close()
-
-
-def _read_lines(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put(None)
+    path = run.directory / LOG_FILE
+    with path.open("w", encoding="utf-8") as log:
+        ending = run_job("train", str(run.directory), log, on_line=report, stop=stop)
+    if "result" in ending:
+        return None
+    killed = f"The process ended with status {ending.get('status')}; see {path}"
+    return str(ending.get("problem", killed))

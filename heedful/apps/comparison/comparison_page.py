@@ -24,7 +24,7 @@ def page_of(comparison: Comparison) -> str:
     """Return the page of a comparison with at least one finished run.
 
     Args:
-        comparison: its results.
+        comparison: results.
     """
     plan = comparison.plan
     charts = Charts()
@@ -73,7 +73,7 @@ def _rankings(comparison: Comparison, charts: Charts) -> str:
 
 
 def _curves(comparison: Comparison, charts: Charts) -> str:
-    """A chart for each score and axis; the buttons choose the axis."""
+    """Return a chart for each score and axis; buttons choose the axis."""
     buttons, panels, rules = [], [], []
     curves = {
         name: {
@@ -108,7 +108,7 @@ def _training(comparison: Comparison, charts: Charts) -> str:
 def _curve_chart(
     series: Iterable[tuple[VariantResult, list[CurvePoint]]], axis: Axis, figure: str
 ) -> Any:
-    """The chart of curves; None where there are no points."""
+    """Return the chart of curves; None without points."""
     estimates = {
         each.variant.name: [
             Estimate(

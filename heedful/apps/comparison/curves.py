@@ -1,4 +1,4 @@
-"""Curves of a comparison: a figure along training, as the mean over seeds with its interval."""
+"""Curves of a comparison: a metric along training, as the mean over seeds with its interval."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Axis = Literal["updates", "seconds", "tokens", "operations"]
 AXES: tuple[Axis, ...] = get_args(Axis)
 
 _STRETCHES = 60
-"""Points of a curve of training, each the mean of a stretch of updates."""
+"""Points of a training curve; each is the mean over consecutive updates."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A moment of training, averaged over seeds.
+    """A point of a curve, averaged over seeds.
 
     Args:
         step: updates made.
-        seconds: of training and validation so far, the mean over seeds.
+        seconds: seconds of training and validation so far, the mean over seeds.
         tokens: target tokens so far, the mean over seeds.
-        value: the figure.
+        value: mean of the metric over seeds, with its interval.
     """
 
     step: int
@@ -36,33 +36,32 @@ class CurvePoint:
     value: Interval
 
     def at(self, axis: Axis, flops_per_update: float) -> float:
-        """The point's place on an axis."""
+        """The point's coordinate on an axis."""
         if axis == "operations":
             return self.step * flops_per_update
         return {"updates": self.step, "seconds": self.seconds, "tokens": self.tokens}[axis]
 
 
 def validation_curve(runs: Sequence[Run], figure: str) -> list[CurvePoint]:
-    """Average a figure of validation over runs, at the steps that all of them have.
+    """Average a validation metric over runs, at the steps that all runs reached.
 
     Args:
-        runs: of one variant.
-        figure: such as `loss` or `bleu`.
+        runs: runs of one variant.
+        figure: name of the metric, such as `loss` or `bleu`.
     """
     return _averaged([_validations(events_of(run), figure) for run in runs])
 
 
-def training_curve(runs: Sequence[Run], figure: str = "loss") -> list[CurvePoint]:
-    """Average a figure of training over stretches of updates, then over runs.
+def training_curve(runs: Sequence[Run]) -> list[CurvePoint]:
+    """Average the training loss over consecutive updates, then over runs.
 
     Args:
-        runs: of one variant.
-        figure: such as `loss`.
+        runs: runs of one variant.
     """
     records = [[e for e in events_of(run) if "event" not in e] for run in runs]
     last = min((events[-1]["step"] for events in records if events), default=0)
     stretch = max(1, math.ceil(last / _STRETCHES))
-    return _averaged([_stretches(events, figure, stretch) for events in records])
+    return _averaged([_stretches(events, stretch) for events in records])
 
 
 _Point = tuple[float, float, float]
@@ -81,16 +80,16 @@ def _validations(events: Sequence[Mapping[str, Any]], figure: str) -> dict[int, 
     return points
 
 
-def _stretches(events: Sequence[Mapping[str, Any]], figure: str, stretch: int) -> dict[int, _Point]:
+def _stretches(events: Sequence[Mapping[str, Any]], stretch: int) -> dict[int, _Point]:
     groups: dict[int, list[Mapping[str, Any]]] = {}
     for event in events:
-        if isinstance(event.get(figure), int | float):
+        if isinstance(event.get("loss"), int | float):
             groups.setdefault(math.ceil(event["step"] / stretch) * stretch, []).append(event)
     return {
         end: (
             group[-1]["seconds"],
             group[-1]["total_tokens"],
-            math.fsum(event[figure] for event in group) / len(group),
+            math.fsum(event["loss"] for event in group) / len(group),
         )
         for end, group in groups.items()
     }

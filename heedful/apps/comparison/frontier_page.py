@@ -20,7 +20,7 @@ def page_of(frontier: Frontier) -> str:
     """Return the page of a frontier with at least one measured setting.
 
     Args:
-        frontier: figures and verdicts.
+        frontier: measurements and verdicts.
     """
     charts = Charts()
     commands = "".join(
@@ -54,10 +54,10 @@ _GREYED = (
 
 
 def picture(frontier: Frontier) -> alt.LayerChart:
-    """Draw speed against quality, settings that nobody should use in grey.
+    """Draw speed against quality, dominated settings in grey.
 
     Args:
-        frontier: with at least one measured setting.
+        frontier: results with at least one measured setting.
     """
     points = frontier.points
     scores = [frontier.scores[point.setting.output]["bleu"] for point in points]

@@ -1,4 +1,4 @@
-"""The frontier of a translator: which settings are worth using, and which nobody should use."""
+"""The Pareto frontier of a translator's settings, in speed, memory and quality."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heedful.apps.comparison.frontier_rounds import MeasuredTask, Measurements, Setting
+from heedful.apps.comparison.result_files import markdown_table
 
 if TYPE_CHECKING:
     from heedful.evaluate.bootstrap import Interval, PairedScore
 
 METRICS = ("bleu", "chrf")
 MARGIN = 0.5
-"""Points of BLEU and chrF: quality is no worse if the loss is surely (95 %) less than this."""
-_SAME_MEMORY = 1.02  # allocators differ by as much from run to run
+"""Points of BLEU and chrF: quality is no worse if the 95 % interval of the loss lies below this."""
+_SAME_MEMORY = 1.02  # peak memory varies by as much from run to run
 _LESS_MEMORY = 0.9
-_FEWEST_ROUNDS = 3  # of two equal settings one is faster in all of them in a quarter of the cases
+_FEWEST_ROUNDS = 3  # one of two equal settings wins all of 3 rounds in a quarter of the cases
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierPoint:
-    """The figures of a setting.
+    """The measurements of a setting, summarised over its rounds.
 
     Args:
-        setting: that was measured.
-        rates: sentences a second, of each round.
-        median_waits: the median seconds of a sentence alone, of each round.
+        setting: the measured setting.
+        rates: sentences a second in each round.
+        median_waits: median seconds of a sentence translated alone, in each round.
         wait_p50, wait_p95: quantiles of the seconds of a sentence alone, over all rounds.
-        peak_memory_bytes: of the process, the largest of all rounds.
-        translations: of all texts.
+        peak_memory_bytes: largest resident size of the process over all rounds.
+        translations: translations of all texts, in their order.
     """
 
     setting: Setting
@@ -71,11 +72,11 @@ class FrontierPoint:
 
 
 class Frontier:
-    """Settings with their figures, scores and verdicts.
+    """Settings with their measurements, scores and verdicts.
 
     Args:
-        found: measurements.
-        settings: those to judge, the most exact one first.
+        found: measurements of a folder.
+        settings: settings to judge, the most exact one first.
     """
 
     def __init__(self, found: Measurements, settings: Sequence[Setting]) -> None:
@@ -98,7 +99,7 @@ class Frontier:
 
     @cached_property
     def scores(self) -> dict[tuple[str, int, bool], dict[str, Interval]]:
-        """Scores with their 95 % intervals, of each kind of output."""
+        """Scores with their 95 % intervals, by `Setting.output`."""
         from heedful.evaluate.bootstrap import score_intervals
 
         outputs = {point.setting.output: point.translations for point in self.points}
@@ -119,13 +120,13 @@ class Frontier:
         return self._compared[key]
 
     def against_reference(self, point: FrontierPoint) -> dict[str, PairedScore]:
-        """Compare a setting with the most exact one."""
+        """Compare a setting with the most exact one by paired bootstrap."""
         assert self.reference is not None
         return self.compared(self.by_setting[self.reference], point)
 
     @cached_property
     def dominated(self) -> dict[Setting, Setting]:
-        """Settings that nobody should use, each with the fastest one that is better."""
+        """Dominated settings, each with the fastest setting that dominates it."""
         found: dict[Setting, Setting] = {}
         for point in self.points:
             for other in self.points:  # the fastest first
@@ -135,12 +136,12 @@ class Frontier:
         return found
 
     def _dominates(self, other: FrontierPoint, point: FrontierPoint) -> bool:
-        """Return True if a setting is no worse in anything, and surely better in something.
+        """Return True if `other` is no worse in anything, and surely better in one thing.
 
-        No worse: as many sentences a second, a sentence alone as soon, in some round at least, as
-        little memory, no more threads, and no quality lost beyond the margin. Surely better:
-        faster in every round, or a tenth of memory less, or a difference of quality that the
-        interval bears out.
+        No worse means: as many sentences a second, as short a wait for one sentence in at least
+        one round, as little memory, no more threads, and no quality lost beyond the margin.
+        Surely better means: faster in every round, a tenth less memory, or a difference of
+        quality whose interval lies above 0.
         """
         no_worse = (
             other.rate >= point.rate
@@ -164,7 +165,7 @@ class Frontier:
         return all(score.difference.low > 0 for score in self.compared(point, other).values())
 
     def _as_good(self, other: FrontierPoint, point: FrontierPoint) -> bool:
-        """Return True if the translations of `other` are surely no worse than by the margin."""
+        """Return True if the translations of `other` lose surely less than the margin."""
         if other.translations == point.translations:
             return True
         scores = self.compared(point, other).values()
@@ -172,11 +173,11 @@ class Frontier:
 
     @cached_property
     def recommended(self) -> dict[str, Setting]:
-        """The settings to choose from, by what they are best for.
+        """The recommended settings, by purpose.
 
-        Those for good translations lose no quality beyond the margin against the most exact
-        setting, or one that is surely better. The highest score is no yardstick: of many settings
-        one has it by luck.
+        Settings for good translations lose no quality beyond the margin against the most exact
+        setting, or against one that is surely better. The highest score cannot be the reference:
+        among many settings one reaches it by chance.
         """
         if self.reference is None:
             return {}
@@ -286,7 +287,7 @@ class Frontier:
         return rows
 
     def about(self) -> str:
-        """Return a paragraph on what was measured, where and how."""
+        """Return a paragraph that describes the measurements and the machine."""
         task, rounds = self.task, {len(point.rates) for point in self.points} or {0}
         between = f"{min(rounds)}" if len(rounds) == 1 else f"{min(rounds)} to {max(rounds)}"
         load = ""
@@ -303,10 +304,11 @@ class Frontier:
 
     def markdown(self) -> str:
         """Return the table and the recommended commands as Markdown."""
-        line = "| {} |".format
-        rows = [line(" | ".join(self.COLUMNS)), line(" | ".join(["---"] * len(self.COLUMNS)))]
-        for point, row in zip(self.points, self.rows(), strict=True):
-            faint = point.setting in self.dominated
-            rows.append(line(" | ".join(f"*{c}*" if faint and c else c for c in row)))
+        dominated = [point.setting in self.dominated for point in self.points]
+        rows = [
+            [f"*{cell}*" if faint and cell else cell for cell in row]
+            for faint, row in zip(dominated, self.rows(), strict=True)
+        ]
+        lines = markdown_table(self.COLUMNS, rows, ["---"] * len(self.COLUMNS))
         commands = [f"- {n}: `{self.command(s)}`" for n, s in self.recommended.items()]
-        return "\n".join([self.about(), "", *rows, "", *commands, ""])
+        return "\n".join([self.about(), "", *lines, "", *commands, ""])

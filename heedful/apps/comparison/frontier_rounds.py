@@ -1,8 +1,8 @@
 """Speed, memory and quality of a translator's settings on this machine, measured in rounds.
 
-Each measurement is a process. A round measures every setting once, in an order of its own, so that
-what else the machine does meets all of them alike. Measurements are kept as they come, and a second
-call goes on where the first stopped.
+Each measurement is a process of its own. A round measures every setting once, in random order, so
+that other work on the machine slows all settings alike. Every measurement is saved at once, and a
+second call continues where the first one stopped.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import json
 import os
 import platform
 import random
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from heedful.apps.comparison.result_files import json_file
+from heedful.apps.comparison.worker_process import run_job
 from heedful.device import usable_cores
 from heedful.durable import replace_synced
 from heedful.errors import ConfigError, DataError, RunError
@@ -34,19 +35,19 @@ TASK_FILE = "task.json"
 MEASUREMENTS_FILE = "measurements.jsonl"
 
 PRECISIONS = ("fp32", "bf16", "int8")
-"""From the most exact one on."""
+"""Precisions, the most exact one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A way to run a translator.
+    """Options with which a translator is measured.
 
     Args:
         precision: fp32, bf16 or int8.
-        beam: hypotheses of a search.
-        shortlist: whether output is made of the tokens of a lexical shortlist.
-        batch_tokens: positions of a batch.
-        threads: of the process.
+        beam: beam size of the search.
+        shortlist: restriction of the output to the tokens of a lexical shortlist.
+        batch_tokens: tokens of a batch, padding included.
+        threads: threads of the process.
     """
 
     precision: str
@@ -57,7 +58,7 @@ class Setting:
 
     @property
     def output(self) -> tuple[str, int, bool]:
-        """The part that decides the translations: precision, beam and shortlist."""
+        """The part that the translations depend on: precision, beam and shortlist."""
         return self.precision, self.beam, self.shortlist
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class Grid:
     """The values of each part of a setting; all combinations are measured.
 
     Args:
-        precisions, beams, shortlists, batch_tokens, threads: as in `Setting`.
+        precisions, beams, shortlists, batch_tokens, threads: values of each field of `Setting`.
     """
 
     precisions: Sequence[str] = PRECISIONS
@@ -89,7 +90,7 @@ class Grid:
         numbers = {"beam": self.beams, "batch": self.batch_tokens, "thread": self.threads}
         for name, values in numbers.items():
             if not values or min(values) < 1:
-                raise ConfigError(f"At least one is needed: {name}s {list(values)}")
+                raise ConfigError(f"The number of {name}s must be positive: {list(values)}")
         parts = (
             sorted(set(self.precisions), key=PRECISIONS.index),
             sorted(set(self.beams), reverse=True),
@@ -108,13 +109,13 @@ class MeasuredTask:
     """The model, texts and machine, the same in all measurements of a folder.
 
     Args:
-        model: a directory or a name; of the hub with its commit.
-        model_digest: of its config.json.
-        shortlist: a file; None without.
-        texts: sources, all of which are scored once.
-        references: their translations.
-        timed: number of texts, spread over all, that are translated in every round.
-        alone: number of those that are translated by themselves.
+        model: directory or name of the model; a name of the hub has its commit.
+        model_digest: SHA-256 of the model's config.json.
+        shortlist: file of the lexical shortlist; None without one.
+        texts: source sentences; all of them are translated and scored once.
+        references: reference translations, one for each text.
+        timed: number of texts, spread evenly, that are translated in every round.
+        alone: number of timed texts that are also translated one by one.
         machine: processor, cores and system.
     """
 
@@ -138,18 +139,18 @@ class MeasuredTask:
         alone: int,
         shortlist: Path | None = None,
     ) -> MeasuredTask:
-        """Leave out empty lines, and look at the model and the machine.
+        """Describe a task, without its empty lines.
 
         Args:
-            model: a directory or a name.
-            texts, references: as many of each.
-            lines: texts that are timed.
-            alone: number of texts that are translated by themselves.
-            shortlist: a file in place of the model's own.
+            model: directory or name of the model.
+            texts, references: source sentences and their reference translations.
+            lines: number of texts that are timed.
+        alone: number of timed texts that are also translated one by one.
+            shortlist: file that replaces the model's own shortlist.
 
         Raises:
             DataError: when there is nothing to translate.
-            UserError: and its kinds, when there is no such model.
+            UserError: when there is no such model.
         """
         pairs = [pair for pair in zip(texts, references, strict=True) if pair[0].strip()]
         if not pairs:
@@ -204,20 +205,20 @@ class Measurements:
     """The measurements of a folder.
 
     Args:
-        task: that all of them are of.
-        records: by setting and round: figures, or a `problem`.
+        task: the task of all measurements.
+        records: results by setting and round, or a `problem` where a setting cannot run.
     """
 
     task: MeasuredTask
     records: dict[tuple[Setting, int], dict[str, Any]]
 
     def of(self, setting: Setting) -> list[dict[str, Any]]:
-        """Return the figures of a setting, in the order of the rounds."""
+        """Return the records of a setting, in the order of the rounds."""
         numbers = sorted(number for each, number in self.records if each == setting)
         return [self.records[setting, number] for number in numbers]
 
     def translations(self, setting: Setting) -> list[str] | None:
-        """Return the translations of all texts by a setting that gives the same, if there are."""
+        """Return the translations of all texts by a setting with equal output; None before any."""
         found = (
             record["translations"]
             for (other, _), record in self.records.items()
@@ -226,16 +227,16 @@ class Measurements:
         return next(found, None)
 
     def problem(self, setting: Setting) -> str | None:
-        """Return why a setting is not to be had, or None."""
+        """Return the reason why a setting cannot run here, or None."""
         found = (each["problem"] for each in self.of(setting) if "problem" in each)
         return next(found, None)
 
 
 def read_measurements(task: MeasuredTask, out: Path) -> Measurements:
-    """Read what a folder holds; nothing is there at first.
+    """Read the measurements of a folder, which may be empty or missing.
 
     Raises:
-        ConfigError: when it holds measurements of something else.
+        ConfigError: when the folder holds measurements of another task.
     """
     file = out / TASK_FILE
     if file.exists():
@@ -254,7 +255,7 @@ def read_measurements(task: MeasuredTask, out: Path) -> Measurements:
         try:
             record = json.loads(line)
             records[Setting(**record["setting"]), record["round"]] = record
-        except (ValueError, KeyError, TypeError):  # cut off: it is measured again
+        except (ValueError, KeyError, TypeError):  # cut off; this setting is measured again
             continue
     return Measurements(task, records)
 
@@ -268,27 +269,26 @@ def measure(
     minutes: float,
     events: Events,
 ) -> Measurements:
-    """Measure settings in rounds, until all are done or the time is over.
+    """Measure settings in rounds, until all rounds are done or the time is over.
 
     Args:
-        task: what is translated.
-        settings: to measure.
-        out: folder for the measurements, made if missing; those in it are not made again.
-        rounds: measurements of each setting.
-        minutes: after which no further measurement is begun.
-        events: receive progress.
+        task: model and texts.
+        settings: settings to measure.
+        out: folder of the measurements, made if missing; existing measurements are kept.
+        rounds: number of measurements of each setting.
+        minutes: time limit; no measurement begins after it.
+        events: receiver of progress.
 
     Returns:
         All measurements of the folder.
 
     Raises:
-        ConfigError: as `read_measurements`.
+        ConfigError: when the folder holds measurements of another task.
         RunError: when a process ends without an answer.
     """
     found = read_measurements(task, out)
     out.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(task.plain(), indent=2, ensure_ascii=False) + "\n"
-    replace_synced(out / TASK_FILE, content.encode())
+    replace_synced(out / TASK_FILE, json_file(task.plain()))
     end = time.monotonic() + 60 * minutes
     done, total = len(found.records), rounds * len(settings)
     for number in range(rounds):
@@ -309,7 +309,13 @@ def measure(
 
 
 def _measured(task: MeasuredTask, setting: Setting, *, scored: bool) -> dict[str, Any]:
-    """Measure a setting in a process of its own, which may translate all texts besides."""
+    """Measure a setting in a process of its own.
+
+    Args:
+        task: model and texts.
+        setting: setting to measure.
+        scored: true if the process also translates all texts.
+    """
     order = {
         "model": task.model,
         "precision": setting.precision,
@@ -320,32 +326,25 @@ def _measured(task: MeasuredTask, setting: Setting, *, scored: bool) -> dict[str
         "scored": task.texts if scored else None,
         "alone": task.alone,
     }
-    path = os.pathsep.join(
-        filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")])
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        threads = {"OMP_NUM_THREADS": str(setting.threads)}
+        ending = run_job("measure", order, log, environment=threads)
+        log.seek(0)
+        words = log.read().strip().splitlines()[-1:] or [f"status {ending.get('status')}"]
+    if "result" in ending:
+        figures: dict[str, Any] = ending["result"]
+        return figures
+    if not ending.get("is_defect", True):
+        return {"problem": ending["problem"]}
+    raise RunError(
+        f"The measuring process ended without a result: {words[0]}",
+        where=str(setting),
+        remedy="If memory ran out, leave out large batches and beams; then repeat the command",
     )
-    process = subprocess.run(
-        [sys.executable, "-m", "heedful.apps.comparison.frontier_worker"],
-        input=json.dumps(order) + "\n",
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(setting.threads)},
-        check=False,
-    )
-    if process.returncode != 0 or not process.stdout.strip():
-        words = process.stderr.strip().splitlines()[-1:] or [f"status {process.returncode}"]
-        raise RunError(
-            f"The process that measures ended without an answer: {words[0]}",
-            where=str(setting),
-            remedy="If memory was too little, leave out large batches and beams; then run again, "
-            "which goes on from here",
-        )
-    answer: dict[str, Any] = json.loads(process.stdout)
-    return answer
 
 
 def _append(file: Path, record: dict[str, Any]) -> None:
-    # The line before may have no end, if the machine died while it was written.
+    # A machine that died while writing may have left a line without its end.
     with file.open("a", encoding="utf-8") as stream:
         stream.write("\n" + json.dumps(record, ensure_ascii=False) + "\n")
         stream.flush()
@@ -353,5 +352,5 @@ def _append(file: Path, record: dict[str, Any]) -> None:
 
 
 def _load() -> float | None:
-    """Return how many processes ran in the last minute, this one's included; None if unknown."""
+    """Return the load average of the last minute, this process included; None if unknown."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

@@ -81,7 +81,7 @@ def page(title: str, about: str, sections: Iterable[str]) -> str:
     Args:
         title: plain text.
         about: the line below the title, plain text.
-        sections: HTML, as `section` makes it.
+        sections: HTML of `section`.
     """
     return _PAGE.format(
         policy=PAGE_POLICY,
@@ -137,9 +137,9 @@ def table(
 
     Args:
         head: names of the columns.
-        rows: cells, as many as there are columns.
-        best: column whose cell in the first row stands out.
-        faint: numbers of rows that are greyed, from 0.
+        rows: cells of each row, one for each column.
+        best: index of the column whose cell in the first row is highlighted.
+        faint: indices of greyed rows, from 0.
     """
     heading = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = [f"<tr>{heading}</tr>"]

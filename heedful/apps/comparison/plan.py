@@ -19,26 +19,26 @@ PLAN_FILE = "comparison.json"
 SCHEMA_VERSION = 1
 
 _POINTS = 20
-"""Validations of a run for which nothing else is asked: points of its curve."""
+"""Validations of a run whose configuration sets no interval: points of its curve."""
 
 _MINUTES = 2.0
-"""Minutes between checkpoints, which are lost at most when a comparison is killed."""
+"""Minutes between checkpoints: the most work that a killed comparison loses."""
 
 _FREE_DATA = ("batch_tokens", "pool_batches", "packed_length", "cache")
-"""Settings of data that change the order of training, and not what is learned from or judged on."""
+"""Settings of data that change the order of examples, not the set trained or validated on."""
 
 _BUDGETS = ("max_steps", "max_minutes", "max_epochs")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the configurations.
+    """One of the compared configurations.
 
     Args:
-        name: of the variant and of the folder of its runs.
-        settings: of its runs but for the seed.
-        parameters: of the model; 0 until it is prepared.
-        flops_per_update: forward and backward, padding counted; 0 until it is prepared.
+        name: name of the variant and of the folder of its runs.
+        settings: settings of its runs; each run has its own seed.
+        parameters: parameters of the model; 0 until the variant is prepared.
+        flops_per_update: operations of forward and backward pass, padding counted; 0 until then.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Run:
     """One training: a variant and a seed.
 
     Args:
-        variant: what is trained.
-        seed: of the run.
-        directory: of the run.
+        variant: configuration to train.
+        seed: random seed of the run.
+        directory: run directory.
     """
 
     variant: Variant
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The run's name for people."""
+        """The run's name in messages."""
         return f"{self.variant.name}, seed {self.seed}"
 
     @property
@@ -86,10 +86,10 @@ class ComparisonPlan:
     """Variants, seeds and budget of a comparison.
 
     Args:
-        variants: at least one, of different names.
-        seeds: runs of each.
-        max_flops: budget of each run in operations; None where steps or minutes are the budget.
-        fingerprint: of training data and tokenizers, the same for all; empty until prepared.
+        variants: configurations, at least one, with different names.
+        seeds: number of runs of each variant.
+        max_flops: operations that each run may take; None where steps or minutes are the budget.
+        fingerprint: hash of training data and tokenizers, which all share; empty until prepared.
     """
 
     variants: tuple[Variant, ...]
@@ -99,12 +99,12 @@ class ComparisonPlan:
 
     @property
     def first(self) -> RunSettings:
-        """The settings of the first variant, for what all share."""
+        """The settings of the first variant, read for values that all variants share."""
         return self.variants[0].settings
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The scores that all variants are judged by; the one that decides comes first."""
+        """The scores that all variants have; the one that ranks them comes first."""
         common: set[str] = {"loss"}.union(self.first.validation.metrics)
         for variant in self.variants:
             common &= {"loss", *variant.settings.validation.metrics}
@@ -113,7 +113,7 @@ class ComparisonPlan:
         return tuple(dict.fromkeys(name for name in names if name in common))
 
     def runs(self, out: Path) -> list[Run]:
-        """Return all runs: every variant with the first seed, then with the second …"""
+        """Return all runs: every variant with the first seed, then with the second, and so on."""
         return [
             Run(variant, seed, out / "runs" / variant.name / f"seed-{seed}")
             for number in range(self.seeds)
@@ -122,7 +122,7 @@ class ComparisonPlan:
         ]
 
     def budget(self) -> str:
-        """The budget in words."""
+        """The budget as text."""
         if self.max_flops is not None:
             return f"{self.max_flops:.3g} floating-point operations a run"
         settings = self.first
@@ -146,7 +146,7 @@ class ComparisonPlan:
 
 
 def load_plan(out: Path) -> ComparisonPlan | None:
-    """The plan of a comparison that began before; None where there is none.
+    """Read the plan of an earlier comparison; None where there is none.
 
     Raises:
         ConfigError: when the file cannot be read.
@@ -184,11 +184,12 @@ def variants_of(
     configurations: Sequence[Configuration] | Mapping[str, Configuration],
     overrides: Mapping[str, Any],
 ) -> list[Variant]:
-    """Resolve configurations, with settings that replace those of all of them.
+    """Resolve configurations to settings, after overrides of all of them.
 
     Args:
-        configurations: by name; files and presets without a name have their own.
-        overrides: nested plain data.
+        configurations: mapping of names to configurations, or a list of files and presets, which
+            are named by their file or preset.
+        overrides: settings as nested plain data.
 
     Raises:
         ConfigError: when a file is wrong, a preset unknown, or two variants have one name.
@@ -217,19 +218,19 @@ def sweep_variants(
     """Resolve a configuration with each of several values of one setting.
 
     Args:
-        configuration: a file, a preset or settings.
-        setting: its dotted name, such as `model.width`.
-        values: at least one, of its type.
-        overrides: nested plain data.
+        configuration: TOML file, preset, or settings as nested plain data.
+        setting: dotted name of the setting, such as `model.width`.
+        values: values of the setting, at least one.
+        overrides: settings as nested plain data.
 
     Raises:
-        ConfigError: when there is no such setting, or it cannot have one of the values.
+        ConfigError: when the setting does not exist, or refuses one of the values.
     """
     if setting == "seed":
         raise ConfigError(
-            "Seeds are no variants: a variant is trained with several",
+            "Seeds are no variants: every variant is trained with several seeds",
             where="seed",
-            remedy="Set the number of seeds",
+            remedy="Set the number of seeds: --seeds",
         )
     results = {}
     for value in values:
@@ -245,7 +246,7 @@ def sweep_variants(
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """Take `model.width=128,256` apart into the setting and its values, read as TOML.
+    """Split `model.width=128,256` into the setting and its values, read as TOML.
 
     Raises:
         ConfigError: when there is no name, or no value.
@@ -270,12 +271,14 @@ def _value(word: str) -> Any:
 
 def _name_of(configuration: Configuration) -> str:
     if isinstance(configuration, Mapping):
-        raise ConfigError("Settings need a name", remedy="Give a mapping of names to settings")
+        raise ConfigError(
+            "Settings without a file need a name", remedy="Give a mapping of names to settings"
+        )
     return Path(configuration).stem
 
 
 def _folder(name: str) -> str:
-    """A name that can be that of a folder."""
+    """Return a name without the characters that a folder's name cannot have."""
     return re.sub(r"[^\w.=+-]", "_", name).lstrip(".") or "_"
 
 
@@ -301,9 +304,9 @@ def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) 
     """Check that variants can be compared, and make a plan of them.
 
     Args:
-        variants: at least one.
-        seeds: runs of each.
-        max_flops: budget of each run in operations, in the place of steps and minutes.
+        variants: configurations, at least one.
+        seeds: number of runs of each variant.
+        max_flops: operations that each run may take, in place of a budget of steps or minutes.
 
     Raises:
         UserError: when there is nothing to compare.
@@ -314,7 +317,7 @@ def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) 
     if seeds < 1:
         raise ConfigError("At least one run of each is needed", where=f"seeds = {seeds}")
     if max_flops is not None and max_flops <= 0:
-        raise ConfigError("A budget is above 0", where=f"max_flops = {max_flops:g}")
+        raise ConfigError("The budget must be above 0", where=f"max_flops = {max_flops:g}")
     settings = {variant.name: variant.settings for variant in variants}
     _check_same(
         {name: {"task": each.task} for name, each in settings.items()},
@@ -358,10 +361,10 @@ def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) 
 
 
 def _data(settings: RunSettings) -> dict[str, Any]:
-    """The settings that decide which examples a run learns from and is judged on."""
+    """Return the settings that decide which examples a run is trained and validated on."""
     data = {k: v for k, v in settings.data.plain().items() if k not in _FREE_DATA}
     if settings.task == "causal_lm":
-        del data["max_length"]  # the context; no text is left out
+        del data["max_length"]  # only the length of a context here: no text is left out for it
     return {"data": data, "images": settings.images.plain()}
 
 
@@ -394,11 +397,11 @@ def _short(value: Any) -> str:
 
 
 def extend_plan(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> ComparisonPlan:
-    """Add variants and seeds to a plan that began before.
+    """Add variants and seeds to an earlier plan.
 
     Args:
-        before: whose runs may be finished.
-        now: as it is asked for; not prepared.
+        before: earlier plan, whose runs may be finished.
+        now: requested plan, not prepared yet.
         out: folder of the comparison.
 
     Raises:
@@ -408,13 +411,13 @@ def extend_plan(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> Compa
         raise ConfigError(
             f"The budget was {before.budget()}",
             where=str(out),
-            remedy="Leave it as it was, or name another --out",
+            remedy="Use the same budget, or name another --out",
         )
     known = {variant.name: variant for variant in before.variants}
     for variant in now.variants:
         if variant.name in known:
             begun = known[variant.name].settings
-            if now.max_flops is not None:  # steps follow from operations
+            if now.max_flops is not None:  # max_flops determines the steps
                 variant = with_steps(variant, begun.max_steps)
             old, new = flat(begun.plain()), flat(with_usual(variant, out).settings.plain())
             changed = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
@@ -422,7 +425,7 @@ def extend_plan(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> Compa
                 raise ConfigError(
                     f"{variant.name} was begun with another {', '.join(changed)}",
                     where=str(out),
-                    remedy="Leave the settings as they were, or name another --out",
+                    remedy="Use the same settings, or name another --out",
                 )
     added = tuple(variant for variant in now.variants if variant.name not in known)
     make_plan([*before.variants, *added], max(before.seeds, now.seeds), now.max_flops)
@@ -435,10 +438,10 @@ def with_steps(variant: Variant, steps: int) -> Variant:
 
 
 def with_usual(variant: Variant, out: Path) -> Variant:
-    """Fill in what a comparison needs where the configuration says nothing.
+    """Fill in settings that a comparison needs and the configuration leaves unset.
 
-    A curve has some twenty points, a killed run loses a few minutes, and all runs share one folder
-    of encoded data.
+    A curve gets about twenty points, a checkpoint is saved every two minutes, and all runs share
+    one folder of encoded data.
     """
     settings = variant.settings
     validation, checkpoint, data = settings.validation, settings.checkpoint, settings.data

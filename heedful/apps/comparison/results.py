@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.apps.comparison.plan import ComparisonPlan, Run, Variant
+from heedful.apps.comparison.result_files import markdown_table
 from heedful.config import flat
 from heedful.evaluate.bootstrap import Interval
 from heedful.evaluate.seed_intervals import student_interval
@@ -19,7 +20,7 @@ LESS_IS_BETTER = ("loss", "ter")
 
 
 def events_of(run: Run) -> list[dict[str, Any]]:
-    """The record of a run so far, without a last line that is half written."""
+    """The metrics of a run so far, without a last line that is half written."""
     try:
         lines = (run.directory / METRICS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
@@ -34,25 +35,25 @@ def summary_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def is_finished(run: Run) -> bool:
-    """Return True if the run went on to its end."""
+    """Return True if the run is finished."""
     return summary_of(events_of(run)) is not None
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run.
+    """The result of one run.
 
     Attributes:
-        run: its variant and seed.
+        run: variant, seed and directory.
         state: finished, stopped, failed or waiting.
-        scores: of the model it ended with, by name; none before it is finished.
+        scores: scores of the final model, by name; empty before the run is finished.
         steps: updates made.
         tokens: target tokens trained on.
-        seconds: of training and validation.
-        tokens_per_second: of training alone.
-        flops: of all updates, by the cost model.
+        seconds: seconds of training and validation.
+        tokens_per_second: target tokens a second of training, validation left out.
+        flops: operations of all updates, by the cost model.
         peak_memory_bytes: the largest resident size of its process.
-        problem: why it failed.
+            problem: error message of a failed run.
     """
 
     run: Run
@@ -70,10 +71,10 @@ class RunResult:
     def read(cls, run: Run, scores: Sequence[str], problem: str | None = None) -> RunResult:
         """Read a run's record.
 
-        Args:
-            run: that may have ended or not.
-            scores: names of those to read.
-            problem: why it failed, if it did.
+            Args:
+        run: run to read, finished or not.
+                scores: names of the scores to read.
+                problem: error message of a failed run.
         """
         events = events_of(run)
         summary = summary_of(events)
@@ -110,8 +111,8 @@ class VariantResult:
 
     Attributes:
         variant: the configuration.
-        runs: those that are finished.
-        scores: the mean of each over the seeds, with its 95 % confidence interval.
+        runs: finished runs.
+        scores: mean of each score over the seeds, with its 95 % confidence interval.
         costs: means over the seeds, by the names of `RunResult`.
     """
 
@@ -127,8 +128,8 @@ class VariantResult:
         """Average finished runs.
 
         Args:
-            variant: of all of them.
-            runs: those of this variant that are finished; there may be none.
+            variant: configuration of all these runs.
+            runs: finished runs of the variant; may be empty.
             scores: names of the scores.
         """
         results = {}
@@ -168,8 +169,8 @@ class Comparison:
 
     Attributes:
         plan: variants, seeds and budget.
-        out: its folder.
-        runs: every run, in the order of training.
+        out: folder of the comparison.
+        runs: results of all runs, in the order of training.
     """
 
     plan: ComparisonPlan
@@ -178,7 +179,7 @@ class Comparison:
 
     @property
     def finished(self) -> bool:
-        """True if every run went on to its end."""
+        """True if every run is finished."""
         return all(run.state == "finished" for run in self.runs)
 
     @cached_property
@@ -195,7 +196,7 @@ class Comparison:
 
     @property
     def ranking(self) -> list[VariantResult]:
-        """The variants with a result, the best by the score that decides first."""
+        """The variants with a result, best first, by the score that ranks them."""
         chosen = self.plan.scores[0]
         sign = 1 if chosen in LESS_IS_BETTER else -1
         judged = [each for each in self.variants if chosen in each.scores]
@@ -227,12 +228,12 @@ class Comparison:
         }
 
     def columns(self) -> list[str]:
-        """Headings of the table for people."""
+        """Headings of the printed table."""
         costs = ["parameters", "updates", "seconds", "tokens/s", "operations", "peak memory"]
         return ["variant", "runs", *self.plan.scores, *costs]
 
     def rows(self) -> Iterator[list[str]]:
-        """Cells of the table for people, the best variant first, those without a result last."""
+        """Cells of the printed table, the best variant first, those without a result last."""
         ranking = self.ranking
         for each in [*ranking, *(v for v in self.variants if v not in ranking)]:
             scores = [_cell(each.scores.get(n), len(each.runs)) for n in self.plan.scores]
@@ -240,8 +241,8 @@ class Comparison:
 
     def markdown(self) -> str:
         """The table as Markdown: the content of table.md."""
-        head, rule = self.columns(), [":--", *["--:"] * (len(self.columns()) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows())]
+        head = self.columns()
+        lines = markdown_table(head, self.rows(), [":--", *["--:"] * (len(head) - 1)])
         text = f"{self.plan.budget().capitalize()}, {self.plan.seeds} seeds. {INTERVALS}"
         return f"{text}\n\n" + "\n".join(lines) + "\n"
 
@@ -254,12 +255,12 @@ INTERVALS = (
 def read_comparison(
     plan: ComparisonPlan, out: Path, problems: Mapping[str, str] | None = None
 ) -> Comparison:
-    """Read what the runs of a comparison have come to so far.
+    """Read the results of a comparison so far.
 
     Args:
-        plan: of the comparison.
-        out: its folder.
-        problems: why runs failed, by their labels.
+        plan: plan of the comparison.
+        out: folder of the comparison.
+        problems: error messages of failed runs, by their labels.
     """
     problems = problems or {}
     runs = plan.runs(out)
@@ -277,7 +278,7 @@ def _cell(interval: Interval | None, runs: int) -> str:
 
 
 def spread(interval: Interval, runs: int) -> str:
-    """A mean over runs with the half width of its interval; alone if there is one run."""
+    """Return a mean over runs as text, with the half width of its interval for several runs."""
     mean = f"{interval.score:.4f}" if abs(interval.score) < 10 else f"{interval.score:.2f}"
     if runs < 2:
         return mean

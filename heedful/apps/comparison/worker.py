@@ -1,9 +1,9 @@
-"""A process that trains one run: `python -m heedful.apps.comparison.worker`.
+"""A process that runs one job of a comparison: `python -m heedful.apps.comparison.worker`.
 
-A run has a process of its own so that its peak of memory is its own, it begins with nothing that
-another left behind, and a comparison outlives it when the system kills it. Standard input brings
-one line, the run's directory, and stays open as long as the comparison lives. Standard output gets
-JSON, an object a line.
+Each job has its own process, so that its peak memory and its number of OpenMP threads do not depend
+on other jobs, and the comparison survives if the system kills it. Standard input is one line of
+JSON with the name of the job and its task, and stays open as long as the comparison runs. Standard
+output is JSON, an object a line; the last one is `result`, or `problem` if the job failed.
 """
 
 from __future__ import annotations
@@ -13,65 +13,80 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.events import Event
 
 
-class Lines:
-    """A sink that writes progress and warnings as lines of JSON."""
+def write(item: dict[str, Any]) -> None:
+    """Write one line to standard output."""
+    print(json.dumps(item, ensure_ascii=False), flush=True)
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+
+class ProgressLines:
+    """A sink that writes progress and warnings as lines of JSON."""
 
     def handle(self, event: Event) -> None:
         """Write the event; notes and metrics are in the run's own files."""
         from heedful.events import Progress, Warning
 
         if isinstance(event, Progress) and event.label == "training":
-            fields = dict(event.fields)
-            self.write({"done": event.done, "total": event.total, "fields": fields})
+            write({"done": event.done, "total": event.total, "fields": dict(event.fields)})
         elif isinstance(event, Warning):
-            self.write({"warning": event.text})
-
-    def write(self, item: dict[str, Any]) -> None:
-        """Write one line."""
-        self.stream.write(json.dumps(item, ensure_ascii=False) + "\n")
-        self.stream.flush()
+            write({"warning": event.text})
 
     def close(self) -> None:
-        """Nothing to finish."""
+        """Do nothing, since every line is written at once."""
+
+
+def train(run_dir: str) -> dict[str, Any]:
+    """Train a run, or continue its training.
+
+    Args:
+        run_dir: directory with the run's settings and tokenizers, and a checkpoint once it began.
+    """
+    from heedful.events import Events
+    from heedful.train.run import run_training
+    from heedful.train.run_config import settings_of_run
+
+    settings = settings_of_run(Path(run_dir))
+    events = Events([ProgressLines()])
+    summary = run_training(Path(run_dir), settings, resume=True, events=events)
+    return {"finished": summary.finished}
+
+
+def measure(task: dict[str, Any]) -> dict[str, Any]:
+    """Measure one setting of a translator; see `measure_setting`."""
+    from heedful.apps.comparison.measured_setting import measure_setting
+
+    return measure_setting(task)
+
+
+JOBS: dict[str, Callable[[Any], dict[str, Any]]] = {"train": train, "measure": measure}
 
 
 def _end_with_parent() -> None:
-    """End when standard input does: the comparison has been killed."""
+    """Exit when standard input ends, since the comparison has been killed."""
     sys.stdin.read()
     os._exit(1)
 
 
 def work() -> None:
-    """Train the run that standard input names; the last line says how it ended."""
+    """Run the job named by standard input; the last line written is its result or problem."""
     from heedful.errors import UserError
-    from heedful.events import Events
 
-    lines = Lines(sys.stdout)
-    run_dir = Path(json.loads(sys.stdin.readline()))
+    name, task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        from heedful.train.run import run_training
-        from heedful.train.run_config import settings_of_run
-
-        # A run that has not begun yet has its tokenizers and settings, and no checkpoint.
-        settings = settings_of_run(run_dir)
-        summary = run_training(run_dir, settings, resume=True, events=Events([lines]))
-        lines.write({"finished": summary.finished})
+        write({"result": JOBS[name](task)})
     except UserError as error:
-        lines.write({"problem": str(error)})
+        write({"problem": str(error), "is_defect": False})
     except Exception as error:
         traceback.print_exc()
-        lines.write({"problem": f"{type(error).__name__}: {error}"})
+        write({"problem": f"{type(error).__name__}: {error}", "is_defect": True})
 
 
 if __name__ == "__main__":

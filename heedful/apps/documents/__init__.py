@@ -1,1 +1,1 @@
-"""Documents translated in place: text is found, translated, put back; all else stays as it is."""
+"""Translation of documents in place: only text changes, and markup and layout stay as they are."""

@@ -1,6 +1,6 @@
 """A document: its sentences for a translator, and its bytes with their translations.
 
-`translate_document` does all of it. A server, which translates sentences of many requests together,
+`translate_document` does both. A server, which translates sentences of many requests together,
 opens a document (`formats.open_document`), translates its `sentences` and calls `write`.
 """
 
@@ -20,7 +20,7 @@ from heedful.apps.documents.sentence_split import sentence_spans
 from heedful.errors import DataError
 
 _PIECE = 1000
-"""Characters after which the next sentence of a passage begins a piece of its own."""
+"""Characters after which the next sentence of a passage begins another piece."""
 _MOST_CHARACTERS = 10_000
 
 
@@ -29,8 +29,8 @@ class Sentence:
     """A sentence for a translator.
 
     Args:
-        text: a line, without markup.
-        alignment: whether an alignment of its words is needed, to place markup.
+        text: one line without markup.
+        alignment: true if markup has to be placed, which needs a word alignment.
     """
 
     text: str
@@ -41,9 +41,9 @@ class MarkedText:
     """The characters of a document, and the passages found in it.
 
     Args:
-        text: all characters.
-        passages: in any order; one may lie in the markup of another.
-        settings: of the document.
+        text: all characters of the document.
+        passages: passages in any order; one may lie in the markup of another.
+        settings: settings of the document.
     """
 
     def __init__(self, text: str, passages: Iterable[Passage], settings: DocumentSettings) -> None:
@@ -67,7 +67,7 @@ class MarkedText:
         """Return the text with its passages translated.
 
         Args:
-            translations: returns the translation of a sentence.
+            translations: function that returns the translation of a sentence.
         """
         return self._range(None, 0, len(self.text), translations)
 
@@ -78,7 +78,7 @@ class MarkedText:
         end: int,
         translations: Callable[[str], TranslatedSentence],
     ) -> str:
-        """Return a range of the text, with the passages translated that it holds."""
+        """Return a range of the text with its passages translated."""
         numbers = self.inner.get(parent, [])
         first = bisect_left(numbers, start, key=lambda n: self.passages[n].passage.start)
         written, done = [], start
@@ -135,7 +135,7 @@ class _Planned:
         """Refuse a sentence with markup whose words are too many to align.
 
         Raises:
-            DataError: telling how it begins.
+            DataError: when the sentence is too long.
         """
         for text in self.texts if self.has_markup else ():
             if len(text) > _MOST_CHARACTERS:
@@ -146,9 +146,9 @@ class _Planned:
                 )
 
     def pieces(self) -> Iterator[tuple[Passage, list[Span], slice]]:
-        """Yield pieces of the passage with few sentences: placing markup takes words x words.
+        """Yield pieces of the passage with few sentences: placing markup is quadratic in words.
 
-        With each come the ranges of its sentences, and their numbers.
+        Each piece comes with the ranges and the indices of its sentences.
         """
         parts = list(self.passage.parts)
         first, offset = 0, 0
@@ -186,7 +186,7 @@ def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]
         after = here + len(part.text)
         if part.kind == "text":
             words[here:after] = [character.isalpha() for character in part.text]
-        elif here < after:  # no sentence ends inside a code
+        elif here < after:  # a sentence cannot end inside a code span
             before = [span for span in spans if span[1] <= here]
             across = [span for span in spans if span[0] < after and span[1] > here]
             behind = [span for span in spans if span[0] >= after]
@@ -197,11 +197,11 @@ def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]
 
 
 class Document:
-    """A document that was read, ready to be translated.
+    """A document that was read and can be translated.
 
     Args:
-        texts: the texts it consists of: one, or those of a package of files.
-        pack: makes bytes of the written texts.
+        texts: texts of the document: one, or several for a package of files.
+        pack: function that makes bytes from the written texts.
     """
 
     def __init__(self, texts: Sequence[MarkedText], pack: Callable[[Sequence[str]], bytes]) -> None:
@@ -221,7 +221,7 @@ class Document:
         """Return the translated document.
 
         Args:
-            translations: of `sentences`, in their order.
+            translations: translations of `sentences`, in their order.
         """
         found = {
             sentence.text: translation

@@ -1,4 +1,4 @@
-"""Characters of a document as bytes: byte order marks, declared encodings, and back again."""
+"""Decoding and encoding of documents: byte order marks and declared encodings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from heedful.errors import DataError
 
-_MARKS = (  # UTF-32 first: the mark of UTF-16 is its beginning
+_MARKS = (  # UTF-32 first: its mark begins with the mark of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF8, "utf-8"),
@@ -28,7 +28,7 @@ _LATIN = {"ascii", "iso8859-1"}
 
 
 _NO_CHARSETS = {"idna", "punycode", "undefined"}
-"""Codecs of Python that are none of documents: they fail by errors of their own."""
+"""Codecs of Python that no document has, and that raise errors of other types."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Charset:
     """An encoding of a document.
 
     Args:
-        name: of Python's codec.
-        mark: byte order mark that it begins with.
+        name: name of Python's codec.
+        mark: byte order mark at the beginning of the document.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Charset:
         """Return the bytes of a document.
 
         Args:
-            text: all of it.
-            where: what to call the document.
-            escape: writes a character that the encoding lacks.
+            text: text of the document.
+            where: name of the document, for messages.
+            escape: function that writes a character which the encoding lacks.
 
         Raises:
             DataError: when the encoding lacks a character.
@@ -80,12 +80,12 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
     """Return the characters of a document and their encoding.
 
     Args:
-        data: all of it.
-        where: what to call it.
-        declared: name of the encoding; UTF-8 if none. A byte order mark comes before it.
+        data: bytes of the document.
+        where: name of the document, for messages.
+        declared: declared encoding; UTF-8 if none. A byte order mark has precedence.
 
     Raises:
-        DataError: naming the first byte that is none of that encoding.
+        DataError: naming the first byte that is invalid in the encoding.
     """
     mark, name = next(
         ((mark, name) for mark, name in _MARKS if data.startswith(mark)),
@@ -98,7 +98,7 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
         text = data[len(mark) :].decode(name)
     except LookupError:
         raise DataError(
-            f"The document says that its encoding is {name!r}, which is not known",
+            f"The document says that its encoding is {name!r}, which is unknown",
             where=where,
             remedy="Name it with --encoding",
         ) from None
@@ -138,7 +138,7 @@ def xml_encoding(data: bytes) -> str | None:
 
 
 def po_encoding(data: bytes) -> str | None:
-    """Return the encoding that a catalogue of messages declares; templates leave it open."""
+    """Return the encoding that a gettext catalogue declares; templates may leave it open."""
     match = _PO_DECLARATION.search(data)
     name = "" if match is None else match[1].decode("ascii", "replace")
     return None if name in ("", "CHARSET") else name

@@ -1,4 +1,4 @@
-"""Settings of a document: what in it is text, and where sentences end."""
+"""Settings of a document: the parts to translate, and the way to split sentences."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class DocumentSettings(Config):
-    """The text of a document that is translated, and its pieces."""
+    """Settings that select the text of a document and split it into pieces."""
 
     split: Split = Field(
         "sentences",
-        description="what is translated at once: sentences, whole passages (paragraphs, cells, "
-        "…), or in plain text the lines",
+        description="unit that is translated at a time: sentences, passages (paragraphs, table "
+        "cells) or the lines of plain text",
     )
     language: Name = Field(
-        "en", description="language code of the document, for the ends of its sentences"
+        "en", description="language code of the document, for splitting it into sentences"
     )
     keys: tuple[Name, ...] = Field(
         (),
-        description="JSON: values to translate, by the last key of their path (title), or by all "
-        "of it (items.*.title; ** is any number of keys); all strings if unset",
+        description="JSON values to translate, by their last key (title) or their whole path "
+        "(items.*.title, with ** for any number of keys); all strings if unset",
     )
     columns: tuple[Name, ...] = Field(
-        (), description="CSV and TSV: columns to translate, by name, or by number from 1"
+        (),
+        description="columns to translate of CSV and TSV files, by name or number from 1; required",
     )
-    header: bool = Field(True, description="CSV and TSV: the first row has the names of columns")
+    header: bool = Field(True, description="treat the first row of CSV and TSV as column names")
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
-        None, description="CSV: between cells; a comma, semicolon or tab by the first row if unset"
+        None,
+        description="character between the cells of CSV; if unset, the comma, semicolon or tab "
+        "that is most frequent in the first row",
     )
     encoding: Name | None = Field(
-        None, description="of the document, where neither it nor its byte order mark says; UTF-8"
+        None, description="character encoding of documents that do not declare one; UTF-8 if unset"
     )
 
 

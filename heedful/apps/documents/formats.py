@@ -1,4 +1,4 @@
-"""The formats of documents, and the way from bytes to bytes."""
+"""The formats of documents, and the translation of a whole document."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DocumentTranslator(Protocol):
         """Translate sentences: one translation for each, in their order.
 
         Args:
-            texts: lines.
-            alignment: whether alignments are needed; without them markup keeps its order.
+            texts: lines of text.
+            alignment: true if word alignments are needed; without them markup keeps its order.
         """
         ...
 
@@ -34,9 +34,9 @@ class Format:
     """A format of documents.
 
     Args:
-        name: that `--format` takes.
-        suffixes: of files.
-        open: reads a document; called with its bytes, settings and name.
+        name: value of `--format`.
+        suffixes: suffixes of file names.
+        open: function that reads a document from its bytes, settings and name.
     """
 
     name: str
@@ -52,19 +52,19 @@ def translate_document(
     settings: DocumentSettings = SETTINGS,
     name: str = "document",
 ) -> bytes:
-    """Translate a document; all that is not text stays as it is, byte by byte.
+    """Translate a document; all bytes that are not text stay the same.
 
     Args:
-        data: the document.
-        translator: of its sentences; called with all of them at once, or twice where some need
-            alignments and others do not.
+        data: bytes of the document.
+        translator: translator of sentences; called once with all of them, or twice where only
+            some need alignments.
         format: name of one of the `FORMATS`.
-        settings: of the document.
-        name: what to call it in messages.
+        settings: settings of the document.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: when it is damaged or no document of that format.
-        ConfigError: when there is no such format, or a library for it is missing.
+        DataError: when the document is damaged or has another format.
+        ConfigError: when the format is unknown, or a library for it is missing.
     """
     document = open_document(data, format=format, settings=settings, name=name)
     found: dict[str, TranslatedSentence] = {}
@@ -85,16 +85,16 @@ def open_document(
 ) -> Document:
     """Read a document: find its sentences.
 
-    Args and errors are those of `translate_document`.
+    Arguments and errors are those of `translate_document`.
     """
     return FORMATS[format].open(data, settings, name)
 
 
 def format_of(path: PurePath) -> str:
-    """Return the name of the format that a file's suffix says.
+    """Return the name of the format for a file's suffix.
 
     Raises:
-        DataError: when it says none.
+        DataError: when the suffix is unknown.
     """
     suffix = path.suffix.lower()
     for format in FORMATS.values():
@@ -116,10 +116,10 @@ def _text_format(
     """Return a format that is a single text.
 
     Args:
-        name: of the format.
-        suffixes: of files.
-        declared: finds the encoding that a document declares.
-        escape: writes a character that the document's encoding lacks.
+        name: name of the format.
+        suffixes: suffixes of file names.
+        declared: function that finds the encoding which a document declares.
+        escape: function that writes a character which the document's encoding lacks.
     """
 
     def open_text(data: bytes, settings: DocumentSettings, where: str) -> Document:

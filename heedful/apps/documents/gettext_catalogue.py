@@ -1,4 +1,4 @@
-"""Catalogues of messages (PO, POT): what is not translated yet gets its translation."""
+"""Gettext catalogues (PO, POT): untranslated messages get a translation."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _TAG = re.compile(
     r"</?(?:a|abbr|b|big|br|code|div|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|s|small|span|strong"
     r"|sub|sup|tt|u|ul)(?:\s[^<>\n]*|/)?>|&[a-zA-Z]+;"
 )
-"""Tags of HTML and Pango: other words in angle brackets are text, such as <none>."""
+"""Tags of HTML and Pango; other words in angle brackets, such as <none>, are text."""
 _WIDTH = 80
 
 
 @dataclass
 class _String:
-    """A string of an entry: ranges inside the quotes of its lines, and of all of it."""
+    """A string of an entry: its range, and the ranges inside the quotes of its lines."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
     start: int = 0
@@ -50,17 +50,17 @@ class _Entry:
 
 
 def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield a passage for each translation that is missing.
+    """Yield a passage for each missing translation.
 
-    Entries that have a translation, fuzzy and obsolete ones stay as they are.
+    Translated, fuzzy and obsolete entries stay as they are.
 
     Args:
-        text: all of it.
-        settings: of the document.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: naming the line that is no line of a catalogue.
+        DataError: naming the line that is not valid in a catalogue.
     """
     for entry in _entries(text, name):
         message = entry.strings.get("msgid")
@@ -72,7 +72,7 @@ def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passag
             written = entry.strings[form]
             if any(start < end for start, end in written.pieces):
                 continue
-            # The first form is that of one thing, unless the language has no other.
+            # The first form is the singular, unless the language has only one form.
             source = (
                 message if plural is None or (form == "msgstr[0]" and len(forms) > 1) else plural
             )
@@ -80,7 +80,7 @@ def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passag
 
 
 def _entries(text: str, name: str) -> Iterator[_Entry]:
-    """Yield the entries, without those that are obsolete."""
+    """Yield the entries, except obsolete ones."""
     entry = _Entry(1)
     current: _String | None = None
     for number, (start, end) in enumerate(lines_of(text), start=1):
@@ -114,7 +114,7 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
 
 
 def _passage(text: str, source: _String, written: _String) -> Iterator[Passage]:
-    """Yield the passage that fills a string, if its message has words."""
+    """Yield the passage that fills a string, if its message contains words."""
     parts: list[PassagePart] = []
     for start, end in source.pieces:
         parts += text_parts(text, start, end, _ESCAPE, _unescape)
@@ -131,7 +131,7 @@ def _passage(text: str, source: _String, written: _String) -> Iterator[Passage]:
 
 
 def _tagged(text: str, parts: list[PassagePart]) -> Iterator[PassagePart]:
-    """Yield parts in which tags are markup; tags that escapes or lines cut through stay text."""
+    """Yield parts in which tags are markup; tags interrupted by escapes or line ends stay text."""
     for part in parts:
         if part.end - part.start != len(part.text):
             yield part
@@ -178,7 +178,7 @@ def _quoted(line_break: str, content: str) -> str:
 
 
 def _folded(line: str) -> Iterator[str]:
-    """Yield pieces of a line that are as long as lines of catalogues are; words stay whole."""
+    """Yield pieces of a line, wrapped between words at the width of gettext's tools."""
     piece = ""
     for word in re.findall(r"\S*\s*", line):
         if piece and len(piece) + len(word.rstrip()) > _WIDTH - 2:

@@ -1,4 +1,4 @@
-"""HTML: the texts of elements and of the attributes that people read."""
+"""HTML: the text of elements and of attributes that browsers show."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _BLOCKS = frozenset(
         "video xmp",
     )
 )
-"""Elements that end a passage; all others stand inside one."""
+"""Block elements, which end a passage; all others stand inside one."""
 
 _VOID = frozenset(
     re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr")
 )
 _UNREAD = frozenset(("script", "style", "svg", "math", "textarea", "xmp", "iframe"))
-"""Elements whose content is no text of the page."""
+"""Elements whose content is not shown as text."""
 _VERBATIM = frozenset(("code", "kbd", "samp", "var", "tt", "pre"))
 """Elements whose content is text that is never translated."""
 _REPEATED = frozenset(("p", "li", "td", "th", "tr", "dt", "dd", "option"))
-"""Elements that the next of their kind ends."""
+"""Elements that end where the next of their kind begins."""
 _ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _DESCRIPTIONS = re.compile(r"(?:og:|twitter:)?(?:title|description)|keywords", re.IGNORECASE)
 """Names of `meta` elements whose content is text."""
@@ -56,12 +56,12 @@ Token = Literal["text", "start", "single", "end", "other"]
 
 
 def read_html(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of a page or a piece of one.
+    """Yield the passages of a page or a fragment.
 
     Args:
-        text: all of it. Browsers read anything as HTML, and so does this.
-        settings: of the document.
-        name: of the document.
+        text: text of the document; as in browsers, none is invalid.
+        settings: settings of the document.
+        name: name of the document, for messages.
     """
     yield from html_passages(text, 0, len(text))
 
@@ -85,7 +85,7 @@ def inline_kind(tag: str) -> Literal["open", "close", "single"]:
 
 
 def encode_text(text: str, place: Surroundings) -> str:
-    """Write text between tags."""
+    """Escape text that stands between tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -94,10 +94,10 @@ class _Element:
     """An open element.
 
     Args:
-        tag: its name.
-        is_translated: its text is translated, as far as elements inside do not say otherwise.
-        kept_from: where it began, if it stands in a sentence and is kept as a whole.
-        start: where its tag begins.
+        tag: name of the tag.
+        is_translated: true if its text is translated, unless an element inside says otherwise.
+        kept_from: start of an element that stands in a sentence and is kept as a whole, or None.
+        start: offset of its opening tag.
     """
 
     tag: str
@@ -107,7 +107,7 @@ class _Element:
 
 
 class _Reading:
-    """Gathers the parts of passages, token by token."""
+    """Collects the parts of passages, token by token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -124,7 +124,7 @@ class _Reading:
         return any(element.kept_from is not None for element in self.elements)
 
     def take(self, token: Token, tag: str, start: int, end: int) -> Iterator[Passage]:
-        """Take a token; yield passages that it ends, and those of its attributes."""
+        """Process a token; yield passages that it ends, and those of its attributes."""
         if token == "end":
             yield from self._end(tag, start, end)
         elif token in ("start", "single"):
@@ -137,7 +137,7 @@ class _Reading:
             self.parts.append(PassagePart(start, end, "single"))
 
     def flush(self) -> Iterator[Passage]:
-        """Yield the passage gathered so far."""
+        """Yield the passage collected so far."""
         parts, self.parts = self.parts, []
         yield from make_passage(parts, encode_text, kept=PLACEHOLDERS)
 
@@ -173,10 +173,10 @@ class _Reading:
             self.parts.append(PassagePart(start, end, "close" if depths else "single"))
 
     def _close(self, depth: int, start: int, end: int) -> Iterator[Passage]:
-        """Close all elements from a depth on, by a tag in this range."""
+        """Close all elements from a depth on; their closing tag has this range."""
         closed = self.elements[depth:]
         del self.elements[depth:]
-        if len(closed) > 1:  # tags that this one does not close are in no pair
+        if len(closed) > 1:  # inner elements have no closing tag, so no pair
             alone = {element.start for element in closed[1:]}
             self.parts = [
                 replace(part, kind="single")
@@ -193,7 +193,7 @@ class _Reading:
             yield from self.flush()
 
     def _says(self, values: dict[str, tuple[int, int, str]], *, default: bool) -> bool:
-        """Return whether an element's text is translated, by its attributes or else by default."""
+        """Return True if an element's text is translated, by its attributes or else by default."""
         if "translate" in values:
             first, last, _ = values["translate"]
             return self.text[first:last].strip().lower() in ("", "yes")
@@ -253,7 +253,7 @@ def _encode_value(quote: str, text: str, place: Surroundings) -> str:
 
 
 def _quoted(before: str, value: str) -> str:
-    """Return a value that had no quotes, with quotes if it changed."""
+    """Return an unquoted value, with quotes if it changed."""
     return value if value == before else f'"{value}"'
 
 
@@ -269,7 +269,7 @@ def _tokens(text: str, start: int, end: int) -> Iterator[tuple[Token, str, int, 
 
 
 class _Scanner(HTMLParser):
-    """Notes where each token begins; every character belongs to one."""
+    """Records the start of each token; every character belongs to one."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=False)

@@ -1,4 +1,4 @@
-"""Strings of JSON, and of JSON Lines: values are text, keys never."""
+"""Strings of JSON and JSON Lines: values are text, keys are not."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
     """Yield the passages of a JSON document, or of several one after the other (JSON Lines).
 
     Args:
-        text: all of it.
-        settings: which values are text, in `keys`.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document; `keys` selects the values that are text.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: naming the line where it is no JSON or no text, or the keys that no value has.
+        DataError: naming the line with invalid JSON or text, or the keys without a value.
     """
     _check(text, name)
     patterns = [(_pattern(key), key) for key in settings.keys]
@@ -56,7 +56,7 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
 
 
 def _check(text: str, name: str) -> None:
-    """Read all documents, so that the rest may rely on them."""
+    """Parse all documents, so that errors come first."""
     decoder = json.JSONDecoder()
     try:
         start = _skip_space(text, 0)
@@ -71,22 +71,22 @@ def _check(text: str, name: str) -> None:
         raise DataError(
             f"Line {error.lineno}, column {error.colno} is no JSON: {error.msg}",
             where=name,
-            remedy="Mend the document, or say what format it has (--format)",
+            remedy="Correct the document, or name its format (--format)",
         ) from None
     except RecursionError:
         raise DataError("The document is nested too deeply", where=name) from None
 
 
 def _check_text(text: str, start: int, end: int, name: str) -> None:
-    """Refuse half a surrogate pair, which JSON can write and text cannot have."""
+    """Refuse a lone surrogate, which JSON can escape and UTF-8 cannot encode."""
     try:
         json.loads(text[start - 1 : end + 1]).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start : error.end]
         raise DataError(
-            f"A string has half a surrogate pair (U+{ord(half[0]):04X}), which is no character",
+            f"A string has half a surrogate pair (U+{ord(half[0]):04X}), which is not a character",
             where=f"{name}, line {text.count(chr(10), 0, start) + 1}",
-            remedy="Mend the document",
+            remedy="Correct the document",
         ) from None
 
 
@@ -126,7 +126,7 @@ def _escaped(step: str | int) -> str:
 
 
 def _pattern(key: str) -> re.Pattern[str]:
-    """Return what matches the paths that a key of `--keys` means."""
+    """Return a pattern for the paths that a key of `--keys` selects."""
     step = r"(?:[^.\\]|\\.)*"
     steps: Sequence[str] = re.findall(r"(?:[^.\\]|\\.)+", key)
     written = "".join(

@@ -1,4 +1,4 @@
-"""The words of a passage beside those of its translation, sentence by sentence."""
+"""Word alignment between a passage and its translation, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TranslatedSentence:
 
     Args:
         text: the translation.
-        alignment: of words; without it words are taken to keep their order.
+        alignment: word alignment; without it words are assumed to keep their order.
     """
 
     text: str
@@ -29,12 +29,12 @@ class TranslatedSentence:
 
 @dataclass(frozen=True)
 class Region:
-    """A stretch of a passage, and the stretch of the translation that it became.
+    """A range of a passage, and the corresponding range of the translation.
 
     Args:
         source, target: ranges of characters.
-        is_copy: both are the same characters.
-        source_words, target_words: ranges of numbers of words.
+        is_copy: true if both have the same characters.
+        source_words, target_words: ranges of word indices.
     """
 
     source: Span
@@ -49,11 +49,11 @@ class LineUp:
     """A passage and its translation.
 
     Args:
-        source, target: their texts.
-        source_words, target_words: ranges of characters of their words.
-        weights: [T, S], of each target word, how much of it comes from each source word; a row sums
+        source, target: texts of both.
+        source_words, target_words: character ranges of their words.
+        weights: [T, S], share of each target word that comes from each source word; a row sums
             to at most 1.
-        regions: from the first character to the last.
+        regions: regions from the first character to the last.
     """
 
     source: str
@@ -64,11 +64,11 @@ class LineUp:
     regions: tuple[Region, ...]
 
     def copied(self, offset: int, *, after: bool) -> int | None:
-        """Return where a character went, if it was copied.
+        """Return the offset in the translation of a copied character; None if it was not copied.
 
         Args:
-            offset: of the source.
-            after: the character after this offset is meant; else the one before it.
+            offset: offset in the source.
+            after: true for the character after the offset, false for the one before it.
         """
         for region in self.regions:
             start, end = region.source
@@ -81,12 +81,12 @@ class LineUp:
 def line_up(
     text: str, sentences: Sequence[Span], translations: Sequence[TranslatedSentence]
 ) -> LineUp:
-    """Put a passage beside its translation.
+    """Align a passage with its translation.
 
     Args:
-        text: of the passage.
-        sentences: ranges of it that were translated, in order; what is between them is copied.
-        translations: of each. One that is its source but for white space is a copy.
+        text: text of the passage.
+        sentences: ranges that were translated, in order; characters between them are copied.
+        translations: translation of each range; a copy if only white space differs.
     """
     pieces: list[tuple[Span, TranslatedSentence | None]] = []
     done = 0
@@ -126,7 +126,7 @@ def line_up(
 
 
 def one_space(text: str) -> str:
-    """Return a text with a single space where it has white space, as a translator gets it."""
+    """Return a text with single spaces in place of white space, as a translator gets it."""
     return " ".join(text.split())
 
 
@@ -144,13 +144,13 @@ def _words(
     of_source, of_target = word_spans(source), word_spans(target)
     weights = np.zeros((len(of_target), len(of_source)))
     if of_source:
-        for row in range(len(of_target)):  # the same place, in proportion
+        for row in range(len(of_target)):  # the diagonal: words at the same relative position
             weights[row, int((row + 0.5) * len(of_source) / len(of_target))] = 1.0
     return of_source, of_target, weights
 
 
 def _locate(words: Sequence[str], text: str) -> list[Span] | None:
-    """Return where words stand in a text, or None if they are not all there in order."""
+    """Return the ranges of words in a text, or None if they do not all occur in order."""
     spans: list[Span] = []
     done = 0
     for word in words:

@@ -1,7 +1,7 @@
-"""Markdown (CommonMark, with tables and strikethrough): its words, but not its code.
+"""Markdown (CommonMark, with tables and strikethrough): its prose, but not its code.
 
-markdown-it-py finds blocks and says which lines they are on; each inline construct is then located
-in those lines, character by character. What cannot be located is left as it is.
+markdown-it-py finds the blocks and their lines; each inline construct is then located in these
+lines, character by character. A block with a construct that cannot be located stays as it is.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[
     """Yield the passages of a Markdown document.
 
     Args:
-        text: all of it.
-        settings: of the document.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document.
+        name: name of the document, for messages.
 
     Raises:
         ConfigError: when markdown-it-py is not installed.
     """
     if importlib.util.find_spec("markdown_it") is None:
         raise ConfigError(
-            "Markdown is read by markdown-it-py",
+            "Markdown needs the package markdown-it-py",
             where=name,
             remedy="Install it with: pip install 'heedful[documents]'",
         )
     front = _FRONT_MATTER.match(text)
     start = 0 if front is None else front.end()
     lines = [(start + a, start + b) for a, b in lines_of(text[start:])]
-    # The same lines with the same characters; only their ends are those that the parser knows.
+    # The same lines, ended by the only line break that the parser knows.
     source = "\n".join(text[a:b].replace("\0", "\ufffd") for a, b in lines)
     ends: Ends = {}
     columns: dict[int, int] = {}
@@ -80,20 +80,20 @@ def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[
                 yield from _Inline(text, token.content, offsets, ends, encode).passages(token)
         elif token.type == "html_block" and token.map is not None:
             block = lines[slice(*token.map)]
-            # Signs of a quotation in front of its lines are no part of the HTML.
+            # The marks of a quotation in front of its lines are not part of the HTML.
             if block and not any(_QUOTE.match(text, *line) for line in block):
                 yield from html_passages(text, block[0][0], block[-1][1])
         is_cell = token.type in ("th_open", "td_open")
 
 
 Ends = dict[tuple[str, str, int], int]
-"""Ends of links and pictures, by the text they were found in, their kind and start."""
+"""Ends of links and pictures, by the text that contains them, their kind and their start."""
 
 _ENDS = "ends of links"
 
 
 def _parser() -> MarkdownIt:
-    """Return a parser that keeps escapes apart from text, and notes where links end."""
+    """Return a parser that keeps escapes apart from text, and records the ends of links."""
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import image, link
 
@@ -113,15 +113,15 @@ def _noting(kind: str, rule: Any, state: StateInline, silent: bool) -> bool:
 
 
 def _locate(text: str, lines: Sequence[tuple[int, int]], token: Token) -> list[int] | None:
-    """Return the place in the document of each character of a block's content.
+    """Return the offset in the document of each character of a block's content.
 
     Args:
         text: the document.
         lines: ranges of its lines.
-        token: with the content, and the lines it is on.
+        token: token with the content and its lines.
 
     Returns:
-        The places, and that of the end; None if the content is not there as it is.
+        The offsets, with the one of the end; None if the lines differ from the content.
     """
     assert token.map is not None
     offsets: list[int] = []
@@ -135,20 +135,20 @@ def _locate(text: str, lines: Sequence[tuple[int, int]], token: Token) -> list[i
             return None
         place = start + len(line) - len(bare)
         offsets += [place] * (len(piece) - len(bare))
-        offsets += range(place, place + len(bare) + 1)  # with the line break, or the end
+        offsets += range(place, place + len(bare) + 1)  # one more for the line break, or the end
     return offsets
 
 
 def _locate_cell(
     text: str, line: tuple[int, int], token: Token, columns: dict[int, int]
 ) -> list[int] | None:
-    """Return the same for a cell of a table, in which a vertical bar is escaped.
+    """Return the same as `_locate` for a cell of a table, in which vertical bars are escaped.
 
     Args:
         text: the document.
         line: range of the row.
-        token: with the content.
-        columns: of each row, where its next cell can begin.
+        token: token with the content.
+        columns: earliest start of the next cell, by row.
     """
     written = token.content.replace("|", "\\|")
     place = text.find(written, columns.get(line[0], line[0]), line[1])
@@ -168,10 +168,10 @@ class _Inline:
 
     Args:
         text: the document.
-        content: of the block.
-        offsets: the place of each of its characters, and of its end.
-        ends: of links and pictures.
-        encode: writes text into the block.
+        content: content of the block.
+        offsets: offset in the document of each of its characters, and of its end.
+        ends: ends of links and pictures.
+        encode: function that writes text for the block.
     """
 
     text: str
@@ -184,7 +184,7 @@ class _Inline:
     link_ends: list[int | None] = field(default_factory=list)
 
     def passages(self, token: Token) -> Iterator[Passage]:
-        """Yield the passages of the block; none if a construct is not where it should be."""
+        """Yield the passages of the block; none if a construct cannot be located."""
         parts: list[PassagePart] = []
         found: list[Passage] = []
         for child in token.children or ():
@@ -200,7 +200,7 @@ class _Inline:
         yield from self.alternatives
 
     def _part(self, token: Token) -> list[PassagePart] | None:
-        """Return the parts of a construct, and move behind it; None if it is not here."""
+        """Return the parts of a construct and move behind it; None if it does not begin here."""
         handler = getattr(self, f"_{token.type}", None)
         if handler is not None:
             parts: list[PassagePart] | None = handler(token)
@@ -279,7 +279,7 @@ class _Inline:
 
 
 def _without_box(parts: Sequence[PassagePart]) -> Sequence[PassagePart]:
-    """Return parts without the box of a task, [ ] or [x], that they begin with."""
+    """Return parts without the box of a task, [ ] or [x], at their beginning."""
     box = _TASK.match("".join(part.text for part in parts))
     return parts if box is None else cut(parts, box.end(), sum(len(part.text) for part in parts))
 
@@ -289,7 +289,7 @@ def _last(text: str) -> str:
 
 
 def _encode(text: str, place: Surroundings, *, is_cell: bool) -> str:
-    """Write text so that no character of it is taken for markup."""
+    """Escape text so that no character of it is read as markup."""
     written = _SPECIAL.sub(partial(_escaped, text), text)
     if is_cell:
         written = written.replace("|", "\\|")
@@ -304,7 +304,7 @@ def _encode(text: str, place: Surroundings, *, is_cell: bool) -> str:
 
 
 def _escaped(text: str, match: re.Match[str]) -> str:
-    """Return a character escaped, unless nothing could come of it."""
+    """Return a character, escaped where it could begin markup."""
     character, start, end = match[0], match.start(), match.end()
     before, after = text[start - 1 : start], text[end : end + 1]
     between_spaces = before.isspace() and after.isspace()

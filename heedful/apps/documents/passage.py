@@ -1,8 +1,7 @@
 """Passages of a document: places whose text is translated, and the markup inside them.
 
-A format's reader finds passages as ranges of the document's characters. It takes nothing apart and
-puts nothing together: what lies outside the passages is never touched, and markup inside a passage
-is copied from its own range.
+A format's reader finds passages as ranges of the document's characters. Characters outside the
+passages are never touched, and markup inside a passage is copied from its own range.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ Kind = Literal["text", "open", "close", "single", "soft"]
 
 @dataclass(frozen=True, slots=True)
 class PassagePart:
-    """A piece of a passage.
+    """A part of a passage: text or markup.
 
     Args:
-        start, end: range of the document's characters that it is written in.
+        start, end: range of its characters in the document.
         kind: `text`; `open` and `close` of a pair of tags around words; `single` for what stands
             by itself, such as a picture, a code span or a placeholder; `soft` for a line break that
             is no more than a space.
-        text: what a translator reads: of `text` the decoded characters, of `single` the words it
-            shows, of `soft` a space.
-        is_container: of `open`: text goes right into it, in every other place it needs a container
-            of its own (runs of a word processor).
+        text: text for the translator: the decoded characters of `text`, the words that `single`
+            shows, a space for `soft`.
+        is_container: true for an `open` part that holds text directly; text elsewhere needs a
+            container of its own (runs of a word processor).
     """
 
     start: int
@@ -41,11 +40,11 @@ class PassagePart:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings of a translated text, which may decide how it is written.
+    """The surroundings of a translated text, on which its encoding may depend.
 
     Args:
-        parent: the opening tag it stands in; None at the passage's top.
-        at_line_start: a line break stands right before it, or it begins the passage.
+        parent: innermost open tag; None at the top of the passage.
+        at_line_start: true at the beginning of a passage or right after a line break.
     """
 
     parent: PassagePart | None
@@ -57,15 +56,15 @@ Encode = Callable[[str, Surroundings], str]
 
 @dataclass(frozen=True)
 class Passage:
-    """A place whose text is translated.
+    """A range of a document whose text is translated.
 
     Args:
         start, end: range of the document's characters that the translation replaces.
-        parts: of the text, in order; in most formats they cover that range.
-        encode: writes translated text as the format wants it.
-        wrap: writes the whole translation in its place; as it is if unset. With it the parts may
-            stand elsewhere in the document; then a text is written there even if it stays the same.
-        copies: text that stays may be copied as it stood, escapes and all.
+        parts: parts of the text, in order; in most formats they cover the range.
+        encode: function that writes translated text in the format.
+        wrap: function that writes the whole translation into its range. With it the parts may stand
+            elsewhere in the document, and a text is written even if it stays the same.
+        copies: true if unchanged text may be copied from the document with its escapes.
     """
 
     start: int
@@ -101,10 +100,10 @@ def text_parts(
     """Yield the parts of a range of text: stretches without escapes, and each escape.
 
     Args:
-        document: all of it.
+        document: text of the document.
         start, end: the range.
-        escapes: matches what stands for another character; none if unset.
-        decode: returns that character.
+        escapes: pattern of escapes, which stand for another character; None without any.
+        decode: function that returns the character of an escape.
     """
     while escapes is not None and (match := escapes.search(document, start, end)) is not None:
         if match.start() > start:
@@ -123,8 +122,8 @@ def protected(parts: Iterable[PassagePart], pattern: re.Pattern[str]) -> tuple[P
     """Return parts in which every match of a pattern stands by itself, so that it is kept.
 
     Args:
-        parts: of a passage. A match never crosses markup.
-        pattern: of placeholders and addresses.
+        parts: parts of a passage; a match never crosses markup.
+        pattern: pattern of placeholders and addresses.
     """
     result: list[PassagePart] = []
     stretch: list[PassagePart] = []
@@ -154,9 +153,9 @@ def cut(parts: Sequence[PassagePart], start: int, end: int) -> list[PassagePart]
     """Return the parts of a range of the text that a translator reads.
 
     Args:
-        parts: of a passage.
-        start, end: range of its text. Parts without text at its ends belong to it; an escape or
-            single part that it cuts through does, too.
+        parts: parts of a passage.
+        start, end: range of its text. Parts without text at the ends of the range belong to it, and
+            so does an escape or single part that the range divides.
     """
     result: list[PassagePart] = []
     here = 0
@@ -183,8 +182,8 @@ def divided(
     """Return the parts before an offset of their text, and those after it.
 
     Args:
-        parts: of a passage.
-        offset: of the text that a translator reads; closing tags there are before it.
+        parts: parts of a passage.
+        offset: offset in the translator's text; closing tags at this offset come before it.
     """
     here = 0
     for number, part in enumerate(parts):
@@ -193,7 +192,7 @@ def divided(
             return list(parts[:number]), list(parts[number:])
         if after > offset:
             left, right = cut([part], 0, offset - here), cut([part], offset - here, after - here)
-            if left == right:  # an escape, or a code: it stays whole
+            if left == right:  # an escape or a code span stays whole
                 return list(parts[:number]), list(parts[number:])
             return [*parts[:number], *left], [*right, *parts[number + 1 :]]
         here = after
@@ -201,7 +200,7 @@ def divided(
 
 
 def unclosed(parts: Iterable[PassagePart]) -> list[PassagePart]:
-    """Return the opening tags whose closing tags are not among the parts."""
+    """Return the opening tags without a closing tag among the parts."""
     opened: list[PassagePart] = []
     for part in parts:
         if part.kind == "open":
@@ -214,7 +213,7 @@ def unclosed(parts: Iterable[PassagePart]) -> list[PassagePart]:
 def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
     """Return the parts without space and markup before the first word and after the last.
 
-    A pair of tags around all words is left out as well; one around some of them stays.
+    A pair of tags around all words is left out as well; a pair around some of them stays.
     """
     kept = list(parts)
     while kept:
@@ -238,7 +237,7 @@ def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
 
 
 def _stripped(part: PassagePart, *, at_end: bool = False) -> PassagePart:
-    """Return a part without space at one end, if that is written as it is."""
+    """Return a part without space at one end, if the space is written without escapes."""
     if part.kind != "text" or part.end - part.start != len(part.text):
         return part
     if at_end:
@@ -249,7 +248,7 @@ def _stripped(part: PassagePart, *, at_end: bool = False) -> PassagePart:
 
 
 def _partner(parts: Sequence[PassagePart]) -> int | None:
-    """Return the number of the part that closes the pair which the first opens."""
+    """Return the index of the part that closes the pair which the first part opens."""
     depth = 0
     for number, part in enumerate(parts):
         depth += (part.kind == "open") - (part.kind == "close")
@@ -259,7 +258,7 @@ def _partner(parts: Sequence[PassagePart]) -> int | None:
 
 
 def _opens_within(parts: Sequence[PassagePart]) -> bool:
-    """Return True if the pair that the last part closes is opened by one of the others."""
+    """Return True if another part opens the pair that the last part closes."""
     depth = 0
     for part in reversed(parts):
         depth += (part.kind == "close") - (part.kind == "open")
@@ -273,19 +272,17 @@ def make_passage(
     encode: Encode = plain,
     *,
     kept: re.Pattern[str] = ADDRESSES,
-    copies: bool = True,
 ) -> Iterator[Passage]:
-    """Yield the passage that parts make, or nothing if they have no words.
+    """Yield the passage of some parts, or nothing if they have no words.
 
     Args:
-        parts: side by side in the document.
-        encode: writes translated text.
-        kept: matches text that is never translated.
-        copies: text that stays may be copied as it stood.
+        parts: adjacent parts of the document.
+        encode: function that writes translated text.
+        kept: pattern of text that is never translated.
     """
     inner = trimmed(protected(parts, kept))
     if any(part.kind == "text" and any(map(str.isalpha, part.text)) for part in inner):
-        yield Passage(inner[0].start, inner[-1].end, inner, encode, copies=copies)
+        yield Passage(inner[0].start, inner[-1].end, inner, encode)
 
 
 def lines_of(text: str) -> Iterator[tuple[int, int]]:
@@ -298,8 +295,3 @@ def lines_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
-
-
-def line_at(text: str, offset: int) -> int:
-    """Return the number of the line that a character is in, from 1."""
-    return sum(1 for _ in _LINE_BREAK.finditer(text, 0, offset)) + 1

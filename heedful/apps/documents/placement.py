@@ -1,9 +1,9 @@
-"""Markup put at the right words of a translation.
+"""Placement of markup in a translation.
 
-A pair of tags goes around those words of the translation that come from the words it stood around:
+A pair of tags goes around the words of the translation that come from the words inside the pair:
 the run of words with the largest sum of alignment weights from inside, less those from outside.
-What stands by itself goes beside the translation of its neighbour; a code or a placeholder takes
-the place of its own copy. Every piece of markup is written exactly once.
+A single tag goes beside the translation of its neighbour; a code span or a placeholder takes the
+place of its own copy. Every part of markup is written exactly once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from heedful.apps.documents.line_up import LineUp, Span
 from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
 
 _WEAK = 0.05
-"""A word with less weight than this says nothing about another."""
+"""Alignment weight below which two words are not taken for translations of each other."""
 
 
 @dataclass(eq=False)
 class _Node:
-    """A piece of markup, its words in the passage and its place in the translation."""
+    """A part of markup, its words in the passage and its place in the translation."""
 
     opening: PassagePart | None
     closing: PassagePart | None = None
@@ -47,9 +47,9 @@ def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], st
     """Write a translated passage.
 
     Args:
-        passage: with its markup.
-        lined: its text and the translation.
-        copy: returns a range of the document as it is to be written.
+        passage: passage with its markup.
+        lined: alignment of its text and the translation.
+        copy: function that writes a range of the document.
     """
     nodes = _tree(passage.parts)
     _Placing(lined).place(nodes, (0, len(lined.target)))
@@ -57,7 +57,7 @@ def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], st
 
 
 def _tree(parts: Sequence[PassagePart]) -> list[_Node]:
-    """Return pairs and single parts, nested; a tag without a partner reaches to the edge."""
+    """Return pairs and single parts as a tree; a tag without a partner reaches to the edge."""
     root = _Node(None)
     stack = [root]
     here = 0
@@ -67,7 +67,7 @@ def _tree(parts: Sequence[PassagePart]) -> list[_Node]:
         elif part.kind == "close":
             node = stack.pop() if len(stack) > 1 else _Node(None)
             node.closing, node.end = part, here
-            if node.opening is None:  # all that came before stands inside it
+            if node.opening is None:  # all parts before it are inside
                 node.children, root.children = root.children, []
             stack[-1].children.append(node)
         elif part.kind != "text":
@@ -81,18 +81,18 @@ def _tree(parts: Sequence[PassagePart]) -> list[_Node]:
 
 
 class _Placing:
-    """Finds the place of markup in a translation."""
+    """Finds the places of markup in a translation."""
 
     def __init__(self, lined: LineUp) -> None:
         self.lined = lined
         self.cores = [_core(lined.target, span) for span in lined.target_words]
 
     def place(self, nodes: Sequence[_Node], within: Span) -> None:
-        """Set the places of nodes that stand side by side, and of those inside them."""
+        """Set the places of sibling nodes, and of the nodes inside them."""
         taken: list[Span] = []
         ranged = [node for node in nodes if node.kind != "soft" and self._words(node)]
         found = {id(node): self._best(node, within, taken) for node in ranged}
-        # First those whose place is certain, so that no other takes their copies.
+        # Certain places come first, so that no other node takes their copies.
         certain = {
             id(node) for node in ranged if self.lined.copied(node.start, after=True) is not None
         }
@@ -106,13 +106,13 @@ class _Placing:
             elif not self._words(node):
                 self._point(node, within, taken)
         for one, next_one in pairwise(nodes):
-            if one.start == one.end == next_one.start == next_one.end:  # side by side
+            if one.start == one.end == next_one.start == next_one.end:  # no text between
                 one.after = next_one.before = ""
         for node in nodes:
             self.place(node.children, node.target)
 
     def _words(self, node: _Node) -> range:
-        """Return the numbers of the words that a node stands around."""
+        """Return the indices of the words inside a node."""
         if node.start == node.end:
             return range(0)
         words = self.lined.source_words
@@ -120,7 +120,7 @@ class _Placing:
         return range(first, max(first, bisect_left(words, node.end, key=lambda span: span[0])))
 
     def _scores(self, words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return of each target word what comes from these words, and that less the rest."""
+        """Return the weight of each target word from some source words, alone and less the rest."""
         weights = self.lined.weights
         chosen = np.zeros(weights.shape[1], bool)
         chosen[list(words)] = True
@@ -133,7 +133,7 @@ class _Placing:
         return inside, scores
 
     def _allowed(self, within: Span, taken: Sequence[Span]) -> np.ndarray:
-        """Return which target words stand in a range, and not wholly in other nodes."""
+        """Return a mask of the target words in a range that are not wholly in other nodes."""
         return np.array(
             [
                 within[0] < end
@@ -145,7 +145,7 @@ class _Placing:
         )
 
     def _best(self, node: _Node, within: Span, taken: Sequence[Span]) -> tuple[float, Span | None]:
-        """Return the run of target words that a node belongs around, and how sure that is."""
+        """Return the run of target words for a node, and its certainty."""
         words = self._words(node)
         inside, scores = self._scores(words)
         allowed = self._allowed(within, taken)
@@ -194,8 +194,10 @@ class _Placing:
         return start, end
 
     def _after_word_before(self, offset: int, source: int, target: int) -> int | None:
-        """Return the end of the word before, for a tag that stands right after it and not before
-        its own first word, as in `word<b> bold</b>`; None where the two words do not follow."""
+        """Return the end of the word before a tag that a space follows: `word<b> bold</b>`.
+
+        None if the two words are not adjacent in the translation.
+        """
         lined = self.lined
         if source == 0 or target == 0 or lined.source_words[source - 1][1] != offset:
             return None
@@ -209,14 +211,14 @@ class _Placing:
         (a, b), (c, d) = lined.source_words[source], lined.target_words[target]
         if lined.source[a:b].casefold() == lined.target[c:d].casefold() and b - a == d - c:
             return min(max(c + offset - a, c), d)
-        # Punctuation at the edge of a word goes with the tag if it did in the source.
+        # Punctuation at the edge of a word is inside the tag if it was in the source.
         core = _core(lined.source, (a, b))
         if is_start:
             return c if offset <= a < core[0] else self.cores[target][0]
         return d if offset >= b > core[1] else self.cores[target][1]
 
     def _verbatim(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span | None:
-        """Return where the translation has a code or a placeholder as it was."""
+        """Return the range where the translation repeats a code span or a placeholder unchanged."""
         assert node.opening is not None
         copied = self.lined.copied(node.start, after=True)
         if copied is not None:
@@ -225,7 +227,7 @@ class _Placing:
         start = text.find(wanted, *within)
         ahead = self.lined.source.count(wanted, 0, node.start)
         if ahead and text.count(wanted) == self.lined.source.count(wanted):
-            # The same characters stand before it: of as many copies, the one of its number.
+            # Of several equal copies, take the one with the same index as in the source.
             start = -1
             for _ in range(ahead + 1):
                 start = text.find(wanted, start + len(wanted) if start >= 0 else 0)
@@ -277,12 +279,12 @@ class _Placing:
         return edges[share]
 
     def _aligned(self, word: int) -> int | None:
-        """Return the target word that has most of a source word."""
+        """Return the target word with the largest weight from a source word."""
         column = self.lined.weights[:, word]
         return int(column.argmax()) if column.size and column.max() > _WEAK else None
 
     def _line_break(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span:
-        """Return the space that becomes a line break: as far into the sentence as it was."""
+        """Return the space that becomes a line break, at about the same place as in the source."""
         lined = self.lined
         exact = lined.copied(node.start, after=True)
         if exact is not None:
@@ -322,7 +324,7 @@ def _heaviest_run(scores: np.ndarray, allowed: np.ndarray) -> tuple[float, Span 
 
 
 def _core(text: str, span: Span) -> Span:
-    """Return the range of a word without punctuation around it; all of it if it is nothing else."""
+    """Return the range of a word without punctuation around it; all of it for punctuation alone."""
     start, end = span
     while start < end and unicodedata.category(text[start])[0] == "P":
         start += 1
@@ -332,7 +334,7 @@ def _core(text: str, span: Span) -> Span:
 
 
 def _outside(place: int, taken: Sequence[Span]) -> int:
-    """Return a place that is in none of the ranges, the next after it."""
+    """Return a place outside the ranges, moved to the end of the range that contains it."""
     for start, end in sorted(taken):
         if start < place < end:
             place = end
@@ -347,13 +349,14 @@ class _Writer:
         self.lined = lined
         self.copy = copy
         self.at_line_start = True
-        # A character that the passage wrote in a way of its own is written so again.
+        # A character that the passage escaped in an unusual way is escaped the same way again; a
+        # backslash is written only where the format requires it.
         self.spelled = {
             part.text: (part.start, part.end)
             for part in passage.parts
             if part.kind == "text" and len(part.text) == 1 < part.end - part.start
             if passage.copies and not part.text.isalnum()
-            if copy(part.start, part.end) != "\\" + part.text  # an escape only where it is needed
+            if copy(part.start, part.end) != "\\" + part.text
         }
 
     def write(self, nodes: Sequence[_Node]) -> str:
@@ -365,7 +368,7 @@ class _Writer:
         for number in order:
             node = nodes[number]
             if node.target[0] < 0:
-                continue  # a line break in a sentence that became a single word
+                continue  # a sentence of one word has no space for its line break
             written += self._text((done, node.target[0]), parent)
             written += self._node(node, parent)
             done = node.target[1]
@@ -414,7 +417,7 @@ class _Writer:
         return written + (self.passage.encode(text[done:], place) if done < len(text) else "")
 
     def _copied(self, span: Span, place: Surroundings) -> str:
-        """Write text of the passage as it stood."""
+        """Write text of the passage unchanged."""
         written, here = "", 0
         for part in self.passage.parts:
             after = here + len(part.text)

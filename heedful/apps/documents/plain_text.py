@@ -10,7 +10,7 @@ from heedful.apps.documents.passage import Passage, PassagePart, lines_of, make_
 
 _ITEM = re.compile(r"\s*(?:[-*+•–—]|\(?\d{1,3}[.)]|\(?[a-zA-Z][.)])\s")
 _GAP = re.compile(r" {3,}|\t+")
-"""Space between the columns of a table."""
+"""White space between the columns of a table."""
 
 Line = tuple[int, int]
 
@@ -18,14 +18,14 @@ Line = tuple[int, int]
 def read_plain_text(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of a text.
 
-    A line runs on in the next where the next line's first word would not have fitted on it: longer
-    than the longest line of its paragraph. An item of a list begins a passage; so does what stands
-    behind a tab or three spaces, as the columns of tables do.
+    A line continues in the next one if the next line's first word would have made it longer than
+    the longest line of the paragraph. An item of a list begins a passage, and so does text after
+    a tab or three spaces, as in columns of tables.
 
     Args:
-        text: all of it.
-        settings: of the document.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document.
+        name: name of the document, for messages.
     """
     paragraph: list[Line] = []
     for start, end in [*lines_of(text), (len(text), len(text))]:
@@ -61,11 +61,11 @@ def _passage(text: str, lines: list[Line]) -> Iterator[Passage]:
 
 
 def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:
-    """Yield the parts of lines that run on: breaks between them stand for a space.
+    """Yield the parts of wrapped lines, in which a line break stands for a space.
 
     Args:
         text: the document.
-        lines: ranges without space around them.
+        lines: ranges of the lines, without space around them.
     """
     before: int | None = None
     for start, end in lines:
@@ -76,7 +76,7 @@ def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:
 
 
 def _wrapped(text: str, paragraph: Sequence[Line]) -> Iterator[list[Line]]:
-    """Yield lines of a paragraph that run on."""
+    """Yield groups of lines that continue each other in a paragraph."""
     width = max(end - start for start, end in paragraph)
     lines = [paragraph[0]]
     for line in paragraph[1:]:

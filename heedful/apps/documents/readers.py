@@ -16,7 +16,7 @@ from heedful.apps.documents.table_cells import read_csv, read_tsv
 from heedful.apps.documents.xliff import read_xliff
 
 Reader = Callable[[str, DocumentSettings, str], Iterator[Passage]]
-"""Finds the passages of a text; called with the text, settings and the document's name."""
+"""Function that finds the passages of a text from the text, settings and the document's name."""
 
 READERS: dict[str, Reader] = {
     "text": read_plain_text,

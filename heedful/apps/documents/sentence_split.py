@@ -15,21 +15,21 @@ def sentence_spans(text: str, language: str) -> Iterator[tuple[int, int]]:
     """Yield the range of each sentence, without space around it.
 
     Args:
-        text: a passage.
-        language: code of its language; one without rules of its own has those of English.
+        text: text of a passage.
+        language: code of its language; English rules serve for a language without rules.
 
     Raises:
         ConfigError: when the library is not installed.
     """
     if importlib.util.find_spec("sentencex") is None:
         raise ConfigError(
-            "Sentences are found by sentencex",
+            "Splitting into sentences needs the package sentencex",
             where="--split sentences",
             remedy="Install it with: pip install 'heedful[documents]'; or use --split passages",
         )
     from sentencex import get_sentence_boundaries
 
-    # sentencex 1.0.32 ends in a panic of Rust where a sign follows a space of several bytes.
+    # sentencex 1.0.32 panics in Rust where punctuation follows a space of several bytes.
     for boundary in get_sentence_boundaries(language, _SPACE.sub(" ", text)):
         start, end = boundary["start_index"], boundary["end_index"]
         sentence = text[start:end]

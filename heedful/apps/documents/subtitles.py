@@ -1,4 +1,4 @@
-"""Subtitles: SubRip (SRT) and WebVTT, a passage for each thing that is said."""
+"""Subtitles: SubRip (SRT) and WebVTT, with a passage for each utterance."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def read_srt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
     """Yield the passages of SubRip subtitles.
 
     Args:
-        text: all of it.
-        settings: of the document.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: naming the line that should have had the times of the first subtitle.
+        DataError: naming the line where the times of the first subtitle are missing.
     """
     yield from _cues(text, list(_numbered(text)), _SRT_TAG, name)
 
@@ -45,10 +45,12 @@ def read_srt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
 def read_vtt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of WebVTT subtitles.
 
-    Args and errors are those of `read_srt`.
+    Arguments and errors are those of `read_srt`.
     """
     if not re.match(r"WEBVTT(?:[ \t\r\n]|$)", text):
-        raise DataError("Line 1 is not WEBVTT", where=name, remedy="Is it SubRip? --format srt")
+        raise DataError(
+            "Line 1 is not WEBVTT", where=name, remedy="If it is SubRip, add --format srt"
+        )
     lines = list(_numbered(text))
     kept: list[tuple[int, Line]] = []
     skips = True  # the header ends at the first empty line
@@ -69,7 +71,7 @@ def _numbered(text: str) -> Iterator[tuple[int, Line]]:
 def _cues(
     text: str, lines: Sequence[tuple[int, Line]], tags: re.Pattern[str], name: str
 ) -> Iterator[Passage]:
-    """Yield the passages of cues: after a line of times, up to an empty line."""
+    """Yield the passages of cues, which reach from a line of times to an empty line."""
     said: list[Line] = []
     is_cue = in_text = False
     for position, (number, (start, end)) in enumerate(lines):
@@ -82,9 +84,9 @@ def _cues(
             said, in_text = [], False
         elif in_text:
             said.append((start, end))
-        elif _TIMES.match(follows):  # a number or a name
+        elif _TIMES.match(follows):  # number or name of the cue
             continue
-        elif is_cue and tags is _SRT_TAG:  # text after an empty line, which players show too
+        elif is_cue and tags is _SRT_TAG:  # text after an empty line, which players also show
             said.append((start, end))
             in_text = True
         else:

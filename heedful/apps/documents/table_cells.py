@@ -28,8 +28,8 @@ class Cell:
     """A cell of a table.
 
     Args:
-        start, end: range of its characters, inside its quotes if it has some.
-        is_quoted: it has.
+        start, end: range of its characters, without quotes around them.
+        is_quoted: true if quotes stand around it.
     """
 
     start: int
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table, and the line that it begins in, from 1."""
+    """A row of a table, with the number of its first line, from 1."""
 
     line: int
     cells: tuple[Cell, ...]
@@ -49,12 +49,12 @@ def read_csv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
     """Yield the passages of the wanted columns.
 
     Args:
-        text: all of it.
-        settings: which columns, in `columns`; the delimiter.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document, with the wanted `columns` and the delimiter.
+        name: name of the document, for messages.
 
     Raises:
-        ConfigError: when no columns are named, or there are none of that name.
+        ConfigError: when no columns are named, or a named one is missing.
         DataError: naming the line that is damaged or lacks a wanted cell.
     """
     delimiter = settings.delimiter or _delimiter(text)
@@ -62,9 +62,9 @@ def read_csv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
 
 
 def read_tsv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of the wanted columns of values between tabs, which have no quotes.
+    """Yield the passages of the wanted columns of tab-separated values, which have no quotes.
 
-    Args and errors are those of `read_csv`.
+    Arguments and errors are those of `read_csv`.
     """
     rows: list[TableRow] = []
     for number, (start, end) in enumerate(lines_of(text), start=1):
@@ -94,15 +94,15 @@ def _read(
         for column in columns:
             if column >= len(row.cells):
                 raise DataError(
-                    f"Line {row.line} has {len(row.cells)} cells, and none in column {column + 1}",
+                    f"Line {row.line} has {len(row.cells)} cells, but no column {column + 1}",
                     where=name,
-                    remedy="Mend the row, or name the delimiter: --delimiter",
+                    remedy="Correct the row, or name the delimiter: --delimiter",
                 )
             yield from _cell(text, row.cells[column], delimiter, quotes=quotes)
 
 
 def _columns(text: str, first: TableRow, settings: DocumentSettings, name: str) -> list[int]:
-    """Return the numbers of the wanted columns, from 0."""
+    """Return the indices of the wanted columns, from 0."""
     names = [
         text[cell.start : cell.end].replace('""', '"').strip()
         if cell.is_quoted
@@ -133,7 +133,7 @@ def _columns(text: str, first: TableRow, settings: DocumentSettings, name: str) 
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter that the first row has most of, outside of quotes."""
+    """Return the delimiter that is most frequent in the first row, outside of quotes."""
     row = re.match(r'(?:"(?:[^"]|"")*"|[^\r\n"])*', text)
     bare = re.sub(r'"(?:[^"]|"")*"', "", row[0] if row is not None else "")
     return max(_DELIMITERS, key=bare.count)
@@ -197,7 +197,7 @@ def _cell(text: str, cell: Cell, delimiter: str, *, quotes: bool) -> Iterator[Pa
 
 
 def _unquoted(text: str, cell: Cell, passage: Passage, delimiter: str, translation: str) -> str:
-    """Return the content of a cell without quotes, or with quotes if it needs them now."""
+    """Return the content of an unquoted cell, with quotes if the translation needs them."""
     before = text[cell.start : passage.start]
     content = before + translation + text[passage.end : cell.end]
     if content != text[cell.start : cell.end] and (delimiter in content or '"' in content):

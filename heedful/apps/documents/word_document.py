@@ -1,8 +1,8 @@
-"""Word's documents (DOCX): the paragraphs of their XML, with the look of each word.
+"""Word documents (DOCX): the paragraphs of their XML, with the formatting of each word.
 
-A paragraph is a row of runs, pieces of text that look the same. The look that most characters have
-is the paragraph's own; a run that looks otherwise is put around the words that correspond to it,
-and what is left between such runs is written in the paragraph's own look.
+A paragraph is a sequence of runs, pieces of text with uniform formatting. The formatting of most of
+its characters is its main one. A run with other formatting is markup around the corresponding words
+of the translation, and the text between such runs gets the main formatting.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from heedful.errors import DataError
 _TEXTS = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _AROUND_RUNS = frozenset(("hyperlink", "ins", "smartTag", "sdt"))
 _OF_TEXT = frozenset(("rPr", "t", "lastRenderedPageBreak"))
-"""Elements of a run that is text and nothing else."""
+"""Elements of a run that holds only text."""
 _BREAKS = frozenset(("br", "cr", "tab", "ptab"))
 _MOST_BYTES = 1 << 28
-"""Bytes that a document may have when it is unpacked."""
+"""Most bytes of an unpacked document."""
 _MOST_FILES = 10_000
 
 
@@ -42,17 +42,19 @@ def open_docx(data: bytes, settings: DocumentSettings, name: str) -> Document:
     """Read a document of Word.
 
     Args:
-        data: all of it.
-        settings: of the document.
-        name: what to call it.
+        data: bytes of the document.
+        settings: settings of the document.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: when it is none, is encrypted, or is larger unpacked than a document can be.
+        DataError: when the archive is no Word document, is encrypted, or unpacks to too many bytes.
     """
     files = _unpacked(data, name)
     if "word/document.xml" not in files:
         raise DataError(
-            "The archive holds no document of Word", where=name, remedy="It needs word/document.xml"
+            "The archive holds no document of Word",
+            where=name,
+            remedy="A Word document has a file word/document.xml",
         )
     texts: dict[str, MarkedText] = {}
     charsets: dict[str, Charset] = {}
@@ -73,9 +75,9 @@ def open_docx(data: bytes, settings: DocumentSettings, name: str) -> Document:
 
 
 def _unpacked(data: bytes, name: str) -> dict[str, bytes]:
-    """Return the files of an archive; never more bytes than a document may have."""
+    """Return the files of an archive, at most as many bytes as a document may have."""
     too_large = DataError(
-        f"The document is larger than {_MOST_BYTES >> 20} MB when it is unpacked", where=name
+        f"The document is larger than {_MOST_BYTES >> 20} MB when unpacked", where=name
     )
     files: dict[str, bytes] = {}
     try:
@@ -88,11 +90,11 @@ def _unpacked(data: bytes, name: str) -> dict[str, bytes]:
                     raise DataError(
                         "The document is encrypted", where=name, remedy="Save it without a password"
                     )
-                # Never more is read of an entry than it says that it has.
+                # zipfile reads no more of an entry than the size in its header.
                 files[entry.filename] = archive.read(entry)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
-            f"The document is no whole archive: {error}", where=name, remedy="Save it anew"
+            f"The document is no whole archive: {error}", where=name, remedy="Save it again"
         ) from None
     return files
 
@@ -102,7 +104,7 @@ def _size(entries: Sequence[zipfile.ZipInfo]) -> int:
 
 
 def _packed(data: bytes, files: Mapping[str, bytes], changed: Mapping[str, bytes]) -> bytes:
-    """Return an archive with some files changed: the same files in the same order."""
+    """Return an archive with the same files in the same order, some of them changed."""
     if all(files[path] == content for path, content in changed.items()):
         return data
     stream = io.BytesIO()
@@ -118,7 +120,7 @@ def _packed(data: bytes, files: Mapping[str, bytes], changed: Mapping[str, bytes
 
 
 def _paragraphs(text: str, name: str) -> Iterator[Passage]:
-    """Yield the passages of a part of the document: its paragraphs, those in text boxes too."""
+    """Yield the paragraphs of a part of the document, also those in text boxes, as passages."""
     tokens = list(xml_tokens(text, name))
     starts: list[int] = []
     for number, token in enumerate(tokens):
@@ -133,23 +135,23 @@ class _Paragraph:
     """A paragraph of runs.
 
     Args:
-        text: of the document.
-        tokens: of the paragraph's content.
+        text: text of the document.
+        tokens: tokens of the paragraph's content.
     """
 
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self.text = text
         self.tokens = tokens
         self.parts: list[PassagePart] = []
-        self.looks: list[str] = []  # of each opened run, in order
+        self.looks: list[str] = []  # formatting of the opened runs, in order
 
     def passages(self) -> Iterator[Passage]:
-        """Yield the passages of the paragraph: up to a line break or a tab, all of it."""
+        """Yield the passages of the paragraph, which line breaks and tabs end."""
         number = 0
         while number < len(self.tokens):
             token, after = self.tokens[number], self._after(number)
             end = self.tokens[after - 1].end
-            if token.name == "pPr":  # it comes first, and stays there
+            if token.name == "pPr":  # properties come first and stay first
                 pass
             elif token.kind == "start" and token.name in _AROUND_RUNS:
                 after = self._content(number, after)
@@ -169,7 +171,7 @@ class _Paragraph:
         yield from self._flush()
 
     def _run(self, first: int, last: int) -> Iterator[Passage]:
-        """Take a run; one that holds a line break or a tab ends the passage."""
+        """Add a run; a line break or a tab in it ends the passage."""
         inside = self._children(first + 1, last - 1)
         names = [self.tokens[start].name for start, _ in inside]
         texts = [(start, end) for start, end in inside if self.tokens[start].name == "t"]
@@ -195,7 +197,7 @@ class _Paragraph:
             yield from make_passage(self._words(start, end), encode_xml)
 
     def _flush(self) -> Iterator[Passage]:
-        """Yield the passage gathered so far."""
+        """Yield the passage collected so far."""
         parts, looks = self.parts, iter(self.looks)
         self.parts, self.looks = [], []
         sizes, look_of = Counter[str](), list[str]()
@@ -220,7 +222,7 @@ class _Paragraph:
             return encode_xml(words, place) if is_inside else f"\1{encode_xml(words, place)}\2"
 
         def wrap(written: str) -> str:
-            # Marks that XML cannot hold, so that pieces side by side become one run.
+            # XML cannot hold \1 and \2: they mark the ends of runs, to join adjacent ones.
             written = written.replace("\2\1", "")
             opening = f'<w:r>{own}<w:t xml:space="preserve">'
             return written.replace("\1", opening).replace("\2", "</w:t></w:r>")
@@ -231,7 +233,7 @@ class _Paragraph:
         return part.kind == "close" and self.text.startswith("</w:t", part.start)
 
     def _look(self, inside: Sequence[tuple[int, int]]) -> str:
-        """Return the properties of a run, as they are written."""
+        """Return the properties of a run as XML."""
         for start, end in inside:
             if self.tokens[start].name == "rPr":
                 return self.text[self.tokens[start].start : self.tokens[end - 1].end]
@@ -256,7 +258,7 @@ class _Paragraph:
         return " ".join(shown.split())
 
     def _field_end(self, first: int) -> int | None:
-        """Return the number of the token after a field that begins in this run."""
+        """Return the index of the token after a field that begins in this run."""
         depth = 0
         for number in range(first, len(self.tokens)):
             token = self.tokens[number]
@@ -273,7 +275,7 @@ class _Paragraph:
         return any(token.name == "fldChar" for token in self.tokens[first:last])
 
     def _content(self, first: int, last: int) -> int:
-        """Return the number of the token after the tags that open an element around runs."""
+        """Return the index of the token after the tags that open an element around runs."""
         if self.tokens[first].name != "sdt":
             return first + 1
         for number in range(first, last):
@@ -282,7 +284,7 @@ class _Paragraph:
         return last
 
     def _children(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the ranges of the elements side by side in a range of tokens."""
+        """Return the ranges of sibling elements in a range of tokens."""
         found: list[tuple[int, int]] = []
         number = first
         while number < last:
@@ -293,7 +295,7 @@ class _Paragraph:
         return found
 
     def _after(self, first: int) -> int:
-        """Return the number of the token after an element, or after one other token."""
+        """Return the index of the token after an element, or after a single other token."""
         depth = 0
         for number in range(first, len(self.tokens)):
             token = self.tokens[number]

@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2: segments without a translation get one, with the codes of their source."""
+"""XLIFF 1.2 and 2: segments without a translation get one, with the inline codes of the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAIRS = frozenset(("g", "mrk", "pc"))
 _OPENING = frozenset(("bpt", "bx", "sc"))
 _CLOSING = frozenset(("ept", "ex", "ec"))
 _UNTRANSLATED = frozenset(("new", "needs-translation", "initial"))
-"""States of a target that holds no translation yet."""
+"""States of a target that is not translated yet."""
 
 
 @dataclass
@@ -24,12 +24,12 @@ class _Unit:
     """A segment that is being read.
 
     Args:
-        is_translated: it is to be translated.
-        state: of its translation, in XLIFF 2.
+        is_translated: true if the segment is to be translated.
+        state: state of its translation, in XLIFF 2.
         source: tokens of its source, tags included.
-        target: of its target.
-        before: the text in front of its source, which is its indentation.
-        end: of the last element that stands in front of a target.
+        target: tokens of its target.
+        before: white space in front of its source, for indentation.
+        end: end of the last element that precedes a target.
     """
 
     is_translated: bool
@@ -41,15 +41,15 @@ class _Unit:
 
 
 def read_xliff(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield a passage for each translation that is missing.
+    """Yield a passage for each missing translation.
 
     Args:
-        text: all of it.
-        settings: of the document.
-        name: of the document.
+        text: text of the document.
+        settings: settings of the document.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: naming the line where it is no XML, or when it is no XLIFF.
+        DataError: naming the line that is not XML, or when the document is not XLIFF.
     """
     tokens = list(xml_tokens(text, name))
     roots = [token for token in tokens if token.kind in ("start", "empty")]
@@ -78,7 +78,7 @@ def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
                 unit.target = tuple(tokens[number - 1 : after])
             if token.name in ("source", "seg-source"):
                 unit.end = tokens[after - 1].end
-            number = after  # alternatives inside a unit are none of its own
+            number = after  # elements of alternative translations are not those of the unit
         elif token.kind == "start":
             said = token.attribute("translate")
             allowed.append(allowed[-1] if said is None else said == "yes")
@@ -92,7 +92,7 @@ def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
 
 
 def _element_end(tokens: Sequence[Token], first: int) -> int:
-    """Return the number of the token after an element."""
+    """Return the index of the token after an element."""
     depth = 0
     for number in range(first, len(tokens)):
         depth += (tokens[number].kind == "start") - (tokens[number].kind == "end")
@@ -132,7 +132,7 @@ def _wrapped(before: str, after: str, content: str) -> str:
 
 
 def _parts(text: str, tokens: Sequence[Token]) -> Iterator[PassagePart]:
-    """Yield the parts of a source; native codes are kept as a whole."""
+    """Yield the parts of a source; native codes are kept unchanged."""
     number = 0
     while number < len(tokens):
         token = tokens[number]

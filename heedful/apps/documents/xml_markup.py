@@ -1,4 +1,4 @@
-"""XML as ranges of characters: tags, texts and all else, after a parser found it well-formed."""
+"""XML as ranges of characters: tags, text and the rest, after a check that it is well-formed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Kind = Literal["start", "empty", "end", "text", "cdata", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of an XML document.
+    """A token of an XML document.
 
     Args:
-        kind: `empty` is a tag such as <x/>.
-        name: of a tag, without its prefix.
+        kind: kind of the token; `empty` is a tag such as <x/>.
+        name: name of a tag, without its prefix.
         start, end: range of its characters.
-        attributes: of a tag, as they are written.
+        attributes: attributes of a tag, as written.
     """
 
     kind: Kind
@@ -43,7 +43,7 @@ class Token:
     attributes: str = ""
 
     def attribute(self, name: str) -> str | None:
-        """Return the value of an attribute, its prefix counted."""
+        """Return the value of an attribute by its name with prefix."""
         for match in _ATTRIBUTE.finditer(self.attributes):
             if match[1] == name:
                 return html.unescape(match[2] if match[2] is not None else match[3])
@@ -54,12 +54,12 @@ def xml_tokens(text: str, name: str) -> Iterator[Token]:
     """Yield the tokens of a document; every character belongs to one.
 
     Args:
-        text: all of it.
-        name: of the document.
+        text: text of the document.
+        name: name of the document, for messages.
 
     Raises:
-        DataError: naming the line where it is not well-formed, or declares entities, by which small
-            documents can grow without bounds.
+        DataError: naming the line that is not well-formed or declares an entity; entities let small
+            documents grow without bounds.
     """
     _check(text, name)
     for match in _TOKEN.finditer(text):
@@ -94,7 +94,7 @@ def _check(text: str, name: str) -> None:
             f"Line {error.lineno}, column {error.offset + 1} is no XML: "
             f"{expat.ErrorString(error.code)}",
             where=name,
-            remedy="Mend the document, or say what format it has (--format)",
+            remedy="Correct the document, or name its format (--format)",
         ) from None
 
 
@@ -103,8 +103,8 @@ def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Passage
 
     Args:
         text: the document.
-        token: of text, or a section of character data.
-        folds: a line break is no more than a space.
+        token: token of text, or a section of character data.
+        folds: true if a line break stands for a space.
     """
     if token.kind == "cdata":
         yield PassagePart(token.start, token.end, "text", text[token.start + 9 : token.end - 3])
@@ -118,7 +118,7 @@ def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Passage
 
 
 def encode_xml(text: str, place: Surroundings) -> str:
-    """Write text between tags, without characters that XML cannot hold."""
+    """Escape text between tags, and drop characters that XML cannot hold."""
     text = _UNWRITABLE.sub(" ", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

@@ -1,1 +1,1 @@
-"""Training on many devices, on paper: memory, communication, time and money of each layout."""
+"""Estimates of training on many devices: memory, communication, time and cost of each layout."""

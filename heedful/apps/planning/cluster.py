@@ -13,10 +13,10 @@ CPU = "cpu"
 """The name of the processor of this machine, which is measured."""
 
 NUMBER_BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of a number in products; weights are trained in float32 at every precision."""
+"""Bytes of an element in matmuls; weights are trained in float32 at every precision."""
 
 LINK_SHARE = 0.8
-"""Share of a link's rate that large collectives reach; assumed, as NCCL needs headers and turns."""
+"""Share of a link's rate that large collectives reach: an assumption, not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +24,17 @@ class Device:
     """One accelerator, or one process on a processor.
 
     Args:
-        name: in the catalogue.
-        title: for people.
-        memory: bytes there are.
-        rates: FLOP/s of dense products by precision.
+        name: name in the catalogue.
+        title: name in tables and messages.
+        memory: bytes of its memory.
+        rates: FLOP/s of dense matmuls, by precision.
         bandwidth: bytes/s of its memory.
         link: bytes/s to its neighbours in the host, in one direction.
         network: bytes/s of its share of the host's network, in one direction.
-        products: share of the rate that the products of a training step reach, by precision.
+        products: share of the rate that the matmuls of a training step reach, by precision.
         products_from: origin of each share.
         source: data sheet and year.
-        overlaps: whether it computes while it communicates.
+        overlaps: true if it computes while it communicates.
     """
 
     name: str
@@ -51,22 +51,22 @@ class Device:
 
     @property
     def precision(self) -> Precision:
-        """The precision that is trained in unless another is asked for."""
+        """The default precision of training."""
         return "bf16" if "bf16" in self.rates else "fp32"
 
     def reached(self, precision: Precision) -> float:
-        """Return the FLOP/s that the products of a training step reach.
+        """Return the FLOP/s that the matmuls of a training step reach.
 
         Raises:
-            ConfigError: when it has none at this precision.
+            ConfigError: when the device does not compute at this precision.
         """
         return self.rate(precision) * self.products[precision]
 
     def rate(self, precision: Precision) -> float:
-        """Return the FLOP/s of dense products at a precision, as the data sheet says.
+        """Return the FLOP/s of dense matmuls at a precision, from the data sheet.
 
         Raises:
-            ConfigError: when it has none.
+            ConfigError: when the device does not compute at this precision.
         """
         if precision not in self.rates:
             raise ConfigError(
@@ -82,8 +82,8 @@ class Cluster:
     """Equal hosts of equal devices.
 
     Args:
-        device: of which there are `per_host` in each host.
-        per_host: devices in a host.
+        device: device, the same everywhere.
+        per_host: number of devices in a host.
         hosts: number of hosts.
     """
 
@@ -93,7 +93,7 @@ class Cluster:
 
     @property
     def devices(self) -> int:
-        """All devices together."""
+        """The number of all devices."""
         return self.per_host * self.hosts
 
     def bandwidth(self, size: int, in_host: int) -> float:
@@ -102,14 +102,14 @@ class Cluster:
         A ring that leaves the host does so by the networks of all its members there.
 
         Args:
-            size: devices in the group.
-            in_host: of which this many are in the same host.
+            size: number of devices in the group.
+            in_host: members of the group in the same host.
         """
         link = self.device.link if in_host > 1 else float("inf")
         network = in_host * self.device.network if size > in_host else float("inf")
         return LINK_SHARE * min(link, network)
 
     def describe(self) -> str:
-        """A sentence for people."""
+        """A description of the hosts and their devices."""
         hosts = "" if self.hosts == 1 else f"{self.hosts} hosts of "
         return f"{hosts}{self.per_host} × {self.device.title}"

@@ -14,15 +14,15 @@ from heedful.apps.planning.cluster import Cluster
 from heedful.apps.planning.layouts import Group
 
 LATENCY = 5e-6
-"""Seconds until a neighbour has the first byte; assumed, of NCCL over NVLink or InfiniBand."""
+"""Seconds until a neighbour has the first byte: an assumption for NVLink and InfiniBand."""
 
 
 def gather_bytes(size: int, nbytes: float) -> float:
     """Return the bytes that each of `size` devices sends to gather, or scatter, a tensor.
 
     Args:
-        size: devices in the ring.
-        nbytes: of the whole tensor.
+        size: number of devices in the ring.
+        nbytes: bytes of the whole tensor.
     """
     return (size - 1) / size * nbytes
 
@@ -31,8 +31,8 @@ def all_reduce_bytes(size: int, nbytes: float) -> float:
     """Return the bytes that each of `size` devices sends to sum tensors.
 
     Args:
-        size: devices in the ring.
-        nbytes: of one tensor.
+        size: number of devices in the ring.
+        nbytes: bytes of one tensor.
     """
     return 2 * gather_bytes(size, nbytes)
 
@@ -42,10 +42,10 @@ class Traffic:
     """Communication of one kind in an update.
 
     Args:
-        kind: for people.
+        kind: name in tables.
         sent: bytes that each device sends.
-        seconds: that it takes.
-        shown: seconds of it during which nothing is computed.
+        seconds: duration in seconds.
+        shown: seconds of it that are not hidden behind computation.
     """
 
     kind: str
@@ -63,19 +63,19 @@ def traffic(
     calls: int,
     behind: float = 0.0,
 ) -> Traffic:
-    """Return the time of a communication, and how much of it computing does not hide.
+    """Return the time of a communication, and the part not hidden behind computation.
 
     Args:
-        kind: for people.
+        kind: name in tables.
         sent: bytes that each device sends.
-        group: that communicates.
-        cluster: whose links it uses.
-        calls: collectives it comes in; the first, or the last, has nothing to hide behind.
-        behind: seconds of computing that it may hide behind; 0 where the result is waited for.
+        group: communicating devices.
+        cluster: cluster whose links are used.
+        calls: number of collectives; the first, or the last, has no computation to overlap with.
+        behind: seconds of computation to overlap with; 0 where the result is needed at once.
     """
     if group.size == 1:
         return Traffic(kind=kind, sent=0.0, seconds=0.0, shown=0.0)
-    # Short messages take a tree there and back (Sanders 2009), which a ring of hundreds could not.
+    # Short messages go through a tree (Sanders 2009): its latency is logarithmic, a ring's linear.
     turns = 2 * math.ceil(math.log2(group.size))
     seconds = sent / group.bandwidth(cluster) + calls * turns * LATENCY
     shown = seconds

@@ -25,14 +25,14 @@ def device_names() -> list[str]:
 
 
 def read_devices(words: str, *, width: int) -> tuple[Device, int]:
-    """Return the device and their number in a host.
+    """Return a device and the number of such devices in a host.
 
     Args:
-        words: such as `8xH100`, or the name alone for one.
-        width: of the model, at which the processor's products are measured.
+        words: text such as `8xH100`, or a name alone for one device.
+        width: width of the model, at which the processor's matmuls are timed.
 
     Raises:
-        ConfigError: when it is no number and name, or there is no such device.
+        ConfigError: when the text has another form, or the device is unknown.
     """
     match = _COUNT.fullmatch(words.strip())
     if match is None:
@@ -57,7 +57,7 @@ def read_devices(words: str, *, width: int) -> tuple[Device, int]:
 
 
 def _plain(name: str) -> str:
-    """Return a name without what people write between its parts: RTX4090 is rtx-4090."""
+    """Return a name without spaces and hyphens: RTX4090 is rtx-4090."""
     return name.replace("-", "").replace("_", "")
 
 
@@ -69,17 +69,17 @@ def adapted(
     efficiency: float | None = None,
     overlaps: bool = True,
 ) -> Device:
-    """Return the device with other links, or another share of its rate.
+    """Return a device with other links, or another share of its rate.
 
     Args:
-        device: of the catalogue.
-        link: GB/s to its neighbours in the host, in one direction; its own if unset.
-        network: Gbit/s of its share of the host's network; its own if unset.
-        efficiency: share of the rate that products reach, at every precision; its own if unset.
-        overlaps: whether it may compute while it communicates, if it can.
+        device: device of the catalogue.
+        link: GB/s to neighbours in the host, in one direction; the catalogue's if unset.
+        network: Gbit/s of its share of the host's network; the catalogue's if unset.
+        efficiency: share of the rate that matmuls reach, at every precision; its own if unset.
+        overlaps: false to forbid communication during computation.
 
     Raises:
-        ConfigError: when one of them is not positive, or the share is above 1.
+        ConfigError: when a rate is not positive, or the share is above 1.
     """
     rates = {"--interconnect": link, "--network": network, "--efficiency": efficiency}
     for flag, value in rates.items():
@@ -89,7 +89,7 @@ def adapted(
         raise ConfigError(
             f"{efficiency:g} is above 1",
             where="--efficiency",
-            remedy="Give the share of the device's rate that products reach, such as 0.5",
+            remedy="Give the share of the device's rate that matmuls reach, such as 0.5",
         )
     changes: dict[str, Any] = {"overlaps": device.overlaps and overlaps}
     if link is not None:

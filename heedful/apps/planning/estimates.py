@@ -1,9 +1,9 @@
 """Memory, communication and time of an update of one layout.
 
-A step of training is products, which a device computes at a share of its rate; passes over
-activations, which its memory bounds; and messages, some of which computing hides. The two shares
-are the only constants that were fitted, and to none of the runs that plans are compared with
-(`docs/measured/plans.md`).
+A step of training consists of matmuls, which a device computes at a share of its rate; of passes
+over activations, which memory bandwidth bounds; and of messages, some of which overlap with
+computation. The two shares are the only fitted constants; the runs that plans are compared with
+(`docs/measured/plans.md`) were not used for the fit.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from heedful.nn.work import FLOAT32
 Checkpointing = Literal["none", "selective", "full"]
 
 PASSES = 13.0
-"""Times that memory moves each byte that the backward pass needs: it is written, read by the next
-operation, read again in the backward pass, and so are gradients of it and copies in between."""
+"""Memory transfers of each byte kept for the backward pass: it is written, read by the next
+operation and read again in the backward pass, and so are its gradient and copies in between."""
 
 _OPTIMIZER_PASSES = 7
-"""Adam reads weight, gradient and two moments, and writes all but the gradient."""
+"""Adam reads weight, gradient and two moments, and writes weight and moments."""
 
 _GPU_PROCESS = 1_500_000_000
-"""A CUDA context and NCCL's buffers."""
+"""Bytes of a CUDA context and NCCL's buffers."""
 
 _BUCKETS = 2 * (25 << 20)
-"""Two buckets of gradients, of DDP's 25 MiB, are on their way at a time."""
+"""Bytes of two gradient buckets in flight, of 25 MiB each as in DDP."""
 
 _PREFETCHED = 2
-"""Blocks whose weights are gathered at a time: the one at work and the next."""
+"""Blocks whose weights are gathered at a time: the current one and the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBatch:
-    """The texts of an update, on all devices together.
+    """The batch of an update, on all devices together.
 
     Args:
-        positions: tokens of texts, padding among them; of pairs on each side.
-        length: tokens of a text.
-        precision: of products.
+        positions: number of tokens, padding included; for sentence pairs on each side.
+        length: tokens of a sequence.
+        precision: precision of matmuls.
     """
 
     positions: int
@@ -57,16 +57,16 @@ class DeviceMemory:
     """Bytes on one device at the worst moment of an update.
 
     Args:
-        weights: in float32.
-        gradients: in float32.
-        optimizer: two moments in float32.
-        casts: weights as products of fewer bits read them.
-        gathered: weights and gradients of blocks that shards are gathered to, and buckets.
-        activations: of a batch, and results that pass.
-        loss: the chunk of logits and the gradients that the fused loss holds.
-        slack: holes between them.
-        process: what a process has before it holds a model.
-        available: bytes there are.
+        weights: weights in float32.
+        gradients: gradients in float32.
+        optimizer: Adam's two moments in float32.
+        casts: weights in the precision of matmuls.
+        gathered: gathered weights and gradients of blocks, and gradient buckets.
+        activations: activations kept for the backward pass, and the largest temporary results.
+        loss: chunk of logits and gradients in the fused loss.
+        slack: fragmentation.
+        process: memory of a process before it holds a model.
+        available: bytes of the device's memory.
     """
 
     weights: float
@@ -82,28 +82,28 @@ class DeviceMemory:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by what they are for."""
+        """Bytes by purpose."""
         return {name: round(size) for name, size in asdict(self).items() if name != "available"}
 
     @property
     def needed(self) -> int:
-        """All of them."""
+        """The bytes of an update in total."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """True if there are as many as are needed."""
+        """True if the device has enough memory."""
         return self.needed <= self.available
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Seconds of computing in an update, on one device.
+    """Seconds of computation in an update, on one device.
 
     Args:
-        products: matrix products, each once.
-        passes: over activations.
-        again: what the backward pass computes again.
+        products: matmuls of forward and backward pass.
+        passes: memory-bound passes over activations.
+        again: recomputation of checkpointed activations.
         optimizer: the update of the weights.
     """
 
@@ -114,7 +114,7 @@ class Compute:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The seconds of all computation."""
         return self.products + self.passes + self.again + self.optimizer
 
 
@@ -123,14 +123,14 @@ class TrainingPlan:
     """A layout with its costs.
 
     Args:
-        layout: numbers of devices in each dimension.
-        checkpointing: activations that are computed again.
+        layout: number of devices in each dimension.
+        checkpointing: kind of activation checkpointing.
         accumulate: batches of an update on each device, one after the other.
-        memory: of one device.
-        compute: of one device.
-        messages: of one device.
-        positions: of an update on all devices.
-        utilization: model FLOPs of an update over those that the devices could compute in its time.
+        memory: bytes on one device.
+        compute: seconds of computation on one device.
+        messages: communication of one device.
+        positions: tokens of an update on all devices, padding included.
+        utilization: model FLOPs of an update over the peak FLOPs of the devices in the same time.
     """
 
     layout: Layout
@@ -144,7 +144,7 @@ class TrainingPlan:
 
     @property
     def shown(self) -> float:
-        """Seconds of an update in which messages are waited for."""
+        """Seconds of an update in which devices wait for messages."""
         return sum(each.shown for each in self.messages)
 
     @property
@@ -170,11 +170,11 @@ def estimate(
     """Estimate an update.
 
     Args:
-        costs: of the model, at the batch's length and precision.
-        cluster: the devices.
-        batch: of an update.
-        layout: how they are used.
-        checkpointing: activations that are computed again.
+        costs: costs of the model at the batch's length and precision.
+        cluster: hosts and their devices.
+        batch: batch of an update.
+        layout: number of devices in each dimension.
+        checkpointing: kind of activation checkpointing.
         accumulate: batches of an update on each device, one after the other.
     """
     step = _Step(costs, cluster, batch, layout, checkpointing, accumulate)
@@ -196,7 +196,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class _Step:
-    """The arithmetic of an update."""
+    """The terms of an estimate for one update."""
 
     costs: ModelCosts
     cluster: Cluster
@@ -222,7 +222,7 @@ class _Step:
         return self.positions * per_position / self.layout.tensor
 
     def products(self) -> float:
-        """Seconds of the forward products of a batch; all of them read the weights at least."""
+        """Seconds of the forward matmuls of a batch, at least those for reading the weights."""
         device = self.cluster.device
         output = self.positions * self.costs.forward.output / self.costs.length
         computed = (self.block_operations + output) / self._rate
@@ -230,7 +230,7 @@ class _Step:
         return max(computed, weights / device.bandwidth)
 
     def passes(self) -> float:
-        """Seconds of the passes over the activations of a batch's blocks, backward ones too."""
+        """Seconds of the passes over a batch's activations, forward and backward."""
         kept = self.costs.blocks.kept.divided(self.layout.tensor)
         return PASSES * self.positions * kept / self.cluster.device.bandwidth
 
@@ -257,13 +257,13 @@ class _Step:
         return self.cluster.device.reached(self.batch.precision)
 
     def messages(self) -> list[Traffic]:
-        """Return what is sent in an update."""
+        """Return the communication of an update."""
         compute = self.compute()
         computing = compute.seconds - compute.optimizer
         return [*self._gradients(computing), *self._divided(compute)]
 
     def _gradients(self, computing: float) -> list[Traffic]:
-        """Return what copies and shards of the model send, a message for each block.
+        """Return the messages between copies and shards of the model, one for each block.
 
         Args:
             computing: seconds of the update's forward and backward passes.
@@ -280,7 +280,7 @@ class _Step:
                 copies,
                 cluster,
                 calls=blocks,
-                behind=backward / batches,  # all but the last batch of an update sum at home
+                behind=backward / batches,  # gradients of earlier batches are summed on the device
             ),
             traffic(
                 "weights, gathered from shards",
@@ -301,13 +301,13 @@ class _Step:
         ]
 
     def _divided(self, compute: Compute) -> list[Traffic]:
-        """Return what devices send that compute one matrix or hold one text together."""
+        """Return the messages of tensor parallelism and of context parallelism."""
         costs, layout, cluster = self.costs, self.layout, self.cluster
         positions = self.accumulate * self.positions
-        # Forward and backward; once more where blocks are computed again.
+        # Once forward, once backward, and once more if blocks are recomputed.
         sums = 3 if self.checkpointing == "full" else 2
         exchanged = sums * costs.blocks.exchanged * positions
-        # Keys and values go round forward and backward, their gradients backward.
+        # Keys and values pass around the ring in both passes, their gradients in the backward pass.
         passed = 3 * (layout.context - 1) * costs.blocks.keys_values * positions
         attention = costs.forward.attention / max(1, costs.forward.total)
         return [
@@ -334,7 +334,7 @@ class _Step:
         held = costs.parameters_of(layout.tensor)
         mine = held / layout.shard
         casts = gathered = 0.0
-        # What is beside the blocks is gathered once and stays; its gradient is read by the loss.
+        # Weights outside the blocks are gathered once and stay; the loss reads their gradient.
         blocks = costs.blocks.parameters
         beside = costs.parameters - blocks
         if layout.shard > 1:
@@ -367,10 +367,10 @@ class _Step:
         )
 
     def _kept(self) -> float:
-        """Return the bytes of a position's activations in all blocks."""
+        """Return the bytes that a position's activations take in all blocks."""
         blocks, tensor = self.costs.blocks, self.layout.tensor
         kinds = {"none": blocks.kept, "selective": blocks.products, "full": blocks.inputs}
         kept = kinds[self.checkpointing].divided(tensor)
         if self.checkpointing == "none":
             return kept
-        return kept + self.costs.largest.kept.divided(tensor)  # one block is computed again
+        return kept + self.costs.largest.kept.divided(tensor)  # the block that is being recomputed

@@ -1,4 +1,4 @@
-"""Layouts: how many devices hold copies, shards, parts of matrices and parts of texts."""
+"""Layouts of data, shard, tensor and context parallelism over devices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from heedful.apps.planning.cluster import Cluster
 
 
 class Group(NamedTuple):
-    """Devices that exchange something, of which some are in one host.
+    """Devices that communicate, some of them in one host.
 
     Args:
-        size: devices in the group.
-        in_host: members of the same group in one host.
+        size: number of devices in the group.
+        in_host: members of the group in one host.
     """
 
     size: int
@@ -25,16 +25,16 @@ class Group(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Numbers of devices in each dimension; their product is all devices.
+    """Number of devices in each dimension of parallelism.
 
-    Neighbours differ in `tensor` first, then in `context`, `shard` and `data`: what is exchanged
-    most often stays in a host.
+    Neighbours differ in `tensor` first, then in `context`, `shard` and `data`, so that the most
+    frequent messages stay in a host. The product of the four is the number of devices.
 
     Args:
-        data: copies of the model, each with texts of its own.
-        shard: devices with texts of their own that hold one copy together (FSDP).
-        tensor: devices that compute one matrix together.
-        context: devices that hold one text together.
+        data: copies of the model, each with sequences of its own.
+        shard: devices that share one copy, each with sequences of its own (FSDP).
+        tensor: devices that share each matrix (tensor parallelism).
+        context: devices that share each sequence (context parallelism).
     """
 
     data: int = 1
@@ -44,12 +44,12 @@ class Layout(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """The number of all devices."""
         return self.data * self.shard * self.tensor * self.context
 
     @property
     def batches(self) -> int:
-        """Parts of a batch that different texts are in."""
+        """The number of devices, or groups, with sequences of their own."""
         return self.data * self.shard
 
     def tensor_group(self, per_host: int) -> Group:
@@ -57,7 +57,7 @@ class Layout(NamedTuple):
         return _group(self.tensor, 1, per_host)
 
     def context_group(self, per_host: int) -> Group:
-        """Return the devices that pass keys and values round."""
+        """Return the devices that pass keys and values around a ring."""
         return _group(self.context, self.tensor, per_host)
 
     def shard_group(self, per_host: int) -> Group:
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
     def copies_group(self, per_host: int) -> Group:
         """Return the devices that hold the same weights, which sum their gradients.
 
-        They are the copies of the model and the devices of one text; the latter are nearer.
+        They are the copies of the model and the devices that share a sequence, which are nearer.
         """
         near = _group(self.context, self.tensor, per_host)
         far = _group(self.data, self.tensor * self.context * self.shard, per_host)
@@ -80,7 +80,7 @@ class Layout(NamedTuple):
 
 
 def layouts(devices: int) -> Iterator[Layout]:
-    """Yield every layout of a number of devices, those with few kinds of division first."""
+    """Yield every layout of a number of devices, those with few kinds of parallelism first."""
     every = (
         Layout(data, shard, tensor, devices // (data * shard * tensor))
         for data in _divisors(devices)

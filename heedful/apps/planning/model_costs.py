@@ -1,7 +1,7 @@
-"""The numbers of a model that plans are made of: parameters, operations, activations, messages.
+"""Costs of a model for plans: parameters, operations, activations, messages.
 
-They are counted from the built modules (`heedful.models.cost`) once; every layout divides them in
-another way. A position is a token of a text; of sentence pairs it is one on each side.
+They are counted once from the built modules (`heedful.models.cost`); layouts divide them
+differently. A position is a token of a sequence, or a source and a target token of a pair.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ MASKED_SHARE = 0.15
 
 
 class Activations(NamedTuple):
-    """Bytes of a position that the forward pass leaves for the backward pass.
+    """Bytes of a position that the forward pass keeps for the backward pass.
 
     Args:
-        inside: of parts that tensor parallelism divides.
-        outside: of the residual stream, norms and dropout, which it does not.
+        inside: bytes in parts that tensor parallelism divides.
+        outside: bytes of the residual stream, norms and dropout, which it does not divide.
     """
 
     inside: float = 0.0
@@ -57,7 +57,7 @@ class Activations(NamedTuple):
         return Activations(self.inside + times * other.inside, self.outside + times * other.outside)
 
     def divided(self, tensor: int) -> float:
-        """Return the bytes on each of the devices that compute one matrix together."""
+        """Return the bytes on each device of a tensor-parallel group."""
         return self.inside / tensor + self.outside
 
 
@@ -66,18 +66,18 @@ _NONE = Activations()
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCosts:
-    """Costs of a block, or the sum of those of all blocks.
+    """Costs of one block, or their sum over all blocks.
 
     Args:
         layers: number of blocks.
-        parameters: learned numbers.
-        divisible: of those, numbers in matrices that tensor parallelism divides.
-        kept: activations of a position if nothing is computed again.
-        products: the same if only the input, and results of products and of attention are kept.
-        inputs: the same if only the block's input is kept.
-        exchanges: sums of tensor parallelism in a forward pass.
-        exchanged: bytes of a position in those sums.
-        keys_values: bytes of a position's keys and values that a ring passes on.
+        parameters: number of parameters.
+        divisible: parameters in matrices that tensor parallelism divides.
+        kept: activations of a position without checkpointing.
+        products: activations of a position if inputs, matmuls' and attention's results are kept.
+        inputs: activations of a position if only the block's input is kept.
+        exchanges: number of all-reduces of tensor parallelism in a forward pass.
+        exchanged: bytes of a position in these all-reduces.
+        keys_values: bytes of a position's keys and values, which context parallelism passes on.
     """
 
     layers: int = 1
@@ -107,23 +107,23 @@ class BlockCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCosts:
-    """Costs of training a model on texts of one length, at one precision.
+    """Costs of training a model on sequences of one length, at one precision.
 
     Args:
-        width: D.
-        vocabulary: V of the predictions; 0 for a model that predicts no tokens.
-        predicted: share of the positions that are predicted.
-        parameters: learned numbers, a shared one once.
-        length: positions of a text.
-        forward: operations of one text.
-        number_bytes: of a number in products.
-        blocks: all of them together.
-        largest: the block with the most parameters.
+        width: width D of the model.
+        vocabulary: vocabulary size V of the predictions; 0 for a model that predicts no tokens.
+        predicted: share of the positions with a prediction.
+        parameters: number of parameters, shared ones counted once.
+        length: positions of a sequence.
+        forward: operations of the forward pass of one sequence.
+        number_bytes: bytes of an element in matmuls.
+        blocks: sum over all blocks.
+        largest: block with the most parameters.
         embedded: bytes of a position kept before the first block.
-        passing: bytes of a position in results that pass.
+        passing: bytes of a position in the largest temporary results.
         divisors: numbers that the devices of tensor parallelism must divide, by name.
         undivided: kinds of parts that tensor parallelism cannot divide.
-        refuses_context: reason why texts of this model are not divided; empty if they may be.
+        refuses_context: reason against context parallelism; empty if it is possible.
     """
 
     width: int
@@ -143,16 +143,16 @@ class ModelCosts:
 
     @property
     def forward_per_position(self) -> float:
-        """Forward operations of a position."""
+        """Operations of a position in the forward pass."""
         return self.forward.total / self.length
 
     @property
     def training_per_position(self) -> float:
-        """Forward and backward operations of a position, each once."""
+        """Operations of a position in forward and backward pass, without recomputation."""
         return (1 + BACKWARD_PER_FORWARD) * self.forward_per_position
 
     def parameters_of(self, tensor: int) -> float:
-        """Return the parameters on each of the devices that compute one matrix together."""
+        """Return the parameters on each device of a tensor-parallel group."""
         return self.parameters - self.blocks.divisible * (1 - 1 / tensor)
 
 
@@ -160,9 +160,9 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
     """Count the costs of a model.
 
     Args:
-        spec: of the model.
-        length: tokens of a text, or of each text of a pair; models of images have their own.
-        number_bytes: of a number in products, `FLOAT32` or `BFLOAT16`.
+        spec: specification of the model.
+        length: tokens of a sequence, or of each side of a pair; models of images have their own.
+        number_bytes: bytes of an element in matmuls, `FLOAT32` or `BFLOAT16`.
     """
     if spec.kind == "vision":
         length = spec.num_states
@@ -174,14 +174,18 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
             blocks.append(_block(settings, block, spec.width, number_bytes))
             total = total.plus(blocks[-1], layers)
     parts = [sublayer.part for sublayer in _sublayers(spec)]
+    forward = forward_work(spec, length)
     masked = _predicts_masked(spec)
+    if masked:
+        table = 2 * spec.width * spec.predicted_vocabulary
+        forward += Work(output=round(MASKED_SHARE * table * length))
     return ModelCosts(
         width=spec.width,
         vocabulary=spec.predicted_vocabulary if spec.generates or masked else 0,
         predicted=MASKED_SHARE if masked else 1.0,
         parameters=count_parameters(spec),
         length=length,
-        forward=_forward(spec, length),
+        forward=forward,
         number_bytes=number_bytes,
         blocks=total,
         largest=max(blocks, key=lambda block: block.parameters),
@@ -205,7 +209,9 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
     residual = Activations(outside=width * FLOAT32)
     total = BlockCosts(parameters=numel(block), products=residual, inputs=residual)
     for sublayer, part in zip(spec.sublayers, block.parts(), strict=True):
-        saved = part.saved(0, mixed=mixed, shared_bias=False)  # kernels of GPUs keep no weights
+        saved = part.saved(
+            0, mixed=mixed, shared_bias=False
+        )  # GPU kernels do not keep attention weights
         saved = saved.plus(rotated_beside(part, shared_bias=False))
         if hasattr(part, "read"):
             saved = saved.plus(part.read_saved(mixed))
@@ -236,14 +242,14 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
 
 
 def _is_divisible(part: PartSpec) -> bool:
-    """Return whether tensor parallelism divides the matrices of a part (Shoeybi 2019)."""
+    """Return True if tensor parallelism divides the matrices of a part (Shoeybi 2019)."""
     if part.kind == "feedforward":
         return part.experts is None
     return part.kind == "attention" and part.kept_heads is None and part.global_tokens is None
 
 
 def _products(part: PartSpec, saved: Saved) -> int:
-    """Return the numbers of a token in results of a divisible part's own products."""
+    """Return the elements of a token in the results of a divisible part's own matmuls."""
     if part.kind == "feedforward":
         return part.width * (2 if part.activation in GATED else 1)
     return saved.numbers
@@ -284,20 +290,24 @@ def _refuses_context(spec: ModelSpec, parts: Sequence[PartSpec]) -> str:
 
 
 def _predicts_masked(spec: ModelSpec) -> bool:
-    """Return whether masked tokens are predicted: also by an encoder that has no head yet."""
+    """Return True if masked tokens are predicted, also by an encoder that has no head yet."""
     return spec.kind == "encoder" and spec.predicts in (None, "masked_token")
 
 
-def _forward(spec: ModelSpec, length: int) -> Work:
-    """Return the forward operations of one text, pair or image."""
+def forward_work(spec: ModelSpec, length: int) -> Work:
+    """Return the operations of the forward pass of one sequence, pair or image.
+
+    Args:
+        spec: specification of the model.
+        length: tokens of a sequence, or of each side of a pair; models of images have their own.
+
+    Returns:
+        The operations, without those of masked tokens' predictions.
+    """
     if spec.kind == "vision":
         return image_work(spec)
     if spec.kind == "translator":
         return training_cost(spec, length, length).forward
     if spec.kind == "causal_lm":
         return text_work(spec, length) if spec.memory is None else segment_work(spec, length)
-    work = encoding_work(spec, length)
-    if _predicts_masked(spec):
-        table = 2 * spec.width * spec.predicted_vocabulary
-        work += Work(output=round(MASKED_SHARE * table * length))
-    return work
+    return encoding_work(spec, length)

@@ -1,4 +1,4 @@
-"""The model and the work of a run's settings, read without its corpus."""
+"""The model and the batches that settings of a run describe, read without its corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UsualWork(NamedTuple):
-    """Work that follows from settings, where no flag says otherwise; None where they are silent."""
+    """Default values of a plan from settings, which flags override; None if unset."""
 
     batch_tokens: int | None = None
     max_length: int | None = None
@@ -25,15 +25,15 @@ class UsualWork(NamedTuple):
 
 
 def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualWork]:
-    """Return the model and the work of a TOML file.
+    """Return the model and the batch settings of a TOML file.
 
     Args:
-        path: settings of a run, with or without its corpus; or a table `[spec]` as presets have.
-        vocabulary: size of the vocabulary in the place of the settings'.
+        path: TOML file with settings of a run, or with a table `[spec]` as in presets.
+        vocabulary: vocabulary size that replaces the one of the settings.
 
     Raises:
-        ConfigError: when the file is no such settings.
-        ModelError: when a spec in it is none.
+        ConfigError: when the file holds neither.
+        ModelError: when its spec is invalid.
     """
     values = read_toml(path)
     if isinstance(values.get("spec"), dict):
@@ -43,13 +43,13 @@ def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualW
     changes: dict[str, Any] = {}
     data = values.get("data", {})
     if isinstance(data, dict) and "train" not in data:
-        changes["data"] = {"train": []}  # a plan reads no corpus
+        changes["data"] = {"train": []}  # a plan needs no corpus, and settings require one
     if vocabulary is not None:
         changes["tokenizer"] = {"vocabulary_size": vocabulary}
     settings = resolve_settings(config_file=path, overrides=changes)
     if settings.task == "images" and settings.init is None:
         raise ConfigError(
-            "The size of images is not known before they are read",
+            "The size of the images is unknown until they are read",
             where=str(path),
             remedy="Plan for a preset of images, such as vit-b-16",
         )

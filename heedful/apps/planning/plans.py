@@ -1,4 +1,4 @@
-"""All plans for a model on a cluster, the one to choose, and why not the others."""
+"""All plans for a model on a cluster, the recommended one, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from heedful.models.cost import human_bytes
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 
 EVEN = 0.03
-"""Share of the time below which two plans are as fast: estimates are not that sharp."""
+"""Relative difference of time below which two plans count as equally fast."""
 
 _WORTH_SAYING = 0.01
-"""Share of the time of an update from which a cause is named."""
+"""Smallest share of an update's time that is named as a cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,10 @@ class PlanQuestion:
     """A model to train on a cluster.
 
     Args:
-        costs: of the model, at the batch's length and precision.
-        cluster: the devices.
-        batch: of an update.
-        checkpointing: the kinds to look at.
+        costs: costs of the model at the batch's length and precision.
+        cluster: hosts and their devices.
+        batch: batch of an update.
+        checkpointing: kinds of activation checkpointing to try.
         accumulate: batches of an update on each device; the fewest that fit if unset.
     """
 
@@ -43,7 +43,7 @@ class PlanQuestion:
         """Return the reason why a layout is not possible; empty if it is.
 
         Args:
-            layout: with as many devices as there are.
+            layout: layout of all devices of the cluster.
         """
         costs, batch = self.costs, self.batch
         if layout.tensor > self.cluster.per_host or self.cluster.per_host % layout.tensor:
@@ -56,7 +56,7 @@ class PlanQuestion:
         if layout.context > 1:
             if costs.refuses_context:
                 return costs.refuses_context
-            # Each device has a piece of the beginning and one of the end: equal work.
+            # One chunk from the beginning and one from the end balance causal attention.
             if batch.length % (2 * layout.context):
                 return (
                     f"context {layout.context} needs texts of a multiple of "
@@ -70,7 +70,7 @@ class PlanQuestion:
     def plans(self) -> list[TrainingPlan]:
         """Return the best plan of every possible layout: those that fit, fastest first.
 
-        Those that do not fit follow, the nearest first.
+        Plans that do not fit follow, those that need the least memory first.
 
         Raises:
             ConfigError: when no layout is possible.
@@ -87,17 +87,17 @@ class PlanQuestion:
             raise ConfigError(
                 f"{self.cluster.devices} devices cannot share this work: {next(iter(refusals))}",
                 where="--devices",
-                remedy="Take larger batches (--batch-tokens) or another number of devices",
+                remedy="Use larger batches (--batch-tokens) or another number of devices",
             )
         return sorted(found, key=_rank)
 
     def _best(self, layout: Layout) -> TrainingPlan:
-        """Return the fastest plan of a layout that fits, or else the one that needs least."""
+        """Return the fastest plan of a layout that fits, or else the one with least memory."""
         each = [self._fewest(layout, kind) for kind in self.checkpointing]
         return min(each, key=_rank)
 
     def _fewest(self, layout: Layout, kind: Checkpointing) -> TrainingPlan:
-        """Return the plan with the fewest batches an update that fits, or else the most."""
+        """Return the plan that fits with the fewest batches an update, or else with the most."""
         plan = None
         for accumulate in self._accumulations(layout):
             plan = estimate(
@@ -126,13 +126,13 @@ class PlanQuestion:
 
 
 def choose(plans: Sequence[TrainingPlan]) -> TrainingPlan:
-    """Return the plan to take: of those about as fast as the fastest the one with fewest parts.
+    """Return the recommended plan: the simplest one among those about as fast as the fastest.
 
     Args:
-        plans: as `PlanQuestion.plans` sorts them.
+        plans: plans in the order of `PlanQuestion.plans`.
 
     Raises:
-        RunError: when none fits.
+        RunError: when no plan fits.
     """
     best = plans[0]
     if not best.memory.fits:
@@ -141,7 +141,7 @@ def choose(plans: Sequence[TrainingPlan]) -> TrainingPlan:
             f"{human_bytes(best.memory.needed)} on each device, which has "
             f"{human_bytes(best.memory.available)}",
             where="--devices",
-            remedy="Take more devices or hosts, devices with more memory, shorter texts "
+            remedy="Use more devices or hosts, devices with more memory, shorter texts "
             "(--max-length), or leave --checkpointing and --accumulate open",
         )
     even = [
@@ -151,11 +151,11 @@ def choose(plans: Sequence[TrainingPlan]) -> TrainingPlan:
 
 
 def reason(plan: TrainingPlan, chosen: TrainingPlan) -> str:
-    """Return a sentence: why a plan was chosen, or why it was not.
+    """Return a sentence that gives the reason for or against a plan.
 
     Args:
-        plan: any of them.
-        chosen: the plan to take.
+        plan: plan to explain.
+        chosen: recommended plan.
     """
     memory = plan.memory
     if not memory.fits:
@@ -172,7 +172,7 @@ def reason(plan: TrainingPlan, chosen: TrainingPlan) -> str:
 
 
 def _causes(plan: TrainingPlan, chosen: TrainingPlan) -> list[str]:
-    """Return what takes time that the chosen plan does not take."""
+    """Return the causes of the time that a plan takes beyond the recommended one."""
     causes = []
     least = _WORTH_SAYING * plan.seconds
     waits = max(plan.messages, key=lambda each: each.shown, default=None)
@@ -189,7 +189,7 @@ def _causes(plan: TrainingPlan, chosen: TrainingPlan) -> list[str]:
 
 
 def _difference(plan: TrainingPlan, chosen: TrainingPlan) -> str:
-    """Return what makes a plan less simple than the chosen one that is as fast."""
+    """Return what makes a plan more complex than the recommended one, which is as fast."""
     if plan.checkpointing != chosen.checkpointing:
         return f"checkpointing is {plan.checkpointing}"
     names = [

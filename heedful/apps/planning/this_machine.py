@@ -15,26 +15,26 @@ from heedful.device import (
 from heedful.memory import available_bytes
 
 _COPIED = 32 << 20
-"""Numbers that are copied to time the memory: 128 MB, past every cache."""
+"""Elements that are copied to time the memory: 128 MB, more than any cache holds."""
 
 _PRODUCTS = 0.9
-"""Share of the rate of one product, timed alone, that those of a training step reach."""
+"""Share of a single matmul's rate that the matmuls of a training step reach."""
 
 _TURNS = 3
 
 _SOCKETS = 2e9
-"""Bytes/s that gloo passes between two processes; the machine itself is not asked."""
+"""Bytes/s that gloo passes between two processes: a constant, not measured on this machine."""
 
 _NETWORK = 1.25e9
-"""Bytes/s of an Ethernet of 10 Gbit/s."""
+"""Bytes/s of 10 Gbit/s Ethernet."""
 
 
 def measure_processor(processes: int, width: int) -> Device:
-    """Time products and copies, in about a second; the cores are shared evenly by the processes.
+    """Time matmuls and copies for about a second; processes share the cores evenly.
 
     Args:
-        processes: that train here side by side.
-        width: of the model.
+        processes: number of processes that train here side by side.
+        width: width of the model.
     """
     import torch
 
@@ -60,7 +60,7 @@ def measure_processor(processes: int, width: int) -> Device:
 
 @functools.cache
 def _product_rates(width: int) -> dict[Precision, float]:
-    """Return the FLOP/s of a linear layer forward and backward, by the products of training."""
+    """Return the FLOP/s of a linear layer, forward and backward, by precision."""
     import torch
 
     from heedful.train.compute_plan import measure_products
@@ -70,12 +70,12 @@ def _product_rates(width: int) -> dict[Precision, float]:
     names: tuple[Precision, ...] = ("fp32", "bf16")
     for name in names:
         precision = resolve_precision(name, device, width=width)
-        # Work of others can only slow a turn down: 84 and 201 GFLOP/s were measured in a row.
+        # The fastest counts, since other work only slows it down: 84 and 201 GFLOP/s were measured.
         turns = [measure_products(precision, width) for _ in range(_TURNS)]
         best = [max(each.own, each.torch) for each in turns if each is not None]
         if best:
             rates[name] = max(best) * 1e9
-    if not rates:  # without kernels of our own there is only one way
+    if not rates:  # without Heedful's kernels only PyTorch is measured
         measured = measure_matmul(measured_width(width))
         rates["fp32"] = (measured.onednn or measured.fp32) * 1e9
         if measured.bf16 is not None:

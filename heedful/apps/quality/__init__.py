@@ -1,1 +1,1 @@
-"""Checks of translations: a report for each sentence, second tries, and calibrated confidence."""
+"""Checks of translations: reports by sentence, second searches, and calibrated confidence."""

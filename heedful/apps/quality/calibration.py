@@ -1,7 +1,7 @@
-"""Calibrated confidence: the chrF that a translation is likely to get, by what its model thought.
+"""Calibrated confidence: a prediction of a translation's chrF from its log-probabilities.
 
 A linear fit of simple features orders translations; an isotonic fit (Zadrozny and Elkan 2002) of
-the chrF to that order makes its values mean what they say.
+chrF to that order calibrates the values.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from heedful.pretrained.catalogue import directory_of
 
 CALIBRATION_FILE = "calibration.json"
 FEWEST_PAIRS = 100
-"""Pairs below which a fit says more about them than about the model."""
+"""Fewest pairs of a fit; with fewer it would describe the pairs rather than the model."""
 
 FEATURES = ("mean", "lowest", "length", "deviation")
-"""Mean and lowest log-probability, log of the number of tokens, length beside the source's."""
+"""Mean and lowest log-probability, log of the number of tokens, length relative to the source."""
 
 _FEWEST_IN_A_STEP = 20
 _BINS = 10
@@ -42,44 +42,46 @@ class Calibration(Config):
     """A prediction of sentence chrF."""
 
     schema_version: Annotated[int, Field(ge=1, le=1)] = 1
-    pairs: Annotated[int, Field(ge=1)] = Field(description="that it was fitted to")
-    weights: tuple[float, float, float, float] = Field(description="of the features")
+    pairs: Annotated[int, Field(ge=1)] = Field(
+        description="number of sentence pairs used for the fit"
+    )
+    weights: tuple[float, float, float, float] = Field(description="weights of the features")
     bias: float
-    order: tuple[float, ...] = Field(description="linear predictions, ascending")
-    values: tuple[float, ...] = Field(description="the chrF at each, 0 to 100")
+    order: tuple[float, ...] = Field(description="linear predictions at the steps, ascending")
+    values: tuple[float, ...] = Field(description="chrF at each step, 0 to 100")
 
     @classmethod
     def read(cls, path: Path) -> Calibration:
         """Read a calibration.
 
         Raises:
-            ModelError: when it is damaged.
+            ModelError: when the file is damaged.
             ConfigError: when a field is wrong.
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ModelError(
-                f"This is no calibration: {error}",
+                f"The file is not a calibration: {error}",
                 where=str(path),
-                remedy="Make it anew with heedful calibrate",
+                remedy="Make a new one with heedful calibrate",
             ) from None
         found = cls.parse(values if isinstance(values, dict) else {}, where=str(path))
         if len(found.order) != len(found.values) or not found.order:
             raise ModelError(
-                "Its order and values are not of one length",
+                "The lists of the calibration differ in length",
                 where=str(path),
-                remedy="Make it anew with heedful calibrate",
+                remedy="Make a new one with heedful calibrate",
             )
         return found
 
     def write(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the calibration atomically."""
         with whole(path) as file:
             file.write((json.dumps(self.plain(), indent=1) + "\n").encode())
 
     def predict(self, sources: Sequence[str], translations: Sequence[Translation]) -> list[float]:
-        """Return the chrF that translations are likely to get, 0 to 100."""
+        """Return the predicted chrF of translations, 0 to 100."""
         if not sources:
             return []
         linear = _features(sources, translations) @ np.array(self.weights) + self.bias
@@ -96,19 +98,19 @@ def calibration_path(model: Path) -> Path:
 def fit(
     sources: Sequence[str], translations: Sequence[Translation], scores: Sequence[float]
 ) -> Calibration:
-    """Fit the prediction to translations whose chrF is known.
+    """Fit the prediction to translations with known chrF.
 
     Args:
-        sources: the texts.
-        translations: of the model, of each.
-        scores: sentence chrF of each, 0 to 100.
+        sources: source texts.
+        translations: the model's translation of each source.
+        scores: sentence chrF of each translation, 0 to 100.
 
     Raises:
-        DataError: when there are too few.
+        DataError: when there are too few translations.
     """
     if len(scores) < FEWEST_PAIRS:
         raise DataError(
-            f"{len(scores)} pairs are too few to calibrate with",
+            f"{len(scores)} pairs are too few for a calibration",
             remedy=f"Give at least {FEWEST_PAIRS}, better thousands, that the model has not seen",
         )
     features, wanted = _features(sources, translations), np.array(scores, dtype=np.float64)
@@ -136,12 +138,12 @@ def _features(sources: Sequence[str], translations: Sequence[Translation]) -> Nu
 
 
 def _isotonic(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
-    """Return steps of the best fit that never falls (pool adjacent violators, Ayer 1955).
+    """Return the steps of the isotonic fit (pool adjacent violators, Ayer 1955).
 
-    Steps of few points are pooled with their neighbours, so that single sentences decide nothing.
+    Steps of few points are merged with their neighbours, so that no single sentence makes a step.
     """
     places = np.argsort(x, kind="stable")
-    blocks: list[tuple[float, float, int]] = []  # sums of x and y, and how many
+    blocks: list[tuple[float, float, int]] = []  # sums of x and y, and number of points
     groups = max(1, len(x) // _FEWEST_IN_A_STEP)
     for group in np.array_split(places, groups):
         block = (float(x[group].sum()), float(y[group].sum()), len(group))
@@ -157,13 +159,13 @@ def _isotonic(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Translations of about the same prediction.
+    """A bin of translations with similar predictions.
 
     Args:
         predicted: their mean prediction.
         actual: their mean chrF.
         error: standard error of that mean.
-        count: how many they are.
+        count: number of translations.
     """
 
     predicted: float
@@ -174,13 +176,13 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """A measure of predictions on translations that they were not fitted to.
+    """The quality of predictions on translations that were not used for the fit.
 
     Args:
-        bins: by prediction, of equal count.
+        bins: bins by prediction, of equal count.
         calibration_error: mean distance of prediction and chrF over the bins.
         absolute_error: mean distance over the translations.
-        correlation: Pearson's, of predictions and chrF.
+        correlation: Pearson correlation of predictions and chrF.
     """
 
     bins: tuple[ReliabilityBin, ...]
@@ -190,11 +192,11 @@ class Reliability:
 
 
 def reliability(predicted: Sequence[float], actual: Sequence[float]) -> Reliability:
-    """Compare predictions with the chrF that translations got.
+    """Compare predictions with measured chrF.
 
     Args:
-        predicted: a prediction for each translation.
-        actual: the chrF of each.
+        predicted: predicted chrF of each translation.
+        actual: measured chrF of each translation.
     """
     x, y = np.array(predicted), np.array(actual)
     bins = []

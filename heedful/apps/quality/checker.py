@@ -20,13 +20,13 @@ class Checker:
     """Checks translations of one model.
 
     Args:
-        pipeline: the translator, which scores translations without their source; needed for
-            `detached` and `report_pairs` alone.
+        pipeline: translator that scores translations; needed only for `detached` and
+            `report_pairs`.
         languages: codes of source and target, None where unknown.
         settings: thresholds.
-        detached: also check whether the source makes a translation more probable. It costs another
-            pass of the model.
-        calibration: predicts the chrF of translations; see `heedful calibrate`.
+        detached: true to check that the source makes a translation more probable, which costs
+            another pass of the model.
+        calibration: predictor of the chrF of translations; see `heedful calibrate`.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Checker:
         """Return a report for each translation that the model made.
 
         Args:
-            sources: the texts.
-            translations: of each, with alignments; without, `uncovered` is not checked.
-            warn: called with a sentence when memory ran out and a batch was split.
+            sources: source texts.
+            translations: translation of each source; `uncovered` is checked only with alignments.
+            warn: function called with a message when memory ran out and a batch was split.
 
         Raises:
-            DataError: when there are not as many translations as sources.
+            DataError: when the numbers of translations and sources differ.
             ConfigError: when num2words or py3langid is not installed.
         """
         _check_count(sources, translations)
@@ -81,15 +81,15 @@ class Checker:
     def report_pairs(
         self, sources: Sequence[str], targets: Sequence[str], *, warn: Warn | None = None
     ) -> list[TranslationReport]:
-        """Return a report for each of given translations, which the model scores first.
+        """Score given translations with the model, and return a report for each.
 
         Args:
-            sources: the texts, one line each.
-            targets: a translation of each.
-            warn: as for `reports`.
+            sources: source texts of one line each.
+            targets: translation of each source.
+            warn: function called with a message when memory ran out and a batch was split.
 
         Raises:
-            DataError: when there are not as many translations as sources, or one is longer than a
+            DataError: when the numbers of translations and sources differ, or one is longer than a
                 model with learned positions can read.
         """
         assert self.pipeline is not None
@@ -143,7 +143,7 @@ class Checker:
     ) -> list[TargetScore | None]:
         """Return scores of translations given an empty source.
 
-        None stands for those in several pieces, which were not translated as one text.
+        None stands for a text that was translated in several pieces.
         """
         found: list[TargetScore | None] = [None] * len(translations)
         if not self.detached:

@@ -1,7 +1,7 @@
-"""A translator that keeps to its source: capitals, numbers, and words that the model cannot spell.
+"""A translator that is consistent with its source in capitals, numbers and unknown words.
 
-The source is respelled into what models know and translated as any text, and the translation is
-respelled in turn. Alignments are between the texts as people see them.
+The source is rewritten into text that models know, translated, and the translation is rewritten in
+turn. Alignments are between the original source and the final translation.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from heedful.apps.quality.capitals import capital_parts, capitals, sentence_case
 from heedful.apps.quality.number_mending import Form, Mending, NumberForm, mend_numbers
 from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
+from heedful.apps.quality.respelling import Edit, Respelling, Span
+from heedful.apps.quality.unknown_words import stand_ins, unknown_words
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchSettings
-from heedful.text.capitals import capital_parts, capitals, sentence_case
-from heedful.text.respelling import Edit, Respelling, Span
-from heedful.text.unknown_words import stand_ins, unknown_words
 
 Languages = tuple[str | None, str | None]
 """Codes of source and target, None where unknown."""
@@ -29,19 +29,19 @@ class ConsistentTranslation(TranslationPipeline):
     """A translation pipeline whose translations keep to their sources.
 
     Args:
-        pipeline: the translator.
-        capitals: sentences in capitals are translated in sentence case, and their translations put
-            in capitals.
-        copy_unknown: words with characters that the source's tokenizer does not know are copied: a
-            name stands for each, which the translation must contain.
-        numbers: form of the numbers, which are put right where that is certain; as the model
-            writes them if unset. Where numbers are still missing, a second search must write them.
-        languages: of source and target; they decide about some letters, the signs in numbers and
-            their words.
+        pipeline: pipeline of the translator.
+        capitals: true to translate sentences in capitals in sentence case, and to capitalize their
+            translations.
+        copy_unknown: true to copy words with characters unknown to the source's tokenizer. A
+            placeholder name stands for each word, which the translation must contain.
+        numbers: form of numbers, which are corrected where the right one is certain; if unset they
+            stay as the model writes them. A second search is required to write missing numbers.
+        languages: codes of source and target, which decide the case of some letters, the signs in
+            numbers, and number words.
 
     Attributes:
-        mended: numbers that were changed in translations so far.
-        unmended: numbers of sources that their translations lack, or the other way round.
+        mended: count of numbers that were corrected in translations so far.
+        unmended: count of numbers that are missing in translations or that sources do not have.
 
     Raises:
         ConfigError: when numbers are to be localized and a language is unknown.
@@ -79,11 +79,11 @@ class ConsistentTranslation(TranslationPipeline):
         """Translate texts; see `TranslationPipeline.translate`.
 
         Args:
-            texts: any strings.
-            glossary: terms in capitals are found, and those of translations are left as they are.
-            **options: all others that it has.
+            texts: texts of any number of lines.
+            glossary: glossary; its terms are also found in capitals, and kept in translations.
+            **options: other options of `TranslationPipeline.translate`.
         """
-        if isinstance(texts, str):  # refused there
+        if isinstance(texts, str):  # the pipeline refuses these options
             return super().translate(texts, **options)
         sources = [_Source(text, self, glossary) for text in texts]
         translations = self._translate(sources, glossary, options)
@@ -123,12 +123,12 @@ class ConsistentTranslation(TranslationPipeline):
         options: Mapping[str, Any],
         numbers: Sequence[Sequence[RequiredCopy]] | None = None,
     ) -> list[Translation]:
-        """Translate respelled texts; their translations are aligned if numbers are to be found.
+        """Translate rewritten texts, with alignments if numbers are corrected.
 
         Args:
             sources: the texts.
-            glossary, options: of the translation.
-            numbers: of each text, those that its translation must contain.
+            glossary, options: arguments of the translation.
+            numbers: numbers of each text that its translation must contain.
         """
         if _can_require(options):
             rows = zip(sources, numbers or [()] * len(sources), strict=True)
@@ -146,7 +146,7 @@ class ConsistentTranslation(TranslationPipeline):
     def _mend(
         self, source: _Source, translation: Translation, form: NumberForm
     ) -> tuple[Translation, Mending]:
-        """Return a translation with mended numbers, and what became of those of the best one."""
+        """Return a translation with corrected numbers, and the edits of its best translation."""
 
         def mend(one: Translation) -> Mending:
             return mend_numbers(source.respelling.text, one, form, one.alignment)
@@ -157,7 +157,7 @@ class ConsistentTranslation(TranslationPipeline):
         return every(translation, finish), mend(translation)
 
     def count_tokens(self, words: Sequence[str]) -> list[int]:
-        """Return how many tokens each word of a source has; one that cannot be spelled, many."""
+        """Return the number of tokens of each word of a source, a large one for unknown words."""
         source = self.tokenizers.source
         return [
             len(ids) + (len(word) if source.unk in ids else 0)
@@ -166,7 +166,7 @@ class ConsistentTranslation(TranslationPipeline):
 
 
 def _without_copies(translation: Translation, first: Translation) -> Translation:
-    """Return a translation of a second search, its phrases those of the first one."""
+    """Return a translation of a second search, with the phrases of the first one."""
     for each in translation.n_best:
         each.required = first.required
         each.missing = tuple(name for name in each.missing if name in first.missing)
@@ -174,7 +174,7 @@ def _without_copies(translation: Translation, first: Translation) -> Translation
 
 
 def _can_require(options: Mapping[str, Any]) -> bool:
-    """Return True if the search takes required phrases: no samples, and no diverse beam."""
+    """Return True if the search supports required phrases: no sampling, no diverse beam."""
     settings = options.get("settings")
     changes = {name: options[name] for name in SearchSettings.model_fields if name in options}
     search = SearchSettings.parse({**(settings.plain() if settings else {}), **changes})
@@ -182,7 +182,7 @@ def _can_require(options: Mapping[str, Any]) -> bool:
 
 
 def _for_some(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return options for some of the texts, without what tells people about all."""
+    """Return options for a subset of the texts, without callbacks about all of them."""
     chosen = {**options, "warn": None, "progress": None}
     if options.get("prefixes") is not None:
         chosen["prefixes"] = [options["prefixes"][i] for i in numbers]
@@ -190,15 +190,15 @@ def _for_some(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, A
 
 
 class _Source:
-    """A text as it is translated, and what its translation becomes.
+    """A rewritten text, and the edits of its translation.
 
     Args:
-        text: any string.
-        translator: says what is kept to.
-        glossary: of the translation.
+        text: text to translate.
+        translator: translator with the settings of consistency.
+        glossary: glossary of the translation.
 
     Attributes:
-        respelling: of the text, for the model.
+        respelling: edits of the text for the model.
     """
 
     def __init__(
@@ -207,9 +207,9 @@ class _Source:
         self.translator = translator
         self.glossary = glossary
         self.lines: list[tuple[bool, str]] = []
-        """For each line of the translation: is it put in capitals, and what stands after it?"""
+        """For each line of the translation: true if it is capitalized, and the text after it."""
         self.copies: list[RequiredCopy] = []
-        """Names that stand for unknown words."""
+        """Placeholder names of unknown words."""
         edits: list[Edit] = []
         done = 0
         self.text = text = clean(text)
@@ -219,7 +219,7 @@ class _Source:
         self.respelling = Respelling.of(text, edits)
 
     def _line(self, line: str, offset: int) -> Iterator[Edit]:
-        """Edits of a line that begins at an offset: parts of it become lines of their own."""
+        """Return edits of a line at an offset, whose parts become lines of their own."""
         parts = capital_parts(line) if self.translator.capitals else [((0, len(line)), False)]
         for number, ((start, end), is_upper) in enumerate(parts):
             if number:
@@ -231,7 +231,7 @@ class _Source:
             self.lines.append((is_upper, " " if number + 1 < len(parts) else "\n"))
 
     def _names(self, text: str) -> Iterator[Edit]:
-        """Edits that put names in the places of unknown words, as far as there are names."""
+        """Return edits that replace unknown words by placeholder names, while names are left."""
         if not self.translator.copy_unknown:
             return
         pair = self.translator.tokenizers
@@ -256,20 +256,20 @@ class _Source:
         )
 
     def finish(self, translation: Translation) -> Translation:
-        """Return the translation as people see it, without its next-best ones."""
+        """Return the final translation, without its next-best ones."""
         translation = with_source(translation, self.respelling)
         names = list(self._unknown(translation))
         edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
         return respelled(translation, Respelling.of(translation, edits))
 
     def _unknown(self, translation: str) -> Iterator[Edit]:
-        """Edits that put unknown words in the places of the names that stood for them."""
+        """Return edits that replace placeholder names by the unknown words."""
         for name, _, word in self.copies:
             for match in re.finditer(rf"(?<!\w){name}(?!\w)", translation):
                 yield *match.span(), word
 
     def _case(self, translation: str, names: Sequence[Span]) -> Iterator[Edit]:
-        """Edits that put lines of a translation in capitals, and parts of a line together."""
+        """Return edits that capitalize lines of a translation and join the parts of a line."""
         done = 0
         kept = [*self._terms(translation), *names]
         for line, (is_upper, after) in zip(translation.split("\n"), self.lines, strict=False):
@@ -282,7 +282,7 @@ class _Source:
                 yield done - 1, done, after
 
     def _terms(self, translation: str) -> Iterator[Span]:
-        """Places of the glossary's terms in a translation."""
+        """Return the ranges of the glossary's terms in a translation."""
         if self.glossary is None:
             return
         for occurrence in self.glossary.find(self.respelling.result):

@@ -1,4 +1,4 @@
-"""Parts of a text that a translation keeps as they are: addresses, placeholders, tags, code."""
+"""Parts of a text that a translation keeps unchanged: addresses, placeholders, tags, code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Kind = Literal["url", "email", "placeholder"]
 
 @dataclass(frozen=True)
 class ProtectedSpan:
-    """A part of a text that must stay.
+    """A part of a text that a translation must keep.
 
     Args:
-        kind: what it is.
+        kind: kind of the part.
         start: index of its first character.
         end: index after its last character.
-        text: what stands there.
+        text: characters of the part.
     """
 
     kind: Kind
@@ -32,10 +32,10 @@ class ProtectedSpan:
 
     @property
     def key(self) -> str:
-        """The part that must stay the same.
+        """The characters by which two parts are compared.
 
-        Of :role:`text <target>` it is the role and its target, of roles around words of the text
-        the role, of code what it says, without its quotes and the spaces around signs.
+        For :role:`text <target>` these are the role and its target, for a role around words the
+        role alone, for code its content without quotes and without spaces around signs.
         """
         role = _ROLE.fullmatch(self.text)
         if role is None:
@@ -44,16 +44,16 @@ class ProtectedSpan:
             return role[1].lower()
         target = _TARGET.search(role[2])
         name = (target[1] if target else role[2]).lstrip("~!.").removesuffix("()")
-        return role[1].lower() + name  # docutils looks up the names of roles in any case
+        return role[1].lower() + name  # docutils ignores the case of role names
 
     @property
     def is_typography(self) -> bool:
-        """True for roles that only raise or lower characters: "1er" in French."""
+        """True for roles that only raise or lower characters, as in the French "1er"."""
         return self.key in (":sup:", ":sub:")
 
 
 def _plain_code(text: str) -> str:
-    """Return code without its quotes and the spaces around signs, by which texts differ."""
+    """Return code without quotes and without spaces around signs, which translators change."""
     quoted = re.fullmatch(r"(['\"])(.*)\1", text.strip())
     text = (quoted[2] if quoted else text).replace("…", "...")
     return re.sub(r"\s*([^\w\s])\s*", r"\1", text).strip()
@@ -63,7 +63,7 @@ _TEXT_ROLES = frozenset(
     f":{name}:"
     for name in (
         *("abbr", "dfn", "emphasis", "guilabel", "kbd", "menuselection", "strong", "sub", "sup"),
-        # A term is looked up in the glossary of the translation.
+        # Terms of a documentation's glossary are translated.
         "term",
     )
 )
@@ -76,8 +76,8 @@ _HINT = re.compile(r"[{}%<>&`|_@$:\[\u231a-\u2bff\U0001f1e6-\U0001faff]|www\.")
 
 
 def protected_spans(text: str) -> list[ProtectedSpan]:
-    """Return the parts of a text that a translation keeps, in their order, none within another."""
-    if _HINT.search(text) is None:  # most texts, and much faster
+    """Return the parts of a text that a translation keeps, in order and without overlap."""
+    if _HINT.search(text) is None:  # a fast path for most texts
         return []
     return [
         ProtectedSpan(_KINDS.get(match.lastgroup or "", _PLACEHOLDER), *match.span(), match[0])
@@ -86,7 +86,7 @@ def protected_spans(text: str) -> list[ProtectedSpan]:
 
 
 def blanked(text: str, spans: Iterable[ProtectedSpan]) -> str:
-    """Return the text with spaces in the place of spans, so that all else keeps its index."""
+    """Return the text with spaces in place of spans, so that other characters keep their index."""
     spans = list(spans)
     if not spans:
         return text
@@ -97,12 +97,12 @@ def blanked(text: str, spans: Iterable[ProtectedSpan]) -> str:
 
 
 def only_in(text: str, spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]) -> str:
-    """Return a text with only those protected parts that another text has not, each in its place.
+    """Return a text with spaces in place of everything but protected parts missing in another text.
 
     Args:
-        text: the text.
-        spans: its protected parts.
-        others: those of the other text.
+        text: text with the parts.
+        spans: protected parts of the text.
+        others: protected parts of the other text.
     """
     known = {span.key for span in others}
     kept = [span for span in spans if span.key not in known]
@@ -115,7 +115,7 @@ def only_in(text: str, spans: Iterable[ProtectedSpan], others: Iterable[Protecte
 def without_numbers(
     spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]
 ) -> list[ProtectedSpan]:
-    """Return protected parts without numbers set as code that the other text has as plain text."""
+    """Return protected parts, except numbers set as code that are plain text in the other text."""
     known = {span.key for span in others}
     return [s for s in spans if s.key in known or not re.fullmatch(r"`+[-+]?[\d.,]+`+", s.text)]
 
@@ -125,7 +125,7 @@ def check_urls(source: Sequence[ProtectedSpan], target: Sequence[ProtectedSpan])
 
     Args:
         source: protected spans of the text.
-        target: those of its translation.
+        target: protected spans of its translation.
     """
     left, right = (
         [span for span in side if span.kind != _PLACEHOLDER] for side in (source, target)
@@ -139,13 +139,13 @@ def check_placeholders(
     text: str,
     translation: str,
 ) -> CheckResult:
-    """Compare placeholders, tags, entities, code and emoji: each as often as in the source.
+    """Check that placeholders, tags, entities, code and emoji occur as often as in the source.
 
     Args:
         source: protected spans of the text.
-        target: those of its translation.
-        text: the source. A translation may set as code what stands there as plain text.
-        translation: the other text. What is code in the source may be set apart otherwise.
+        target: protected spans of its translation.
+        text: source text; its plain words may be set as code in the translation.
+        translation: translation; it may set off code of the source in another way.
     """
     left, right = (
         [span for span in side if span.kind == _PLACEHOLDER and not span.is_typography]
@@ -157,7 +157,7 @@ def check_placeholders(
     missing = [
         each
         for each in missing
-        # `__del__` may be set as code, with what stands around it.
+        # `__del__` may be set as code together with the characters around it.
         if each.text.startswith("`") or _plain_code(each.text) not in in_code
         if not _is_set_apart(blanked(translation, target), each)
     ]
@@ -165,7 +165,7 @@ def check_placeholders(
 
 
 def _is_plain_in(text: str, evidence: Evidence) -> bool:
-    """Return True for code whose words the other text has otherwise, such as in a role."""
+    """Return True for code whose words the other text has in another form, such as in a role."""
     if not evidence.text.startswith("`") or evidence.note != "added":
         return False
     text = re.sub(r"\\([*_`|])", r"\1", text)  # an escape of reStructuredText
@@ -173,7 +173,7 @@ def _is_plain_in(text: str, evidence: Evidence) -> bool:
 
 
 def _is_set_apart(text: str, evidence: Evidence) -> bool:
-    """Return True for code that the other text sets apart by other marks: *code*, « code »."""
+    """Return True for code that the other text sets off by other marks: *code*, « code »."""
     if not evidence.text.startswith("`") or evidence.note != "missing":
         return False
     code = re.escape(evidence.text.strip("`").strip("'\""))
@@ -181,7 +181,7 @@ def _is_set_apart(text: str, evidence: Evidence) -> bool:
 
 
 def _surplus(spans: list[ProtectedSpan], others: list[ProtectedSpan], side: Side) -> list[Evidence]:
-    """Return the spans that there are more of than in the other text."""
+    """Return the spans that occur more often than in the other text."""
     room = Counter(span.key for span in others)
     known = set(room)
     evidence = []

@@ -36,7 +36,7 @@ _SCRIPTS = {
     "Telu": ("TELUGU",),
     "Thai": ("THAI",),
 }
-"""Scripts of CLDR, and the first words of Unicode's names for their letters."""
+"""Codes of scripts in CLDR, and the first words of their letters' Unicode names."""
 
 _MOST_FOREIGN = 0.5
 _SEVERAL_SCRIPTS = frozenset(("sr", "uz", "az", "kk", "mn", "pa", "tt", "ku", "zh", "bs"))
@@ -49,16 +49,16 @@ def check_language(
     least_probability: float,
     fewest_letters: int,
 ) -> tuple[CheckResult, CheckResult]:
-    """Compare a translation with the language it is to be in.
+    """Check the script and the language of a translation.
 
     Args:
-        target: the translation; what is protected and code blanked.
-        language: code of the language.
-        least_probability: of the language, below which it is another one.
-        fewest_letters: shorter translations are not looked at: nobody can tell.
+        target: translation with blanks in place of protected parts and code.
+        language: code of the expected language.
+        least_probability: probability of the language below which the check fails.
+        fewest_letters: letters below which a translation is too short to identify.
 
     Returns:
-        Whether the script is wrong, and whether the language is.
+        The results of the check of the script and of the check of the language.
     """
     letters = [character for character in target if character.isalpha()]
     return (
@@ -87,7 +87,7 @@ def _language_result(
     if code not in probabilities:
         return CheckResult("language", False, 1.0, least)
     value = probabilities[code]
-    if len(letters) < 2 * fewest:  # names and loans weigh more in a short text
+    if len(letters) < 2 * fewest:  # names and loanwords weigh more in a short text
         least /= 10
     failed = value < least
     note = f"looks like {ranked[0][0]}"
@@ -97,7 +97,7 @@ def _language_result(
 
 @functools.cache
 def _expected(language: str) -> tuple[str, ...]:
-    """Return the names of a language's letters; none where it has several scripts or is unknown."""
+    """Return the names of a language's letters; none for several scripts or an unknown language."""
     from babel.core import get_global
 
     code = language.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Quantities with units, which a translation may give in units of its readers: 5 miles, 8 km.
+"""Quantities with units, which a translation may convert for its readers: 5 miles, 8 km.
 
 The names of units in a language are those of CLDR.
 """
@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from heedful.text.number_forms import Number
+from heedful.apps.quality.number_forms import Number
 
 TOLERANCE = 0.1
-"""Largest share by which quantities of other units may differ: "10 feet" is "3 Meter"."""
+"""Largest relative difference of quantities in different units: "10 feet" is "3 Meter"."""
 
-# By the base unit of each dimension: metre, gram, litre, square metre.
+# Sizes in the base unit of each dimension: metre, gram, litre, square metre.
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "length": {
         "length-millimeter": 0.001,
@@ -58,19 +58,19 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 class Amount(NamedTuple):
-    """A number of units, and how exactly it is told.
+    """A number of units and its precision.
 
     Args:
-        value: in the base unit of the dimension.
-        step: the same, of the last digit that is told: 100 of "three hundred", 0.01 of "1.58". A
-            5 at the end may be rounded to fives.
+        value: size in the base unit of the dimension.
+        step: size of the last significant digit: 100 for "three hundred", 0.01 for "1.58". A last
+            digit 5 may come from rounding to fives.
     """
 
     value: float
     step: float
 
     def times(self, size: float) -> Amount:
-        """Return as many of a unit."""
+        """Return the amount times the size of a unit."""
         return Amount(self.value * size, self.step * size)
 
 
@@ -79,8 +79,8 @@ class Quantity(NamedTuple):
 
     Args:
         dimension: such as length.
-        amounts: in the base unit of the dimension, one for each reading of the number.
-        numbers: those it is said with; none if the unit stands alone, as in "a pound".
+        amounts: sizes in the base unit of the dimension, one for each reading of the number.
+        numbers: numbers of the text that it consists of; none for a unit alone, as in "a pound".
         units: sizes of its units.
     """
 
@@ -91,17 +91,17 @@ class Quantity(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """True if it is given in units of the metric system."""
+        """True if its units are metric."""
         return all(float(f"{size:.0e}") == size for size in self.units)
 
 
 def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list[Quantity]:
-    """Return the quantities of a text, "five feet two inches" as one.
+    """Return the quantities of a text; "five feet two inches" is one quantity.
 
     Args:
-        text: any.
-        numbers: in it, in figures and in words.
-        language: its code.
+        text: text to search.
+        numbers: numbers of the text, in digits and in words.
+        language: code of its language.
     """
     units = unit_names(language)
     found: list[Quantity] = []
@@ -136,17 +136,17 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
 
 
 def same_quantity(source: Quantity, target: Quantity) -> bool:
-    """Return True if a quantity is the same in other units, as exactly as the translation tells.
+    """Return True if two quantities agree, to the precision of the translation.
 
     "1.58 m" is "5 ft 2 in", but "1.68 m" is not; "about 100 miles" are "160 km", and not "164 km".
 
     Args:
-        source: of a text.
-        target: of its translation.
+        source: quantity of a text.
+        target: quantity of its translation.
     """
     if source.dimension != target.dimension or source.units == target.units:
         return False
-    if source.is_metric == target.is_metric:  # nothing was to be rounded
+    if source.is_metric == target.is_metric:  # conversions without rounding must be exact
         return any(
             abs(a.value - b.value) <= 1e-3 * b.value for a in source.amounts for b in target.amounts
         )
@@ -163,7 +163,7 @@ def _alone(
     units: Mapping[str, tuple[str, float]],
     numbers: Sequence[Number],
 ) -> list[Quantity]:
-    """Return units without a number: "a pound", "einen Meter achtzig"."""
+    """Return units without a number, as in "a pound" and "einen Meter achtzig"."""
     found = []
     for match in _WORD.finditer(text):
         if match.start() in taken or len(match[0]) < 4:
@@ -184,13 +184,13 @@ def _alone(
 
 
 def _sums(larger: Iterable[Amount], smaller: Iterable[Amount]) -> set[Amount]:
-    """Return the sums of all amounts with all others, told as exactly as the others."""
+    """Return all sums of two amounts, with the precision of the second."""
     parts = list(smaller)
     return {Amount(a.value + b.value, b.step) for a in larger for b in parts}
 
 
 def _amounts(number: Number) -> list[Amount]:
-    """Return how much a number may be, and the value of its last digit that is not 0."""
+    """Return the possible values of a number, with the value of its last nonzero digit."""
     amounts = []
     for reading in number.readings:
         whole, decimals = str(reading[0]), ""
@@ -207,7 +207,7 @@ def _amounts(number: Number) -> list[Amount]:
 
 
 def _unit(text: str, units: Mapping[str, tuple[str, float]]) -> tuple[str, float, int] | None:
-    """Return the dimension and size of the unit that a text begins with, and its length."""
+    """Return dimension, size and length of the unit at the beginning of a text."""
     words: Sequence[str] = text.split(" ")
     for count in range(len(words), 0, -1):
         name = " ".join(words[:count])
@@ -248,4 +248,4 @@ def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
 
 
 _WORDS_TOO = frozenset(("in", ""))
-"""Signs of units that are words as well."""
+"""Symbols of units that are also words."""

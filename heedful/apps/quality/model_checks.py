@@ -1,4 +1,4 @@
-"""Checks by what the model thought: probabilities, attention, and what the source was good for."""
+"""Checks of the model's probabilities, its attention, and the influence of the source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heedful.apps.quality.reports import CheckResult, Evidence
 from heedful.search.alignment import Alignment
 
 FEWEST_LETTERS = 3
-"""Shorter words of a source, such as articles, may well be attended to by nobody."""
+"""Letters below which a word of the source, such as an article, may get no attention."""
 
 
 def check_probabilities(
@@ -19,17 +19,17 @@ def check_probabilities(
     least_mean: float,
     least_token: float,
 ) -> tuple[CheckResult, CheckResult]:
-    """Look at the probabilities of a translation's tokens.
+    """Check the probabilities of a translation's tokens.
 
     Args:
-        target: the translation.
-        tokens: pieces that it is made of, for evidence.
-        token_scores: natural-log probability of every token and end token.
-        least_mean: mean below which the model was unsure.
-        least_token: score of one token below which the model was unsure of a word.
+        target: text of the translation.
+        tokens: its tokens, for evidence.
+        token_scores: log-probability of every token and end token, in nats.
+        least_mean: mean log-probability below which the check of the whole fails.
+        least_token: log-probability of a token below which the check of words fails.
 
     Returns:
-        Whether it was unsure of the whole, and whether of a word.
+        The results of the check of the whole and of the check of words.
     """
     mean = sum(token_scores) / max(len(token_scores), 1)
     lowest = min(token_scores, default=0.0)
@@ -49,7 +49,7 @@ def check_probabilities(
 def _unlikely_tokens(
     target: str, tokens: Sequence[str], token_scores: Sequence[float], least: float
 ) -> tuple[Evidence, ...]:
-    """Return the places of unlikely tokens, where the pieces spell the text."""
+    """Return the ranges of unlikely tokens, if the tokens spell the text."""
     from heedful.text.pretokenization import MARK
 
     evidence = []
@@ -68,14 +68,14 @@ def _unlikely_tokens(
 def check_coverage(
     source: str, alignment: Alignment, *, least_attention: float, most_uncovered: float
 ) -> CheckResult:
-    """Find words of the source that the translation hardly attended to.
+    """Find words of the source that got little attention.
 
     Args:
-        source: the text.
-        alignment: of its words and those of the translation.
-        least_attention: a word is covered if the words of the translation attended to it that much
-            altogether; 1 is the whole attention of one word.
-        most_uncovered: share of words that need not be covered.
+        source: source text.
+        alignment: alignment between its words and those of the translation.
+        least_attention: sum of attention, over all words of the translation, from which a word is
+            covered; 1 is the whole attention of one word.
+        most_uncovered: share of words that may stay uncovered.
     """
     received = covered(alignment)
     words = alignment.source_words
@@ -112,13 +112,13 @@ def _places(source: str, words: Sequence[str], chosen: Sequence[int]) -> tuple[E
 def check_detached(
     target: str, token_scores: Sequence[float], without_source: Sequence[float], *, least: float
 ) -> CheckResult:
-    """Compare the probability of a translation with the one that it has without its source.
+    """Compare the probabilities of a translation with and without its source.
 
     Args:
-        target: the translation.
-        token_scores: natural-log probability of every token and end token, given the source.
-        without_source: the same, given an empty source.
-        least: difference of the means below which the translation owes nothing to its source.
+        target: text of the translation.
+        token_scores: log-probability of every token and end token given the source, in nats.
+        without_source: log-probabilities given an empty source, in nats.
+        least: difference of the means below which the translation ignores its source.
     """
     count = max(len(token_scores), 1)
     value = (sum(token_scores) - sum(without_source)) / count

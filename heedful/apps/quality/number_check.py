@@ -1,4 +1,4 @@
-"""The check of numbers: each number of a source is in its translation, and no other."""
+"""The check of numbers: source and translation have the same numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from heedful.apps.quality.measures import find_quantities, same_quantity
+from heedful.apps.quality.number_forms import Number, pair_numbers
 from heedful.apps.quality.number_side import NumberSide, has_value
 from heedful.apps.quality.reports import CheckResult, Evidence, Side, counted
-from heedful.text.number_forms import Number, pair_numbers
 
 
 def check_numbers(
@@ -20,17 +20,16 @@ def check_numbers(
 ) -> CheckResult:
     """Compare the numbers of a text and its translation.
 
-    Numbers agree across the ways to write them: 1,000.5 and 1.000,5; 9:15, 9.15 Uhr and 9 h 15;
-    dates in any order; figures and words, months and their numbers, Roman numerals, where the
-    languages are known; quantities in other units, if they are as much. A 1 needs no counterpart.
-    Of numbers that are words in both texts, only those are compared that are numbers for certain,
-    from three on.
+    Numbers agree in any notation: 1,000.5 and 1.000,5; 9:15, 9.15 Uhr and 9 h 15; dates in any
+    order; if the languages are known, also digits and words, months and their numbers, and Roman
+    numerals; quantities in other units, if they are equal. A 1 needs no counterpart. Of numbers
+    that are words in both texts, only unambiguous ones from three on are compared.
 
     Args:
-        source: the text, what is protected blanked.
-        target: its translation, the same.
-        languages: codes of both.
-        code: both texts, all blanked but what is protected in one and not in the other one.
+        source: source text with blanks in place of protected parts.
+        target: its translation with blanks in place of protected parts.
+        languages: codes of source and target language.
+        code: both texts with blanks, except for parts that are protected in one text only.
     """
     left = NumberSide(source, "source", languages[0], code[0])
     right = NumberSide(target, "target", languages[1], code[1])
@@ -49,14 +48,14 @@ _UNIT = re.compile(
     r"|(?<=[^\W\d])[ \u00a0\u202f](k?g|[km]m|cm)(?![\w'’.+-])"
     r"|\b((?:um|bis|ab|gegen|von) Uhr)\b"
 )
-"""Signs and units that need a number before them, or "Uhr" after a word that no number follows."""
+"""Signs and units that need a number before them, and "Uhr" after a word without a number."""
 
 _LONE = "without a number"
 _SIGN_ALONE = re.compile(r"(?<![\d \u00a0\u202f])[ \u00a0\u202f]?%|^\s*%")
 
 
 def _lone_units(own: NumberSide, other: NumberSide) -> list[Evidence]:
-    """Return units of which the number is gone, as in "( %)" and "um Uhr"; the other has none."""
+    """Return units without their number, as in "( %)" and "um Uhr", if the other text has none."""
     if own.language is None:
         return []
     units = list(_UNIT.finditer(own.text))
@@ -71,13 +70,13 @@ def _lone_units(own: NumberSide, other: NumberSide) -> list[Evidence]:
 
 
 class NumberComparison(NamedTuple):
-    """The figures of a text and its translation.
+    """The digits of a text compared with those of its translation.
 
     Args:
-        pairs: numbers of both that agree, one with one.
-        told: numbers of the text that the translation has in another form, such as words.
-        missing: numbers of the text that the translation has in no form.
-        added: numbers of the translation that the text has in no form.
+        pairs: pairs of numbers that agree.
+        told: numbers of the text in another form in the translation, such as words.
+        missing: numbers of the text without a counterpart.
+        added: numbers of the translation without a counterpart.
     """
 
     pairs: Sequence[tuple[Number, Number]]
@@ -87,8 +86,8 @@ class NumberComparison(NamedTuple):
 
 
 def compare_numbers(left: NumberSide, right: NumberSide) -> NumberComparison:
-    """Compare the figures of a text and its translation."""
-    if not left.numbers and not right.numbers:  # most texts
+    """Compare the numbers in digits of a text and its translation."""
+    if not left.numbers and not right.numbers:  # a shortcut for most texts
         return NumberComparison((), (), (), ())
     pairs, mine, others = pair_numbers(left.numbers, right.numbers)
     mine, others = _without_parts(mine, others, right)
@@ -107,7 +106,7 @@ def compare_numbers(left: NumberSide, right: NumberSide) -> NumberComparison:
 def _told(
     numbers: Sequence[Number], own: NumberSide, other: NumberSide
 ) -> tuple[list[Number], list[Number]]:
-    """Return the numbers of one text that the other has in another form, and the rest."""
+    """Return the numbers of one text that have another form in the other text, and the rest."""
     told: list[Number] = []
     rest: list[Number] = []
     for number in numbers:
@@ -117,14 +116,16 @@ def _told(
 
 
 def _converted(left: NumberSide, right: NumberSide) -> set[int]:
-    """Return the identities of the numbers of quantities that both texts have, in any units."""
+    """Return the identities of the numbers in quantities that both texts have, in any unit."""
     if left.language is None or right.language is None:
         return set()
     mine, others = (
         find_quantities(side.text, (*side.numbers, *side.spoken), side.language or "")
         for side in (left, right)
     )
-    for one in tuple(mine):  # "A metre is 100 centimetres": the metre is the other text's metre
+    for one in tuple(
+        mine
+    ):  # "A metre is 100 centimetres": this metre stands for the other text's metre
         same = next((o for o in others if o.units == one.units and o.amounts & one.amounts), None)
         if same is not None:
             mine.remove(one)
@@ -141,12 +142,12 @@ def _converted(left: NumberSide, right: NumberSide) -> set[int]:
 def _without_parts(
     numbers: Sequence[Number], others: Sequence[Number], opposite: NumberSide
 ) -> tuple[list[Number], list[Number]]:
-    """Return numbers without dates, times and the like whose parts the other text says apart.
+    """Return numbers, except dates and times whose parts the other text has separately.
 
     Args:
-        numbers: those left over of one text.
-        others: those left over of the other text.
-        opposite: the other text.
+        numbers: unmatched numbers of one text.
+        others: unmatched numbers of the other text.
+        opposite: numbers of the other text.
     """
     alone, rest = [], list(others)
     for number in numbers:
@@ -174,23 +175,23 @@ def _has_part(number: Number, part: int) -> bool:
 
 
 def _half_told(own: NumberSide, other: NumberSide, paired: set[int]) -> list[Number]:
-    """Return numbers of code that the other text has not, though it has others of the code."""
+    """Return numbers of code that the other text lacks, although it has other ones of the code."""
     free = [number for number in other.numbers if id(number) not in paired]
     missing = [
         number for number in own.code if not any(number.readings & each.readings for each in free)
     ]
-    if len(missing) == len(own.code):  # the check of placeholders says that the code is missing
+    if len(missing) == len(own.code):  # the check of placeholders reports missing code
         return []
     return [number for number in missing if not other.tells(number, own)]
 
 
 def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> list[Evidence]:
-    """Return words for numbers that the other text does not have in any form.
+    """Return number words without a counterpart in the other text.
 
     Args:
-        left: the text.
-        right: its translation.
-        paired: identities of figures that agree with figures, and say nothing else.
+        left: text with the words.
+        right: other text.
+        paired: identities of digits that agree with digits, and cannot match words.
     """
     if left.language is None or right.language is None:
         return []
@@ -222,7 +223,7 @@ _OF_CLOCKS = (*range(25), 30, 45)
 
 
 def _is_repeated(number: Number, side: NumberSide) -> bool:
-    """Return True if figures in brackets repeat the number: "thirty (30) days"."""
+    """Return True if digits in brackets repeat the number: "thirty (30) days"."""
     return any(
         number.readings & each.readings
         and re.fullmatch(r"\s?(?:[^\W\d]+\s)?\(", side.text[number.end : each.start])
@@ -231,7 +232,7 @@ def _is_repeated(number: Number, side: NumberSide) -> bool:
 
 
 def _is_told(number: Number, other: NumberSide, paired: set[int]) -> bool:
-    """Return True if the other text has a number that is said in words here."""
+    """Return True if the other text has the number of these words."""
     if (2,) in number.readings and other.may_mean_two:
         return True
     free = [each for each in (*other.numbers, *other.code) if id(each) not in paired]

@@ -1,7 +1,7 @@
-"""Numbers of a translation brought into the form that is wanted, and wrong ones put right.
+"""Correction of numbers in a translation, and their form.
 
-A number is changed only where it is certain which one of the source it should be: the two agree, it
-is the only wrong one of the only missing one, or the translator looked at that one for it.
+A number is changed only where its counterpart in the source is certain: the two agree, only one
+number is wrong and one missing, or the word alignment connects them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal
 
 from heedful.apps.quality.kept_parts import blanked, protected_spans
 from heedful.apps.quality.number_check import compare_numbers
+from heedful.apps.quality.number_forms import Number
 from heedful.apps.quality.number_side import NumberSide
 from heedful.apps.quality.number_words import parts_of_an_hour
+from heedful.apps.quality.respelling import Edit, Span
 from heedful.errors import ConfigError
 from heedful.search.alignment import Alignment
-from heedful.text.number_forms import Number
 from heedful.text.pretokenization import word_spans
-from heedful.text.respelling import Edit, Span
 
 Form = Literal["keep", "localize"]
 
@@ -29,10 +29,10 @@ _SPACES = " \u00a0\u2009\u202f"
 
 @dataclass(frozen=True)
 class NumberForm:
-    """The form that numbers of a translation have.
+    """The form of numbers in a translation.
 
     Args:
-        form: `keep`, as in the source; `localize`, with the signs of the target's language.
+        form: `keep` for the form of the source, `localize` for the signs of the target language.
         languages: codes of source and target, None where unknown.
 
     Raises:
@@ -48,10 +48,10 @@ class NumberForm:
             _signs(self.languages[1])
 
     def write(self, figures: str) -> str:
-        """Return a number of the source as the translation has it.
+        """Return a number of the source in the translation's form.
 
-        Digits stay as they are, and have signs between groups where the source has them. What
-        does not follow the rules of the source's language, such as a version, stays the same.
+        Digits stay the same, with group separators where the source has them. A number outside the
+        rules of the source language, such as a version, stays unchanged.
         """
         if self.form == "keep":
             return figures
@@ -78,13 +78,12 @@ def _code(language: str | None) -> str:
 
 
 def _signs(language: str | None) -> tuple[str, str]:
-    """Return the decimal sign of a language, and the one between groups."""
+    """Return the decimal sign and the group separator of a language."""
     from babel import Locale, UnknownLocaleError
 
     if language is None:
         raise ConfigError(
-            "Numbers are localized from one language to another, and those of the model are "
-            "unknown",
+            "To localize numbers, the languages of the model must be known",
             where="numbers = localize",
             remedy="Name the languages, such as en-de",
         )
@@ -92,7 +91,7 @@ def _signs(language: str | None) -> tuple[str, str]:
         symbols = Locale.parse(_code(language)).number_symbols["latn"]
     except (UnknownLocaleError, ValueError):
         raise ConfigError(
-            f"CLDR knows no language {language!r}, so nothing says how its numbers are written",
+            f"CLDR has no language {language!r}, so the form of its numbers is unknown",
             where="numbers = localize",
             remedy="Name the languages, such as en-de",
         ) from None
@@ -101,12 +100,12 @@ def _signs(language: str | None) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Mending:
-    """The edits of a translation, and what they leave.
+    """The edits of a translation, and the numbers that remain wrong.
 
     Args:
-        edits: of the translation.
+        edits: edits of the translation.
         missing: numbers of the source that the translation still lacks.
-        added: numbers of the translation that the source still lacks.
+        added: numbers of the translation that the source does not have.
     """
 
     edits: Sequence[Edit]
@@ -115,20 +114,20 @@ class Mending:
 
     @property
     def wrong(self) -> int:
-        """The number of numbers that do not agree."""
+        """The count of numbers that do not agree."""
         return len(self.missing) + len(self.added)
 
 
 def mend_numbers(
     source: str, target: str, form: NumberForm, alignment: Alignment | None = None
 ) -> Mending:
-    """Find out which numbers of a translation are to be changed.
+    """Find the numbers of a translation to change.
 
     Args:
-        source: the text.
-        target: its translation.
-        form: of the numbers.
-        alignment: of both; without it, several wrong numbers stay.
+        source: source text.
+        target: text of its translation.
+        form: form of the numbers.
+        alignment: word alignment of both; without it, several wrong numbers stay.
     """
     left = NumberSide(blanked(source, protected_spans(source)), "source", form.languages[0])
     right = NumberSide(blanked(target, protected_spans(target)), "target", form.languages[1])
@@ -162,7 +161,7 @@ def _matched(
     target: str,
     alignment: Alignment | None,
 ) -> list[tuple[Number, Number]]:
-    """Return pairs of a missing number and the wrong one that stands for it, where certain."""
+    """Return pairs of a missing and a wrong number that certainly belong together."""
     left = [number for number in missing if _is_plain(number, source)]
     right = [number for number in added if _figures(number, target) is not None]
     if len(missing) == len(left) == 1 and len(added) == len(right) == 1:
@@ -178,13 +177,13 @@ def _matched(
         place = strongest.get(_word_of(other, words[1]), -1)
         fits = [number for number in left if _word_of(number, words[0]) == place]
         pairs += [(number, other) for number in fits if len(fits) == 1]
-    # A number that two wrong ones come from is in doubt.
+    # A source number with two wrong counterparts is ambiguous.
     counts = [number for number, _ in pairs]
     return [(number, other) for number, other in pairs if counts.count(number) == 1]
 
 
 def _in_words(told: Sequence[Number], right: NumberSide) -> list[tuple[Number, Span]]:
-    """Return numbers of the source that are words in the translation, and those words."""
+    """Return numbers of the source that are words in the translation, with these words."""
     if right.has_clock_words:  # "halb drei" is no 3
         return []
     of_hours = parts_of_an_hour(right.language).values() if right.language else ()
@@ -202,13 +201,13 @@ def _in_words(told: Sequence[Number], right: NumberSide) -> list[tuple[Number, S
 
 
 def _is_plain(number: Number, text: str) -> bool:
-    """Return True if a number is figures and signs alone: no date, time or version."""
+    """Return True for digits and signs alone, not for a date, time or version."""
     before = text[max(0, number.start - 1) : number.start]
     return _FIGURES.fullmatch(number.text) is not None and not before.isalpha()
 
 
 def _figures(number: Number, text: str) -> Span | None:
-    """Return the place of a number's figures, without "Uhr"; None of dates and the like."""
+    """Return the range of a number's digits, without "Uhr"; None for dates and the like."""
     match = _FIGURES.match(text, number.start, number.end)
     if match is None or any(sign in number.text for sign in ":/-"):
         return None
@@ -220,5 +219,5 @@ def _digits(text: str) -> str:
 
 
 def _word_of(number: Number, words: Sequence[Span]) -> int:
-    """Return the place of the word that a number begins in."""
+    """Return the range of the word in which a number begins."""
     return next(i for i, (start, end) in enumerate(words) if start <= number.start < end)

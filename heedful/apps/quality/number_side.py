@@ -1,4 +1,4 @@
-"""The numbers of one text, and the ways in which it may say those of another one."""
+"""The numbers of one text, and the forms that it may have for numbers of another text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterable
 
+from heedful.apps.quality.number_forms import Number, find_numbers
 from heedful.apps.quality.number_words import (
     base_word,
     clock_words,
@@ -18,7 +19,6 @@ from heedful.apps.quality.number_words import (
 )
 from heedful.apps.quality.reports import Side
 from heedful.apps.quality.spoken_numbers import SpokenNumber, find_spoken_numbers
-from heedful.text.number_forms import Number, find_numbers
 
 # "Le" and "Ce" are words of French.
 _ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
@@ -30,14 +30,14 @@ _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
 class NumberSide:
-    """The numbers of one text, and the ways in which it may say those of the other one.
+    """The numbers of one text, and the forms that it may have for numbers of the other text.
 
     Args:
-        text: the text; what is protected, such as addresses, is blanked.
-        side: source or target.
-        language: its code; words of numbers are not looked for if unknown.
-        code: the text, all blanked but the protected parts that the other one has not. Their
-            numbers may stand for those of the other text, and need no counterpart.
+        text: text with blanks in place of protected parts, such as addresses.
+        side: source or target of the translation.
+        language: code of its language; None skips number words.
+        code: text with blanks, except for protected parts that the other text lacks. Their numbers
+            may match those of the other text, and need no counterpart.
     """
 
     def __init__(self, text: str, side: Side, language: str | None, code: str = "") -> None:
@@ -51,7 +51,7 @@ class NumberSide:
 
     @functools.cached_property
     def _unspoken(self) -> str:
-        """The normalised text without its numbers in words."""
+        """The normalised text without number words."""
         rest, end = [], 0
         spoken = [(number.start, number.end) for number in self.spoken]
         for start, after in sorted(spoken + self._scale_words):
@@ -61,12 +61,12 @@ class NumberSide:
 
     @functools.cached_property
     def normalised(self) -> str:
-        """The text as words are looked for in it."""
+        """The normalised text, in which words are searched."""
         return normalise(self.text)
 
     @functools.cached_property
     def spoken(self) -> list[SpokenNumber]:
-        """Numbers that are said in words."""
+        """Numbers in words."""
         if self.language is None:
             return []
         taken = [(number.start, number.end) for number in self.numbers] + self._scale_words
@@ -77,38 +77,40 @@ class NumberSide:
         ]
 
     def tells(self, number: Number, other: NumberSide, before: int = 0) -> bool:
-        """Return True if a number of the other text may be said here in another form.
+        """Return True if this text may have a number of the other text in another form.
 
         Args:
-            number: in figures.
-            other: the other text. What it says in words is not what its figures stand for.
-            before: numbers of the same value that were told already.
+            number: number in digits.
+            other: the other text; words that match its number words cannot match its digits.
+            before: numbers of the same value that are matched already.
         """
         if any(number.readings & each.readings for each in self.code):
             return True
         for reading in number.readings:
             if len(reading) == 1 and isinstance(reading[0], int):
                 value = reading[0]
-                # An article, a pronoun; "1.0" is not one, nor is the 1 of "1 Million".
+                # 1 may be an article or a pronoun, but neither "1.0" nor the 1 of "1 Million".
                 if value == 1 and len(number.text) == 1 and len(number.readings) == 1:
                     return True
                 if value != 1 and self.occurrences(value) - other.occurrences(value) > before:
                     return True
             elif any(reading in each.readings for each in self.spoken) or (
                 set(reading) != {1}
-                and (len(reading) < 3 or 0 not in reading)  # "no longer" is no 0 of 1.0.0
+                and (
+                    len(reading) < 3 or 0 not in reading
+                )  # "no" in "no longer" is not the 0 of 1.0.0
                 and all(isinstance(v, int) and self.says(v) for v in reading)
             ):
                 return True
         return self._tells_time(number) or self.tells_otherwise(number, other.text, before)
 
     def tells_otherwise(self, number: Number, text: str, before: int = 0) -> bool:
-        """Return True for numbers that other words stand for here: bases, centuries, months.
+        """Return True for numbers that words may express: bases, centuries, months.
 
         Args:
-            number: in figures or in words.
-            text: the other text, which has it.
-            before: numbers of the same value that were told already.
+            number: number in digits or in words.
+            text: other text, which has the number.
+            before: numbers of the same value that are matched already.
         """
         left, right = text[: number.start], text[number.end :]
         for value in (r[0] for r in number.readings if len(r) == 1 and isinstance(r[0], int)):
@@ -127,7 +129,7 @@ class NumberSide:
         return False
 
     def has_value(self, value: int) -> bool:
-        """Return True if the text has a whole number, in figures or in words, or in a time."""
+        """Return True if the text has a whole number, in digits, in words or in a time."""
         return self.says(value) or has_value((*self.numbers, *self.code), value)
 
     def says(self, value: int) -> bool:
@@ -135,7 +137,7 @@ class NumberSide:
         return value == 1 or self.occurrences(value) > 0
 
     def occurrences(self, value: int) -> int:
-        """Return how often the text says a whole number, without its figures."""
+        """Return how often the text has a whole number in words."""
         if value not in self._occurrences:
             self._occurrences[value] = self._count(value)
         return self._occurrences[value]
@@ -148,7 +150,7 @@ class NumberSide:
         named = count_number_words(value, self.language, self._unspoken)
         pattern = collective(value, self.language)
         others = 0
-        if pattern is not None:  # "second" is said once, though it is in both lists
+        if pattern is not None:  # "second" counts once, although two lists contain it
             places = [(each.start, each.end) for each in self.spoken]
             others = sum(
                 not any(start < match.end() and match.start() < end for start, end in places)
@@ -167,13 +169,13 @@ class NumberSide:
 
     @property
     def has_clock_words(self) -> bool:
-        """True if minutes may be told without their number: "a quarter past"."""
+        """True if minutes may have a word instead of a number: "a quarter past"."""
         pattern = clock_words(self.language) if self.language else None
         return pattern is not None and pattern.search(self.text) is not None
 
     @property
     def has_times_in_words(self) -> bool:
-        """True if it has clock words that are no part of an hour: "half past", "halb drei"."""
+        """True if clock words occur outside of durations: "half past", "halb drei"."""
         pattern = clock_words(self.language) if self.language else None
         places = [(each.start, each.end) for each in self.spoken]
         return pattern is not None and any(
@@ -183,12 +185,12 @@ class NumberSide:
 
     @property
     def may_mean_two(self) -> bool:
-        """True if the text may speak of two without saying so: "either of us"."""
+        """True if a word may mean two: "either of us"."""
         pattern = words_for_two(self.language) if self.language else None
         return pattern is not None and pattern.search(self.text) is not None
 
     def _tells_time(self, number: Number) -> bool:
-        """Return True for 12:45 if the text says "a quarter to one"."""
+        """Return True for 12:45 if the text contains "a quarter to one"."""
         return self.has_clock_words and any(
             len(reading) == 2
             and reading[1] in (15, 30, 45)
@@ -203,7 +205,7 @@ class NumberSide:
 
     @property
     def roman(self) -> list[Number]:
-        """Roman numerals that are hardly anything else: II to XXXIX."""
+        """Return unambiguous Roman numerals, II to XXXIX."""
         return [
             Number(*match.span(1), match[1], frozenset({(_roman(match[1]),)}))
             for match in _ROMAN.finditer(self.text)
@@ -211,7 +213,7 @@ class NumberSide:
         ]
 
     def _scaled(self, number: Number) -> Number:
-        """Return the number with the reading of "3 million" as 3,000,000."""
+        """Return a number with "3 million" also read as 3,000,000."""
         after = re.match(r"[ \u00a0]?([^\W\d_]+)", self.text[number.end :])
         if self.language is None or after is None:
             return number
@@ -233,12 +235,14 @@ def _bases(text: str) -> int:
 
 
 def has_value(numbers: Iterable[Number], value: int) -> bool:
-    """Return True if one of some numbers is a whole number, or has it as its hours or the like."""
+    """Return True if a number equals a whole number, or has it as a part such as hours."""
     return any(
         value in reading
         for number in numbers
         for reading in number.readings
-        if all(isinstance(part, int) for part in reading)  # no thousandths: 3 is not in 3,000
+        if all(
+            isinstance(part, int) for part in reading
+        )  # not as thousands: 3 is not a part of 3,000
     )
 
 

@@ -1,4 +1,4 @@
-"""Words for numbers and months in a language, by num2words and CLDR."""
+"""Number words and names of months in a language, from num2words and CLDR."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from heedful.errors import ConfigError
 
 LARGEST = 10**12
-"""Numbers up to here are looked for as words; nobody writes out longer ones."""
+"""Largest number that is searched in words; larger ones are not written out."""
 
-# Written with an s or without, in all numbers of French.
+# Written with or without an s in French numbers.
 _SINGULAR = {"cents": "cent", "vingts": "vingt"}
 # Other words for the same numbers, of Belgium and Switzerland.
 _DIALECTS = {"fr": ("fr_BE", "fr_CH")}
-# What turns the word of a number into that of another one, at its end.
+# Endings that make the word of another number.
 _GOES_ON = re.compile(r"[- ]?(?:und|zig|ßig|zehn|hundert|tausend|teen|ty|hundred|thousand|cent)")
 _OTHER_MEANINGS = {
     "de": ("achte", "achten", "achter", "achtes"),  # to respect
@@ -25,7 +25,7 @@ _OTHER_MEANINGS = {
     "fr": ("neuf", "million"),  # new
 }
 _ORDINAL_ENDINGS = {"de": ("n", "r", "s", "m"), "fr": ("s",), "es": ("s",)}
-# Words that stand for numbers which num2words does not know: groups, spans of time, fractions.
+# Words for numbers that num2words does not know: groups, periods, fractions.
 _COLLECTIVES: dict[str, dict[int, str]] = {
     "en": {
         0: "no|none|nil|zero|empty|nothing",
@@ -75,15 +75,15 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         1000: "milliers?",
     },
 }
-# Words of which another language may make a two.
+# Words whose translation may contain "two".
 _TWO = {
     "en": r"both|either|neither|each|others?|another|between|or|half|halves|bi\w+|us",
     "de": r"beid\w*|ander\w*|\w*einander|zwischen|jed\w*|oder|halb\w*|hälft\w*|zwie\w*",
     "fr": r"autres?|entre|chaque|chacune?|ou|moitié|demie?s?|bi\w+",
 }
-# Beginnings of words that name the base of a number: "in base 10".
+# Beginnings of words for the base of a number: "in base 10".
 _BASES = {2: "bin[aä]r", 8: "o[ck]tal", 10: "d[eé][cz]imal", 16: "hexad[eé][cz]imal"}
-# Numbers at the beginning or the end of these count nothing.
+# Idioms: a number at their beginning or end counts nothing.
 _IDIOMS = {
     "en": r"cloud nine|eleventh hour|five o['’]clock shadow|six feet under|third part(?:y|ies)"
     r"|in two(?! \w+s\b)|two of (?:a kind|us)",
@@ -124,19 +124,19 @@ _CLOCK = {
 
 
 def normalise(text: str) -> str:
-    """Return a text as words are looked for in it: small letters, single spaces, no hyphens."""
+    """Return a text for the search of words: in lower case, with single spaces, without hyphens."""
     words = normalise_words(re.findall(r"[^\W_]+", text))
     return f" {' '.join(word for word in words if word not in ('and', 'et'))} "
 
 
 def normalise_words(words: Iterable[str]) -> list[str]:
-    """Return words in small letters, and those of French numbers without the s of a plural."""
+    """Return words in lower case, and French numbers without the s of the plural."""
     return [_SINGULAR.get(word, word) for word in map(str.casefold, words)]
 
 
 @functools.lru_cache(maxsize=4096)
 def spellings(value: int, language: str) -> tuple[str, ...]:
-    """Return the words of a number, normalised: as a count, in order, and as a year."""
+    """Return the normalised words of a number: cardinal, ordinal and year."""
     if value > LARGEST:
         return ()
     kinds = ["cardinal", "ordinal"] + (["year"] if 1000 < value < 2100 else [])
@@ -152,7 +152,7 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
     # "zweitausendundzwölf", "zwei Million".
     words += [re.sub(r"(hundert|tausend)(?=[a-zäöü])", r"\1und", word) for word in words]
     words += [word.removesuffix("en") for word in words if word.endswith("millionen")]
-    # Not of English, where "thread" would begin with three.
+    # Not in English, where "thread" would begin with "three".
     has_endings = not language.startswith("en")
     stems = [w[:-1] for w in words if has_endings and w.endswith("e") and len(w) > 4]
     stems += [f"{word[:-1]}ies" for word in words if word.endswith("y")]  # the thirties
@@ -160,19 +160,19 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
 
 
 def count_number_words(value: int, language: str, normalised: str) -> int:
-    """Return how often a text says a number in words.
+    """Return how often a text has a number in words.
 
     Args:
-        value: the number.
-        language: of the text, a code.
-        normalised: the text, by `normalise`.
+        value: number to search.
+        language: code of the text's language.
+        normalised: text, normalised by `normalise`.
     """
     places = set()
     for word in spellings(value, language):
         place = normalised.find(f" {word}")
         while place >= 0:
             rest = normalised[place + 1 + len(word) :]
-            # Endings and compounds ("dreißigste", "sechzehnjährig"), but no larger number.
+            # Endings and compounds ("dreißigste", "sechzehnjährig") count, larger numbers do not.
             if rest.startswith(" ") or (len(word) > 3 and not _GOES_ON.match(rest)):
                 places.add(place)
             place = normalised.find(f" {word}", place + 1)
@@ -180,25 +180,25 @@ def count_number_words(value: int, language: str, normalised: str) -> int:
 
 
 def other_meanings(language: str) -> tuple[str, ...]:
-    """Return words of numbers that mean something else as often."""
+    """Return number words that have another common meaning."""
     return _OTHER_MEANINGS.get(language[:2], ())
 
 
 def ordinal_endings(language: str) -> tuple[str, ...]:
-    """Return what may follow an ordinal as num2words has it: "dritten", "troisièmes"."""
+    """Return endings of inflected ordinals: "dritten", "troisièmes"."""
     return _ORDINAL_ENDINGS.get(language[:2], ())
 
 
 @functools.cache
 def ordinals(language: str) -> frozenset[str]:
-    """Return the first hundred words for places in an order, normalised, and their stems."""
+    """Return the first hundred ordinals, normalised, and their stems."""
     words = {normalise(_spell(value, language, "ordinal")).strip() for value in range(2, 101)}
     return frozenset(words | {word.removesuffix("e") for word in words})
 
 
 @functools.cache
 def months(language: str) -> dict[str, int]:
-    """Return the names of the months in a language, by CLDR, normalised."""
+    """Return the normalised names of months in a language, from CLDR."""
     from babel import UnknownLocaleError
     from babel.dates import get_month_names
 
@@ -215,7 +215,7 @@ def months(language: str) -> dict[str, int]:
 
 @functools.cache
 def scales(language: str) -> dict[str, int]:
-    """Return beginnings of the words for a thousand, a million and a billion, and their zeros."""
+    """Return beginnings of the words for a thousand, a million and a billion, with their zeros."""
     found = {}
     for zeros in (3, 6, 9):
         words = normalise(_spell(10**zeros, language, "cardinal")).split()
@@ -226,7 +226,7 @@ def scales(language: str) -> dict[str, int]:
 
 @functools.cache
 def collective(value: int, language: str) -> re.Pattern[str] | None:
-    """Return a pattern of words that stand for a number without naming it: "a dozen"."""
+    """Return a pattern of words that imply a number: "a dozen"."""
     words = _COLLECTIVES.get(language[:2], {}).get(value)
     return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
 
@@ -238,28 +238,28 @@ def base_word(value: int) -> str | None:
 
 @functools.cache
 def words_for_two(language: str) -> re.Pattern[str] | None:
-    """Return a pattern of words that speak of two without saying so: "either", "every other"."""
+    """Return a pattern of words that may mean two: "either", "every other"."""
     words = _TWO.get(language[:2])
     return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
 
 
 @functools.cache
 def idioms(language: str) -> re.Pattern[str] | None:
-    """Return a pattern of phrases that begin or end with a number which counts nothing."""
+    """Return a pattern of idioms that begin or end with a number."""
     phrases = _IDIOMS.get(language[:2])
     return re.compile(rf"\b(?:{phrases})", re.IGNORECASE) if phrases else None
 
 
 @functools.cache
 def parts_of_an_hour(language: str) -> Mapping[int, re.Pattern[str]]:
-    """Return patterns of the phrases for a part of an hour, by its minutes: "half an hour"."""
+    """Return patterns of phrases such as "half an hour", by their minutes."""
     phrases = _OF_AN_HOUR.get(language[:2], {})
     return {n: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for n, words in phrases.items()}
 
 
 @functools.cache
 def clock_words(language: str) -> re.Pattern[str] | None:
-    """Return a pattern of words that stand for minutes: "a quarter past"."""
+    """Return a pattern of words for minutes: "a quarter past"."""
     words = _CLOCK.get(language[:2])
     return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
 
@@ -268,7 +268,7 @@ def clock_words(language: str) -> re.Pattern[str] | None:
 def _spell(value: int, language: str, kind: str) -> str:
     try:
         return str(_library().num2words(value, lang=language, to=kind))
-    # It raises all of these for languages, kinds and numbers that it does not have.
+    # num2words raises all of these for unsupported languages, kinds and numbers.
     except (NotImplementedError, ValueError, TypeError, IndexError, KeyError, OverflowError):
         return ""
 
@@ -277,7 +277,7 @@ def _spell(value: int, language: str, kind: str) -> str:
 def _library() -> Any:
     if importlib.util.find_spec("num2words") is None:
         raise ConfigError(
-            "Words of numbers are known by num2words, which is not installed",
+            "Number words need the package num2words",
             where="the check of numbers",
             remedy="Install it with: pip install 'heedful[check]'",
         )

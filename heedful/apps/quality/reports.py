@@ -1,4 +1,4 @@
-"""Reports on translations: what each check measured, and where it found something."""
+"""Reports on translations: the value and the evidence of each check."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Side = Literal["source", "target"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """A place in a text that a check points at.
+    """A range of a text that a check reports.
 
     Args:
-        side: the text.
+        side: source or target.
         start: index of its first character.
         end: index after its last character.
-        text: what stands there.
-        note: what is the matter with it.
+        text: characters of the range.
+        note: explanation for people.
     """
 
     side: Side
@@ -43,11 +43,11 @@ class CheckResult:
     """The result of one check of one translation.
 
     Args:
-        name: of the check, a key of `CHECKS`.
+        name: name of the check, a key of `CHECKS`.
         failed: True if the translation is in doubt.
-        value: what was measured.
-        threshold: the value past which the check fails.
-        evidence: places that speak against the translation.
+        value: measured value.
+        threshold: value beyond which the check fails.
+        evidence: ranges that speak against the translation.
     """
 
     name: str
@@ -69,12 +69,12 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class TranslationReport:
-    """All checks of one translation.
+    """The results of all checks of one translation.
 
     Args:
-        checks: their results. A check that could not be made has none: those of probabilities
-            without a model, those of languages where these are unknown.
-        confidence: predicted chrF, 0 to 100, where the model was calibrated.
+        checks: results of the checks that could be made: those of probabilities need a model,
+            those of languages the languages' codes.
+        confidence: predicted chrF, 0 to 100; None without a calibration.
     """
 
     checks: tuple[CheckResult, ...] = ()
@@ -94,7 +94,7 @@ class TranslationReport:
         """Return the result of a check.
 
         Raises:
-            KeyError: when it was not made.
+            KeyError: when the check was not made.
         """
         for check in self.checks:
             if check.name == name:
@@ -111,5 +111,5 @@ class TranslationReport:
 
 
 def counted(name: str, evidence: Sequence[Evidence]) -> CheckResult:
-    """Return the result of a check that fails by any evidence."""
+    """Return the result of a check that fails on any evidence."""
     return CheckResult(name, bool(evidence), len(evidence), 0, tuple(evidence))

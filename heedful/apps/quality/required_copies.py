@@ -1,4 +1,4 @@
-"""Parts of texts that their translations must contain, required beside the terms of a glossary."""
+"""Parts of texts that their translations must contain, in addition to a glossary's terms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RequiredCopy(NamedTuple):
     """A part of a text that its translation must contain.
 
     Args:
-        part: as it stands in the text.
-        forms: any of them serves in the translation.
-        name: what to call it.
+        part: part as it occurs in the text.
+        forms: accepted forms in the translation.
+        name: name for messages.
     """
 
     part: str
@@ -32,8 +32,8 @@ class RequiredCopies:
     """A glossary that also requires copies.
 
     Args:
-        glossary: the terms.
-        copies: of each text.
+        glossary: glossary of terms.
+        copies: required copies of each text.
     """
 
     glossary: Terminology | None
@@ -41,7 +41,7 @@ class RequiredCopies:
 
     @property
     def is_soft(self) -> bool:
-        """True if the terms are soft; the copies never are."""
+        """True if terms are soft; copies are always required."""
         return self.glossary is not None and self.glossary.is_soft
 
     def check(self, tokenizer: TextTokenizer) -> None:
@@ -50,17 +50,17 @@ class RequiredCopies:
             self.glossary.check(tokenizer)
 
     def find(self, text: str) -> Sequence[Occurrence]:
-        """The terms in a text."""
+        """Return the terms in a text."""
         return () if self.glossary is None else self.glossary.find(text)
 
     def inline(self, text: str) -> Sequence[InlineTerm]:
-        """The translations to write into a text."""
+        """Return the translations to write into a text."""
         return () if self.glossary is None else self.glossary.inline(text)
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
-        """The phrases of terms and copies; a text may be a piece of one that was given.
+        """Return the phrases of terms and copies; a text may be a piece of an original text.
 
-        A form that the tokenizer cannot spell does not serve.
+        Forms that the tokenizer cannot spell are left out.
         """
         phrases = [] if self.glossary is None else [*self.glossary.phrases(text, tokenizer)]
         for part, forms, name in self._of(text):

@@ -1,4 +1,4 @@
-"""Translations after edits of their texts, and of their sources: text and alignment go together."""
+"""Translations after edits of their texts and sources, with adapted alignments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from heedful.apps.quality.respelling import Respelling, Span
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.alignment import Alignment
 from heedful.text.pretokenization import word_spans
-from heedful.text.respelling import Respelling, Span
 
 
 def every(translation: Translation, change: Callable[[Translation], Translation]) -> Translation:
@@ -42,15 +42,15 @@ def with_source(translation: Translation, respelling: Respelling) -> Translation
 def realigned(
     alignment: Alignment, *, source: Respelling | None = None, target: Respelling | None = None
 ) -> Alignment:
-    """Return an alignment between the words of respelled texts.
+    """Return an alignment between the words of edited texts.
 
-    A word's weight is shared by the words it becomes; a word of the target that was several has
-    their mean.
+    The words that a source word becomes share its weight; a target word that replaces several has
+    their mean weight.
 
     Args:
-        alignment: between the respelled source and the target before its edits.
-        source: leads from the words wanted to those of the alignment; no change if unset.
-        target: leads from the words of the alignment to those wanted; no change if unset.
+        alignment: alignment between the edited source and the target before its edits.
+        source: map from the wanted source words to those of the alignment; identity if unset.
+        target: map from the target words of the alignment to the wanted ones; identity if unset.
     """
     weights = np.array(alignment.matrix, float).reshape(
         len(alignment.target_words), len(alignment.source_words)
@@ -72,7 +72,7 @@ def realigned(
 
 
 def _overlaps(left: Sequence[Span], right: Sequence[Span]) -> npt.NDArray[np.float64]:
-    """Return a matrix of 1 where spans share characters, else 0."""
+    """Return a matrix with 1 where two spans overlap, else 0."""
     a, b = (np.array(spans, int).reshape(-1, 2) for spans in (left, right))
     shared = np.minimum(a[:, None, 1], b[None, :, 1]) - np.maximum(a[:, None, 0], b[None, :, 0])
     result: npt.NDArray[np.float64] = (shared > 0).astype(float)
@@ -80,7 +80,7 @@ def _overlaps(left: Sequence[Span], right: Sequence[Span]) -> npt.NDArray[np.flo
 
 
 def _locate(words: Sequence[str], text: str) -> list[Span]:
-    """Return where words stand that follow each other in a text."""
+    """Return the ranges of consecutive words in a text."""
     spans: list[Span] = []
     done = 0
     for word in words:

@@ -1,4 +1,4 @@
-"""A second try for translations in doubt: another search, kept only if its report is better."""
+"""A second search for translations in doubt, whose result is kept if its report is better."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _NARROWEST = 8
 _NO_REPEAT = 3
 _LOW_PENALTY = 1.0
 _SHORTEST = 0.6
-"""Tokens of a translation that was too short, for each token of its source."""
+"""Minimum length of a second search after a too short translation, in tokens per source token."""
 
 
 def second_settings(
     settings: SearchSettings, report: TranslationReport, source_tokens: int
 ) -> SearchSettings:
-    """Return another search for a translation, by the checks that it failed.
+    """Return the settings of a second search, by the failed checks of a translation.
 
-    The beam is twice as wide, 8 at least, and all its hypotheses are candidates. What repeated
-    itself may repeat no three tokens; what was too short gets a minimum length and a length penalty
-    of 1, which favours longer ones. A search that drew at random draws again.
+    The beam is twice as wide, at least 8, and all its hypotheses are candidates. After a
+    repetition no three tokens may repeat; after a too short translation there is a minimum length
+    and a length penalty of 1, which favours longer ones. A search with sampling samples again.
 
     Args:
-        settings: of the first search.
-        report: on its translation.
-        source_tokens: of the text, or of one of its pieces in the mean.
+        settings: settings of the first search.
+        report: report on its translation.
+        source_tokens: mean number of tokens of the text's pieces.
     """
     failed = set(report.failed)
     changes: dict[str, object] = {}
@@ -64,23 +64,23 @@ def try_again(
     protect: Sequence[str] | None = None,
     warn: Warn | None = None,
 ) -> tuple[list[Translation], list[TranslationReport]]:
-    """Search once more for translations in doubt, and keep the candidates of better reports.
+    """Search again for translations in doubt, and keep candidates with better reports.
 
-    A report is better if fewer checks failed. Of equals the first translation stays, then the more
-    probable candidate.
+    A report is better if fewer checks failed. Among equal reports the first translation wins, then
+    the more probable candidate.
 
     Args:
-        checker: with the translator.
-        sources: the texts.
-        translations: of each.
-        reports: on each.
-        settings: of the search that found them.
-        glossary, protect: as they were for that search.
-        warn: called with a sentence when memory ran out and a batch was split.
+        checker: checker with the translator.
+        sources: source texts.
+        translations: translation of each source.
+        reports: report on each translation.
+        settings: settings of the first search.
+        glossary, protect: arguments of the first search.
+        warn: function called with a message when memory ran out and a batch was split.
 
     Returns:
-        Translations and reports, those in doubt replaced where the second try was better. A
-        translation that was replaced has no next-best ones.
+        Translations and reports, replaced where the second search was better. A replaced
+        translation has no next-best ones.
     """
     assert checker.pipeline is not None
     kept, new_reports = list(translations), list(reports)
@@ -89,7 +89,9 @@ def try_again(
     groups: dict[str, tuple[SearchSettings, list[int]]] = {}
     for i, report in enumerate(reports):
         if report.in_doubt:
-            pieces = max(len(translations[i].segment_lengths), 1)  # each has a minimum length
+            pieces = max(
+                len(translations[i].segment_lengths), 1
+            )  # the minimum length depends on the source
             other = second_settings(settings, report, len(encode(sources[i])) // pieces)
             groups.setdefault(other.model_dump_json(), (other, []))[1].append(i)
     for other, places in groups.values():

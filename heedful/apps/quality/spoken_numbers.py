@@ -1,7 +1,7 @@
-"""Numbers that a text says in words: "twenty-five", "zweitausendfünfhundert", "null Komma drei".
+"""Numbers in words: "twenty-five", "zweitausendfünfhundert", "null Komma drei".
 
-Every number of a language is spelled by num2words once, and the spellings are looked for in the
-text, the longest first.
+num2words spells every number of a language once; the text is then searched for these spellings, the
+longest first.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from heedful.apps.quality.number_forms import HOURS, Number, Reading
 from heedful.apps.quality.number_words import (
     LARGEST,
     idioms,
@@ -22,10 +23,9 @@ from heedful.apps.quality.number_words import (
     parts_of_an_hour,
     spellings,
 )
-from heedful.text.number_forms import HOURS, Number, Reading
 
 _MOST_WORDS = 5
-"""Words of the longest spelling that is looked for: "quatre-vingt-dix-neuf mille"."""
+"""Words of the longest spelling that is searched: "quatre-vingt-dix-neuf mille"."""
 
 _POINT = frozenset(("point", "komma", "virgule", "comma", "coma", "virgola"))
 _AND = frozenset(("and", "und", "et", "y", "e"))
@@ -60,19 +60,19 @@ class SpokenNumber(Number):
     """A number in words.
 
     Args:
-        is_certain: False for words that may be no number, or no number of their own: "one",
-            "second", "four-wheeler", "thirties".
+        is_certain: false for words that may not be numbers, or not separate ones: "one", "second",
+            "four-wheeler", "thirties".
     """
 
     is_certain: bool = True
 
 
 def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
-    """Return the numbers that a text says in words, in their order.
+    """Return the numbers in words of a text, in order.
 
     Args:
-        text: any.
-        language: its code.
+        text: text to search.
+        language: code of its language.
     """
     starts = first_letters(language)
     found: list[SpokenNumber] = []
@@ -83,7 +83,9 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
         while place < len(words):
             half = _half(words[place], folded[place], language)
             value, after = None, place
-            if folded[place][:2] in starts and half is None:  # most words begin no number
+            if (
+                folded[place][:2] in starts and half is None
+            ):  # most words are not the beginning of a number
                 value, after = _longest(folded, place, language)
             if value is not None:
                 value, after = _with_rest(folded, value, after, language)
@@ -102,7 +104,7 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
 
 
 def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
-    """Return "half an hour" as 30 and so on: minutes that a translation may have in figures."""
+    """Return "half an hour" as 30 and the like: minutes that a translation may have in digits."""
     return [
         SpokenNumber(*match.span(), match[0], frozenset({(minutes,)}))
         for minutes, pattern in parts_of_an_hour(language).items()
@@ -111,7 +113,7 @@ def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
 
 
 def _without_idioms(text: str, found: Sequence[SpokenNumber], language: str) -> list[SpokenNumber]:
-    """Return the numbers, with those at an end of an idiom, "unter vier Augen", as uncertain."""
+    """Return the numbers; those at an end of an idiom, "unter vier Augen", become uncertain."""
     pattern = idioms(language)
     matches = list(pattern.finditer(text)) if pattern is not None else []
     starts, ends = {match.start() for match in matches}, {match.end() for match in matches}
@@ -131,7 +133,7 @@ def _number(
     value: int,
     language: str,
 ) -> tuple[SpokenNumber, int]:
-    """Return the number at some words, with its decimals, and the place after it."""
+    """Return the number at a word index, with its decimals, and the index after it."""
     first, after = places
     start, end = words[first].start(), words[after - 1].end()
     phrase = " ".join(folded[first:after])
@@ -157,8 +159,9 @@ def _number(
         and (phrase not in other_meanings(language) or HOURS.match(text, end) is not None)
         and not (after < len(words) and folded[after] in _MANY and value in _FIGURES_OF_SPEECH)
         and not (value == 100 and _is_no_hundred(words, folded, first))
-        and not (phrase == "acht" and text[start] == "A")  # attention
-        and not (folded[first - 1 : first] == ["eine"] and text[start].isupper())  # a mark
+        and not (phrase == "acht" and text[start] == "A")  # "Acht" is attention
+        # "eine Drei" is a grade at school.
+        and not (folded[first - 1 : first] == ["eine"] and text[start].isupper())
         and not (phrase in ordinals(language) and _is_fraction(folded, places, language))
     )
     number = SpokenNumber(start, end, text[start:end], frozenset(readings), (), is_certain)
@@ -166,7 +169,7 @@ def _number(
 
 
 def _is_no_hundred(words: Sequence[re.Match[str]], folded: Sequence[str], first: int) -> bool:
-    """Return True for the coins "cents", and for "pour cent" and "les cent pas"."""
+    """Return True for "cents" (the coins), "pour cent" and "les cent pas"."""
     return words[first][0].casefold() == "cents" or folded[first - 1 : first] in _NO_HUNDRED
 
 
@@ -182,7 +185,7 @@ def _is_fraction(folded: Sequence[str], places: tuple[int, int], language: str) 
 
 
 def _half(word: re.Match[str], folded: str, language: str) -> SpokenNumber | None:
-    """Return the number of "anderthalb", "zweieinhalb", "dreieinhalbtausend"."""
+    """Return the number of "anderthalb", "zweieinhalb" or "dreieinhalbtausend"."""
     match = _HALF_IN_ONE_WORD.fullmatch(folded) if "halb" in folded else None
     if match is None:
         return None
@@ -195,7 +198,7 @@ def _half(word: re.Match[str], folded: str, language: str) -> SpokenNumber | Non
 
 
 def _decimals(folded: Sequence[str], place: int, language: str) -> tuple[str, int]:
-    """Return decimals that are said one by one, or as a number, and the place after them."""
+    """Return decimals, digit by digit or as one number, and the index after them."""
     digits = ""
     while place < len(folded):
         value = phrases(language).get(folded[place])
@@ -209,9 +212,9 @@ def _decimals(folded: Sequence[str], place: int, language: str) -> tuple[str, in
 def _longest(
     folded: Sequence[str], place: int, language: str, limit: int = LARGEST
 ) -> tuple[int | None, int]:
-    """Return the number that the most words from a place on spell, and the place after them.
+    """Return the number that the most words from an index on spell, and the index after them.
 
-    Only numbers below a limit count.
+    Numbers from the limit on do not count.
     """
     known = phrases(language)
     best: tuple[int | None, int] = (None, place)
@@ -244,7 +247,7 @@ def _with_rest(folded: Sequence[str], value: int, after: int, language: str) -> 
 
 
 def _in_one_word(word: str, language: str) -> int | None:
-    """Return the number of "zweitausendfünfhundert", or of an ordinal with another ending."""
+    """Return the number of "zweitausendfünfhundert", or of an inflected ordinal."""
     known = phrases(language)
     for ending in ("", *ordinal_endings(language)):
         if word.endswith(ending):
@@ -273,7 +276,7 @@ _JOINED = {
 
 @functools.cache
 def phrases(language: str) -> Mapping[str, int]:
-    """Return spellings of numbers, and what each stands for: those that others are made of."""
+    """Return the spellings of numbers from which others are composed, with their values."""
     known: dict[str, int] = {}
     for value in (*range(101), *range(200, 2000, 100), *_LARGE):
         for phrase in spellings(value, language):

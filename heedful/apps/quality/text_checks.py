@@ -1,4 +1,4 @@
-"""The checks that need nothing but a text and its translation."""
+"""The checks that need only a text and its translation."""
 
 from __future__ import annotations
 
@@ -43,46 +43,48 @@ CHECKS = {
     "uncovered": "the words of the source were attended to",
     "detached": "the source makes the translation more probable",
 }
-"""The checks, and what holds of a translation that passes each."""
+"""The names of checks, with the property of a translation that passes."""
 
 
 class CheckSettings(Config):
     """Thresholds of the checks.
 
-    They were chosen on Tatoeba and Multi30k, and measured on other sentences and Python's
+    They were chosen on Tatoeba and Multi30k, and evaluated on other sentences and on Python's
     documentation (`benchmarks/checks.py`).
     """
 
     shortest: Annotated[float, Field(lt=0)] = Field(
-        -1.5, description="length in standard deviations from the source's (Gale and Church 1993)"
+        -1.5, description="minimum deviation of the length, in standard deviations"
     )
-    longest: Annotated[float, Field(gt=0)] = Field(3.0, description="the same, above it")
+    longest: Annotated[float, Field(gt=0)] = Field(
+        3.0, description="maximum deviation of the length, in standard deviations"
+    )
     most_copied: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.6, description="share of the translation's words that stand in the source"
+        0.6, description="maximum share of the translation's words copied from the source"
     )
     longest_run: Annotated[int, Field(ge=1)] = Field(
-        2, description="words in a row that may stand as in the source"
+        2, description="maximum number of copied words in a row"
     )
     least_language: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.01, description="least probability of the language that is asked for"
+        0.01, description="minimum probability of the expected language"
     )
     fewest_letters: Annotated[int, Field(ge=1)] = Field(
-        10, description="letters from which on a language is detected"
+        10, description="minimum number of letters for language detection"
     )
     least_mean: Annotated[float, Field(lt=0)] = Field(
-        -0.9, description="mean log-probability of the tokens of a translation"
+        -0.9, description="minimum mean log-probability of the tokens of a translation"
     )
     least_token: Annotated[float, Field(lt=0)] = Field(
-        -3.5, description="log-probability of a single token"
+        -3.5, description="minimum log-probability of a single token"
     )
     least_attention: Annotated[float, Field(ge=0)] = Field(
-        0.2, description="attention that a word of the source gets from all words together"
+        0.2, description="minimum sum of attention to a source word"
     )
     most_uncovered: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.2, description="share of the source's words that may get less"
+        0.2, description="maximum share of source words with less attention"
     )
     least_difference: float = Field(
-        1.0, description="log-probability that a token gains by the source, in the mean"
+        1.0, description="minimum gain in log-probability of a token from the source, in the mean"
     )
 
 
@@ -92,12 +94,12 @@ Languages = tuple[str | None, str | None]
 
 
 def check_kept(source: str, target: str, languages: Languages = (None, None)) -> list[CheckResult]:
-    """Check what a translation keeps: numbers, addresses, placeholders and code.
+    """Check that a translation keeps numbers, addresses, placeholders and code.
 
     Args:
-        source: the text.
-        target: its translation.
-        languages: codes of both, None where unknown.
+        source: source text.
+        target: text of its translation.
+        languages: codes of source and target language, None where unknown.
     """
     left, right = protected_spans(source), protected_spans(target)
     hidden = without_numbers(left, right), without_numbers(right, left)
@@ -122,11 +124,11 @@ def check_texts(
     """Check a translation by its text alone.
 
     Args:
-        source: the text.
-        target: its translation.
-        languages: codes of both, such as en and de; None where unknown. Then words of numbers are
-            not compared, and script and language not checked.
-        settings: thresholds.
+        source: source text.
+        target: text of its translation.
+        languages: codes of source and target language, such as en and de. None where unknown: then
+            number words, script and language are not checked.
+        settings: thresholds of the checks.
 
     Returns:
         A result for each check that could be made, in the order of `CHECKS`.

@@ -31,8 +31,8 @@ class Word:
     Args:
         start: index of its first character.
         end: index after its last character.
-        text: as written.
-        folded: for comparison, without case.
+        text: word as written.
+        folded: word for comparison, case folded.
     """
 
     start: int
@@ -42,8 +42,8 @@ class Word:
 
 
 def find_words(text: str) -> list[Word]:
-    """Return the words of a text; where writing has no spaces, its characters."""
-    if max(text, default="") < _FIRST_SPACELESS:  # most texts, and much faster
+    """Return the words of a text, or its characters in scripts without spaces."""
+    if max(text, default="") < _FIRST_SPACELESS:  # a fast path for most texts
         return [Word(*m.span(), m[0], m[0].casefold()) for m in _WORD.finditer(text)]
     words = []
     for match in _WORD.finditer(text):
@@ -58,14 +58,14 @@ def find_words(text: str) -> list[Word]:
 
 
 def check_repetition(source: str, target: str) -> CheckResult:
-    """Find phrases that follow themselves, and loops of characters, that the source has not.
+    """Find repeated phrases and loops of characters that the source does not have.
 
-    A phrase has two words or more: "die die" and "nous nous" may be right. A single word counts
-    when it stands three times in a row.
+    A phrase has at least two words: "die die" and "nous nous" may be right. A single word counts if
+    it occurs three times in a row.
 
     Args:
-        source: the text.
-        target: its translation.
+        source: source text.
+        target: text of its translation.
 
     Returns:
         The result; its value is the number of repeated words.
@@ -91,9 +91,9 @@ def _is_loop(unit: str) -> bool:
 
 
 def _tokens(text: str) -> list[Word]:
-    """Return what stands between spaces, marks and all; characters where there are no spaces.
+    """Return words with their punctuation, or characters in scripts without spaces.
 
-    With its marks, because "… objects. Objects …" repeats nothing.
+    Punctuation counts, because "… objects. Objects …" is no repetition.
     """
     if max(text, default="") >= _FIRST_SPACELESS and any(map(is_spaceless, text)):
         return find_words(text)
@@ -101,10 +101,10 @@ def _tokens(text: str) -> list[Word]:
 
 
 def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
-    """Return first word, times and length in words of phrases that follow themselves."""
+    """Return the first word, the count and the length in words of repeated phrases."""
     found: list[tuple[int, int, int]] = []
     folded = [word.folded for word in words]
-    if len(set(folded)) == len(folded):  # most texts
+    if len(set(folded)) == len(folded):  # a shortcut for most texts
         return found
     lettered = [0, *accumulate(any(map(str.isalpha, word)) for word in folded)]
     place = 0
@@ -112,7 +112,7 @@ def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
         for length in range(1, (len(words) - place) // 2 + 1):
             if folded[place] != folded[place + length]:
                 continue
-            if lettered[place] == lettered[place + length]:  # figures and marks may follow alike
+            if lettered[place] == lettered[place + length]:  # digits and punctuation may repeat
                 continue
             count = 1
             unit = folded[place : place + length]
@@ -127,11 +127,11 @@ def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
 
 
 def _is_repetition(unit: Sequence[str], count: int) -> bool:
-    """Return True for a phrase with letters that nobody repeats on purpose.
+    """Return True for a phrase with letters whose repetition is hardly intended.
 
     Args:
-        unit: its words.
-        count: how often it stands there.
+        unit: words of the phrase.
+        count: number of its occurrences in a row.
     """
     # "Nous nous", "die die"; "very, very, very" and "1 + 1 + 1" may be meant.
     if count == 2:
@@ -140,7 +140,7 @@ def _is_repetition(unit: Sequence[str], count: int) -> bool:
 
 
 def text_length(text: str) -> float:
-    """Return the length of a text in letters; characters of writing without spaces count thrice."""
+    """Return the length of a text in letters; those of scripts without spaces count three times."""
     text = text.strip()
     if max(text, default="") < _FIRST_SPACELESS:
         return float(len(text))
@@ -148,13 +148,13 @@ def text_length(text: str) -> float:
 
 
 def length_deviation(source: float, target: float) -> float:
-    """Return how much longer a translation is than expected, in standard deviations.
+    """Return the deviation of a translation's length from the expected one, in standard deviations.
 
-    The length of a translation has a mean of the source's length and a variance that grows with it
-    (Gale and Church 1993). Theirs is 6.8 for each character.
+    The model has the source's length as mean and a variance that grows with it, by 6.8 for each
+    character in Gale and Church (1993).
 
     Args:
-        source: length of the text.
+        source: length of the source text.
         target: length of its translation.
     """
     mean = (source + target) / 2
@@ -170,13 +170,13 @@ def check_length(
     """Compare the lengths of a text and its translation, in characters.
 
     Args:
-        source: the text.
-        target: its translation.
-        shortest: smallest deviation, below 0; see `length_deviation`.
-        longest: largest deviation.
+        source: source text.
+        target: text of its translation.
+        shortest: smallest allowed deviation, below 0; see `length_deviation`.
+        longest: largest allowed deviation.
 
     Returns:
-        Whether it is too short, and whether it is too long.
+        The results of the check for short and of the check for long translations.
     """
     value = length_deviation(text_length(source), text_length(target))
     empty = bool(source.strip()) and not target.strip()
@@ -195,26 +195,26 @@ def check_copies(
     most_copied: float,
     longest_run: int,
 ) -> tuple[CheckResult, CheckResult]:
-    """Find words of the source that stand in the translation as they were.
+    """Find words of the source that are unchanged in the translation.
 
-    Names, words that hold figures, and what is set as code may stay. Many words are the same in two
-    languages, so a single one says nothing.
+    Names, words with digits, and code may stay unchanged. Many words are the same in two languages,
+    so a single one is no evidence.
 
     Args:
-        source: the text, what is protected blanked.
-        target: its translation, the same.
-        most_copied: share of the translation's words past which the source was copied.
-        longest_run: words in a row past which they were not translated.
+        source: source text with blanks in place of protected parts.
+        target: its translation with blanks in place of protected parts.
+        most_copied: share of copied words above which the whole source was copied.
+        longest_run: maximum number of copied words in a row.
 
     Returns:
-        Whether it was copied, and whether words were not translated.
+        The results of the check for a copied source and of the check for untranslated words.
     """
     source, target = without_markup(source), without_markup(target)
-    # What a sign says often stays; a quotation that is most of the text is no sign.
+    # Quoted inscriptions often stay, except where the quotation is most of the text.
     signs = _QUOTED.sub(_spaces, target)
     target = signs if len(signs.split()) * 2 > len(target.split()) else target
     mine, words = find_words(source), find_words(target)
-    # As written: "comics" that became "Comics" was translated to German.
+    # Case counts: "comics" as "Comics" is a translation to German.
     own = {word.text for word in mine if not _may_stay(word, source)}
     counting = [word for word in words if word.text in own or not _may_stay(word, target)]
     kept: list[Word] = []
@@ -236,7 +236,7 @@ def check_copies(
 
 
 def _in_order(source: Sequence[Word], target: Sequence[Word]) -> list[Word]:
-    """Return the words of a translation that stand in the source in the same order."""
+    """Return the words of a translation that the source has in the same order."""
     matcher = difflib.SequenceMatcher(
         None, [word.text for word in source], [word.text for word in target], autojunk=False
     )
@@ -245,7 +245,7 @@ def _in_order(source: Sequence[Word], target: Sequence[Word]) -> list[Word]:
 
 
 def _runs(kept: Sequence[Word], words: Sequence[Word]) -> list[list[Word]]:
-    """Return words that were kept, those in a row together."""
+    """Return copied words, grouped by runs."""
     places = {word.start for word in kept}
     runs: list[list[Word]] = [[]]
     for word in words:
@@ -261,12 +261,12 @@ def _spaces(match: re.Match[str]) -> str:
 
 
 def without_markup(text: str) -> str:
-    """Return the text with spaces in the place of code and what is emphasised."""
+    """Return the text with spaces in place of code and emphasised words."""
     return _MARKED_UP.sub(_spaces, text)
 
 
 def _may_stay(word: Word, text: str) -> bool:
-    """Return True for names and the like: what has capitals inside a sentence, or figures."""
+    """Return True for words with capitals inside a sentence, such as names, or with digits."""
     if any(map(str.isdigit, word.text)) or "_" in word.text:
         return True
     if word.text != word.folded and word.text != word.text.lower():
@@ -277,11 +277,11 @@ def _may_stay(word: Word, text: str) -> bool:
 
 
 def check_quotes(source: str, target: str) -> CheckResult:
-    """Compare the quotations of a text and its translation, whatever the marks.
+    """Compare the quotations of a text and its translation in any quotation marks.
 
     Args:
-        source: the text, what is protected blanked.
-        target: its translation, the same.
+        source: source text with blanks in place of protected parts.
+        target: its translation with blanks in place of protected parts.
     """
     mine, others = _quotation_marks(source), _quotation_marks(target)
     if len(mine) == len(others):
@@ -298,7 +298,7 @@ def check_quotes(source: str, target: str) -> CheckResult:
 
 
 def _quotation_marks(text: str) -> list[tuple[int, int]]:
-    """Return the spans of quotation marks: double ones, and single ones around words."""
+    """Return the spans of double quotation marks, and of single ones around words."""
     doubles = [match.span() for match in _MARKS.finditer(text)]
     if len(doubles) % 2 and (inches := _INCHES.search(text)):
         doubles.remove(inches.span())

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from heedful.apps.serve.exchange import Endpoint, RefusedRequest, json_response, respond
+from heedful.apps.serve.exchange import Endpoint, RefusedRequest, respond
 from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.gate import AccessLog, Gate
 from heedful.apps.serve.keys import Keys
@@ -30,6 +30,7 @@ from heedful.apps.serve.native_api import error_body as native_error
 from heedful.apps.serve.openai_api import OpenAI
 from heedful.apps.serve.openapi import describe
 from heedful.apps.serve.service import Service
+from heedful.apps.web import json_response
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class ServerParts:
 
     Args:
         service: models and queue.
-        metrics: of this process.
+        metrics: metrics of this process.
         gate: limits of requests.
-        keys: of those who may ask; anybody if None.
-        log: of requests; none if None.
-        files: that were translated; none are if None.
+        keys: keys of clients; None to serve anybody.
+        log: log of requests; None without one.
+        files: store of translated files; None to translate no files.
     """
 
     service: Service
@@ -69,14 +70,18 @@ def build_app(parts: ServerParts) -> Starlette:
         )
         headers = dict(error.headers or {})
         methods = {each.method for each in endpoints if each.path == request.url.path}
-        if len(methods) > 1 and error.status_code == 405:  # Starlette names those of the first
+        if (
+            len(methods) > 1 and error.status_code == 405
+        ):  # Starlette names the methods of the first route only
             headers["Allow"] = ", ".join(sorted({"HEAD", *methods}))
         body = error_body(request.url.path, refusal)
         return json_response(body, error.status_code, headers)
 
     async def defect(request: Request, error: Exception) -> Response:
         traceback.print_exception(error, file=sys.stderr)
-        refusal = RefusedRequest(500, "The server failed; its log has the reason", "defect")
+        refusal = RefusedRequest(
+            500, "Internal error of the server; its log gives the reason", "defect"
+        )
         return json_response(error_body(request.url.path, refusal), 500)
 
     @asynccontextmanager

@@ -1,10 +1,10 @@
-"""HTTP connections that neither wait for ever nor lose a request when the server stops.
+"""HTTP connections with a time limit for request heads, and without lost requests at a stop.
 
-uvicorn has no limit on the time that the head of a request may take, so that a client which sends
-it byte by byte keeps a connection for ever (slow loris). And when it stops, it closes connections
-without a word, although a next request may be on its way on them. It writes the head of an answer
-before its body: killed between the two, it would leave half an answer, which a proxy that has
-passed the head on cannot ask for again.
+uvicorn sets no limit on the time of a request's head, so a client that sends it byte by byte keeps
+a connection for ever (slow loris). When uvicorn stops, it closes idle connections at once, although
+the next request may already be on its way. And it writes the head of an answer before the body: a
+server killed between the two leaves half an answer, which a proxy that has passed on the head
+cannot request again.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
-"""Most seconds between a connection's, or a request's, first byte and the end of its head."""
+"""Most seconds from the start of a connection, or of a next request, to the end of the head."""
 
 LINGER_SECONDS = 2.0
-"""Seconds in which a stopping server still answers requests of open connections."""
+"""Seconds for which a stopping server still accepts requests on open connections."""
 
 YIELD_SECONDS = 0.0003
-"""Seconds in which a worker that has taken a connection leaves the next one to another worker.
+"""Seconds for which a worker that accepted a connection leaves the next one to other workers.
 
-Of 64 connections that came at once to two workers, which take one at a time, one worker had 57 or
-more in every second try; with this pause none had more than 40.
+Of 64 simultaneous connections to two workers that accept one at a time, one worker got 57 or more
+in every second trial; with this pause neither got more than 40.
 """
 
 
 class SharingLoop(asyncio.SelectorEventLoop):
-    """An event loop of a worker that shares its listening socket: it takes one connection a turn.
+    """An event loop that accepts one connection in each iteration, as workers share the socket.
 
-    asyncio takes as many as its backlog, up to all that wait.
+    asyncio accepts all waiting connections, up to its backlog.
     """
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Any, *, sock: socket.socket, backlog: int, **options: Any
     ) -> asyncio.Server:
-        """Serve on a socket; the system holds `backlog` connections until they are taken."""
+        """Serve on a socket; the system queues up to `backlog` connections."""
         server = await super().create_server(protocol_factory, sock=sock, backlog=1, **options)
         sock.listen(backlog)
         return server
 
 
 class GatheredWrites:
-    """A transport; what is written in one turn of the event loop leaves together.
+    """A transport that sends all bytes written in one iteration of the event loop together.
 
     Args:
-        transport: that writes.
-        loop: it runs in.
+        transport: transport that sends the bytes.
+        loop: event loop of the transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -59,13 +59,13 @@ class GatheredWrites:
         self._waiting: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Write bytes at the end of this turn."""
+        """Write bytes at the end of this iteration of the loop."""
         if not self._waiting:
             self._loop.call_soon(self._flush)
         self._waiting.append(data)
 
     def close(self) -> None:
-        """Write what waits, and close."""
+        """Write the waiting bytes, and close."""
         self._flush()
         self._transport.close()
 
@@ -86,20 +86,20 @@ class Connection(H11Protocol):
     _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin the time of the first request's head."""
+        """Start the timer of the first request's head."""
         if self.config.workers > 1:
             time.sleep(YIELD_SECONDS)
         super().connection_made(GatheredWrites(transport, self.loop))  # type: ignore[arg-type]
         self._begin_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; those of a next request begin its time."""
+        """Receive bytes; the first bytes of a request start its timer."""
         if self._head_timer is None and not self._is_busy():
             self._begin_head()
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Take what is complete; a complete head ends its time."""
+        """Handle complete events; a complete head stops the timer."""
         super().handle_events()
         if self._is_busy():
             self._end_head()
@@ -107,12 +107,12 @@ class Connection(H11Protocol):
                 self._announce_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End all that waits for the client."""
+        """Stop the timer when the client is gone."""
         self._end_head()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Answer what is being computed, and what comes shortly, then close."""
+        """Answer the current request and those that come shortly, then close."""
         self._is_stopping = True
         if self._is_busy():
             self._announce_end()
@@ -120,13 +120,13 @@ class Connection(H11Protocol):
             self._close_soon()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request; a server that stops waits for it for a while only."""
+        """Wait for the next request; a stopping server waits for a short time only."""
         super().on_response_complete()
         if self._is_stopping:
             self._close_soon()
 
     def _announce_end(self) -> None:
-        """Tell the client with the answer that the connection ends, and end it then."""
+        """Close the connection after this answer, and say so in its headers."""
         close = (b"connection", b"close")
         if close not in self.cycle.default_headers:
             self.cycle.default_headers = [*self.cycle.default_headers, close]

@@ -29,20 +29,20 @@ async def translate_documents(
     """Translate documents.
 
     Args:
-        service: of the server.
-        contents: the documents.
-        format: of all of them.
-        route: names of the models that they go through.
-        settings: of the search; the server's if unset.
-        language: of the documents.
-        name: what to call them in messages.
+        service: service of the server.
+        contents: bytes of each document.
+        format: format of all documents.
+        route: names of the models, in order.
+        settings: settings of the search; the server's if unset.
+        language: language of the documents.
+        name: name of the documents, for messages.
 
     Returns:
-        Of each document its translation, and those made of next-best translations of its sentences.
+        For each document its translation, followed by those from next-best sentence translations.
 
     Raises:
-        DataError: when one is damaged or too large.
-        as for `Service.translate`.
+        DataError: when a document is damaged or too large.
+        UserError: as for `Service.translate`.
     """
     chosen = DocumentSettings(language=language)
     opened = partial(open_document, format=format, settings=chosen, name=name)
@@ -59,7 +59,7 @@ async def translate_documents(
         for wanted in (False, True)
     }
     service.check([*texts[False], *texts[True]])
-    # The words of a pivot are none of the document's: then markup keeps its order.
+    # Over a pivot, alignments start at the pivot's words, so markup keeps its order instead.
     answers = await asyncio.gather(
         *(
             service.translate(
@@ -77,7 +77,7 @@ async def translate_documents(
 
 
 def _written(document: Document, found: Sequence[dict[str, TranslatedText]], rank: int) -> bytes:
-    """Return a document with the translations of a rank, 0 for the best."""
+    """Return a document with translations of one rank, 0 for the best."""
     return document.write(
         [
             _translation(found[sentence.alignment][sentence.text], rank)
@@ -87,7 +87,7 @@ def _written(document: Document, found: Sequence[dict[str, TranslatedText]], ran
 
 
 def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:
-    (line,) = text.lines  # a sentence is one line
+    (line,) = text.lines  # a sentence of a document is one line
     best = line.n_best
     chosen = best[min(rank, len(best) - 1)]
     return TranslatedSentence(str(chosen), chosen.alignment)

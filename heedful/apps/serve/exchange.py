@@ -1,14 +1,12 @@
-"""Requests read into checked values, and answers written: shared by all interfaces over HTTP.
+"""Checked values of requests, and their responses or errors, for all HTTP interfaces.
 
-An interface is a list of endpoints. Each says which values a request has, as a pydantic model that
-takes no notice of values it does not know (clients of other servers send them), and how an error
-looks to its clients.
+An interface is a list of endpoints. Each has a pydantic model of a request's values, which ignores
+unknown ones (clients of other servers send them), and a function that writes an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -19,14 +17,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from heedful.apps.serve.scheduler import DeadlinePassed, QueueFull
+from heedful.apps.web import HUNG_UP, json_object, json_response, media_type
 from heedful.config import validation_error
 from heedful.errors import ModelError, RunError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.serve.keys import Keys
-
-HUNG_UP = 499
-"""The status in logs of a request whose client has gone."""
 
 MOST_FORM_FIELDS = 1000
 
@@ -42,14 +38,14 @@ Result = TypeVar("Result")
 
 
 class RefusedRequest(Exception):
-    """A request that is not carried out.
+    """An error with an HTTP status: the request is refused.
 
     Args:
-        status: of HTTP.
-        message: a sentence for the client.
-        reason: a word for metrics and for clients that read errors by their code.
-        retry_after: seconds after which it may be asked again.
-        where: the value at fault.
+        status: HTTP status.
+        message: sentence for the client.
+        reason: code of the error, for metrics and clients.
+        retry_after: seconds after which the client may try again.
+        where: name of the wrong value.
     """
 
     def __init__(
@@ -70,24 +66,24 @@ class RefusedRequest(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer. A body that was not read to its end ends the connection."""
+        """Headers of the answer; after a body that was not read, the connection closes."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return headers | ({"connection": "close"} if self.status in (408, 413) else {})
 
 
 def refusal_of(error: Exception) -> RefusedRequest | None:
-    """Return an error as clients see it; None for a defect of ours."""
+    """Return an error as a refused request; None for a bug of ours."""
     if isinstance(error, RefusedRequest):
         return error
     if isinstance(error, QueueFull):
         return RefusedRequest(
             429,
-            "The server has as much to do as it can take",
+            "The queue of the server is full",
             "queue_full",
             retry_after=error.retry_after,
         )
     if isinstance(error, DeadlinePassed):
-        return RefusedRequest(503, "The request waited too long", "deadline", retry_after=5)
+        return RefusedRequest(503, "The request exceeded the time limit", "deadline", retry_after=5)
     if isinstance(error, RunError):
         return RefusedRequest(503, str(error), "failed", retry_after=5)
     if isinstance(error, UserError):
@@ -98,26 +94,25 @@ def refusal_of(error: Exception) -> RefusedRequest | None:
     return None
 
 
-Handler = Callable[[Request, Any], Awaitable[Response]]
 ErrorBody = Callable[[RefusedRequest], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Endpoint(Generic[B]):
-    """A path that is answered.
+    """A path of an interface, and the function that answers it.
 
     Args:
-        path: of the address.
-        summary: a sentence for the description of the interface.
-        body: the values of a request.
-        answer: returns the response.
-        error: how an error looks.
-        method: of HTTP.
-        result: the response's values, for the description.
-        is_open: answered without a key.
-        media_type: of the answer.
+        path: path of the address.
+        summary: sentence for the OpenAPI description.
+        body: model of a request's values.
+        answer: function that returns the response.
+        error: function that writes an error for clients.
+        method: HTTP method.
+        result: model of the response's values, for the description.
+        is_open: true if no key is needed.
+        media_type: media type of the answer.
         body_type: media type of a request, for the description.
-        no_key: status of a request without a key that is known.
+        no_key: HTTP status for a missing or unknown key.
     """
 
     path: str
@@ -137,21 +132,19 @@ async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) 
     """Read, check and answer a request.
 
     Args:
-        endpoint: that it reached.
-        request: as it came.
-        keys: those that may ask; anybody if None.
+        endpoint: endpoint of the request's path.
+        request: request to answer.
+        keys: keys of clients; None to serve anybody.
 
     Returns:
-        The response, or an error in the form of the endpoint.
+        The response, or an error in the endpoint's form.
     """
     try:
         values = await read_values(request)
         if keys is not None and not endpoint.is_open:
             owner = keys.owner(given_key(request, values))
             if owner is None:
-                raise RefusedRequest(
-                    endpoint.no_key, "This server needs an API key that it knows", "key"
-                )
+                raise RefusedRequest(endpoint.no_key, "This server requires a valid API key", "key")
             request.state.owner = owner
         return await endpoint.answer(request, parse(endpoint.body, values))
     except ClientDisconnect:
@@ -163,20 +156,19 @@ async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) 
         request.state.refusal = refusal.reason
         return json_response(endpoint.error(refusal), refusal.status, refusal.headers)
     finally:
-        await request.close()  # files of its form
+        await request.close()  # closes uploaded files
 
 
 async def read_values(request: Request) -> dict[str, Any]:
-    """Return the values of a request: of its address, its form or its JSON object.
+    """Return the values of a request, from its query, form and JSON object.
 
     Raises:
-        Refusal: when the body is no JSON object or form.
+        RefusedRequest: when the body is neither a JSON object nor a form.
     """
     values: dict[str, Any] = dict(request.query_params)
     if request.method != "POST":
         return values
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+    if media_type(request) in ("application/x-www-form-urlencoded", "multipart/form-data"):
         try:
             form = await request.form(max_fields=MOST_FORM_FIELDS)
         except HTTPException as error:
@@ -188,16 +180,13 @@ async def read_values(request: Request) -> dict[str, Any]:
     if not body.strip():
         return values
     try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RefusedRequest(400, "The body of the request is no JSON", "invalid") from None
-    if not isinstance(parsed, dict):
-        raise RefusedRequest(400, "The body of the request is no JSON object", "invalid")
-    return values | parsed
+        return values | json_object(body)
+    except ValueError as error:
+        raise RefusedRequest(400, f"The body of the request is {error}", "invalid") from None
 
 
 def given_key(request: Request, values: Mapping[str, Any]) -> str | None:
-    """Return the key of a request: of its Authorization, its X-API-Key or its `api_key`."""
+    """Return the key of a request, from Authorization, X-API-Key or the value `api_key`."""
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return bearer.strip()
@@ -209,7 +198,7 @@ def parse(body: type[B], values: Mapping[str, Any]) -> B:
     """Return the values of a request, checked.
 
     Raises:
-        Refusal: naming the values at fault.
+        RefusedRequest: naming the wrong values.
     """
     try:
         return body.model_validate(values)
@@ -222,14 +211,14 @@ def parse(body: type[B], values: Mapping[str, Any]) -> B:
 
 
 async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
-    """Await work, and cancel it when the client has gone.
+    """Await work, and cancel it if the client disconnects.
 
     Args:
-        request: whose body has been read.
-        work: to do.
+        request: request whose body has been read.
+        work: awaitable that computes the result.
 
     Raises:
-        ClientDisconnect: when the client has gone.
+        ClientDisconnect: when the client has disconnected.
     """
 
     async def gone() -> None:
@@ -246,14 +235,3 @@ async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
     finally:
         task.cancel()
         watch.cancel()
-
-
-def json_response(
-    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Return JSON data as a response."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # Halves of surrogate pairs, which JSON can hold, have no UTF-8.
-    data = text.encode("utf-8", "replace")
-    kept = {"cache-control": "no-store", **(headers or {})}
-    return Response(data, status, headers=kept, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Translated files, kept in a folder for a while until they are fetched."""
+"""Translated files, kept in a folder for a limited time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = re.compile(r"[\w-]{32}(?:\.[a-z]{1,8})?")
 
 
 class FileStore:
-    """Files under names that nobody can guess; several processes may share the folder.
+    """Files under unguessable names in a folder that several processes may share.
 
     Args:
-        folder: that only this server reads and writes.
-        seconds: that a file is kept.
-        most_bytes: of all files together; the oldest make room.
+        folder: folder that only this server reads and writes.
+        seconds: time for which a file is kept.
+        most_bytes: maximum size of all files in bytes; the oldest are deleted first.
     """
 
     def __init__(self, folder: Path, *, seconds: float = 600.0, most_bytes: int = 1 << 28) -> None:
@@ -30,8 +30,8 @@ class FileStore:
         """Keep a file, and return its name.
 
         Args:
-            content: of the file.
-            suffix: of its name, such as .html.
+            content: bytes of the file.
+            suffix: suffix of the name, such as .html.
         """
         self._make_room(len(content))
         name = secrets.token_urlsafe(24) + suffix
@@ -40,7 +40,7 @@ class FileStore:
         return name
 
     def get(self, name: str) -> bytes | None:
-        """Return a file; None if there is none of that name, or its time is over."""
+        """Return a file; None if the name is unknown or its time is over."""
         if _NAME.fullmatch(name) is None:
             return None
         self._make_room(0)
@@ -50,7 +50,7 @@ class FileStore:
             return None
 
     def _make_room(self, size: int) -> None:
-        """Delete files whose time is over, and the oldest if there are too many bytes."""
+        """Delete expired files, and the oldest ones if there are too many bytes."""
         files = []
         for path in self.folder.iterdir():
             try:

@@ -1,9 +1,8 @@
-"""Checks before a request reaches its endpoint: its host, its size, its pace; and what is logged.
+"""Checks of host, size and speed before a request reaches its endpoint, metrics and access log.
 
-A request of another site that a browser was led to (its `Host` gives it away) is refused where only
-this machine is meant to ask, bodies over a limit are refused without being read to the end, and a
-body that does not come is given up. Every answer is counted, and logged as a line of JSON without
-texts.
+On a loopback address, requests with the `Host` of another site are refused (DNS rebinding). Bodies
+over the limit are refused without being read to the end, and so are bodies that come too slowly.
+Every answer is counted, and logged as a line of JSON without texts.
 """
 
 from __future__ import annotations
@@ -16,27 +15,22 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from heedful.apps.serve.exchange import HUNG_UP, RefusedRequest
+from heedful.apps.serve.exchange import RefusedRequest
 from heedful.apps.serve.limits import GateSettings
 from heedful.apps.serve.metrics import Metrics
+from heedful.apps.web import HUNG_UP, SAFETY_HEADERS, headers_of, is_too_long, send_answer
 from heedful.errors import ConfigError
 from heedful.listening import is_loopback, is_own_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-)
-
 
 class AccessLog:
-    """Lines of JSON, one for each request, without texts.
+    """An access log: a line of JSON for each request, without texts.
 
     Args:
-        stream: that they are written to.
+        stream: stream of the log.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -47,7 +41,7 @@ class AccessLog:
         """Open a log.
 
         Args:
-            place: a file, which is appended to; - for standard error.
+            place: path of a file to append to; - for standard error.
 
         Raises:
             ConfigError: when the file cannot be written.
@@ -62,26 +56,26 @@ class AccessLog:
             ) from None
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Write a line. A full disk ends the log, and no connection."""
+        """Write a line; errors such as a full disk are ignored, since answers matter more."""
         with suppress(OSError):
             self._stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
             self._stream.flush()
 
     def close(self) -> None:
-        """End a log in a file."""
+        """Close the log."""
         self._stream.close()
 
 
 class Gate:
-    """The outermost layer of the application.
+    """The outermost ASGI layer of the application.
 
     Args:
-        app: answers what is let through.
-        settings: limits.
-        metrics: count every answer.
-        known: paths that are counted by themselves; all others are counted together.
-        log: of requests; none if unset.
-        error_body: of an error here, by path.
+        app: application that answers accepted requests.
+        settings: limits of size and time, and allowed origins.
+        metrics: counters of answers.
+        known: paths with counters of their own; all other paths share one.
+        log: log of requests; None without one.
+        error_body: function that writes an error for a path.
     """
 
     def __init__(
@@ -134,14 +128,14 @@ class Gate:
 
 
 class _Passage:
-    """One request on its way through the gate."""
+    """One request and its answer."""
 
     def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
         self.gate = gate
         self.scope = scope
         self.receive = receive
         self.send = send
-        self.headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.headers = headers_of(scope)
         self.status = HUNG_UP
         self.started = time.monotonic()
         self.read = 0
@@ -153,14 +147,14 @@ class _Passage:
             if refusal is not None:
                 await self._refuse(refusal)
             elif self._is_preflight():
-                await self._answer(204, b"", ())
+                await send_answer(self._send, 204)
             else:
                 await self.gate.app(self.scope, self._receive, self._send)
         except RefusedRequest as refusal:
             if self.status == HUNG_UP:  # nothing was sent
                 await self._refuse(refusal)
         except Exception:
-            if self.status == HUNG_UP:  # Starlette answers a defect outside of this layer
+            if self.status == HUNG_UP:  # a bug, which Starlette answers outside of this layer
                 self.status = 500
             raise
         finally:
@@ -171,9 +165,8 @@ class _Passage:
         settings = self.gate.settings
         host = self.headers.get(b"host", "")
         if is_loopback(settings.host) and not is_own_host(host, settings.host):
-            return RefusedRequest(403, "This server does not answer for that host", "host")
-        length = self.headers.get(b"content-length", "0")
-        if not length.isdecimal() or int(length) > settings.body:
+            return RefusedRequest(403, "This server does not answer for this host", "host")
+        if is_too_long(self.headers, settings.body):
             return self._too_large()
         return None
 
@@ -183,8 +176,8 @@ class _Passage:
         )
 
     async def _receive(self) -> Message:
-        """Return the next part of the body, in time and within its limit."""
-        if self.is_read:  # what comes now is that the client has gone
+        """Return the next part of the body, within the limits of time and size."""
+        if self.is_read:  # the next message is a disconnect
             return await self.receive()
         left = self.started + self.gate.settings.seconds - time.monotonic()
         try:
@@ -192,7 +185,7 @@ class _Passage:
                 message = await self.receive()
         except TimeoutError:
             raise RefusedRequest(
-                408, "The body of the request did not come in time", "slow"
+                408, "The body of the request did not arrive in time", "slow"
             ) from None
         self.read += len(message.get("body", b""))
         if self.read > self.gate.settings.body:
@@ -203,12 +196,12 @@ class _Passage:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            extra = [*_HEADERS, *self._cors()]
+            extra = [*SAFETY_HEADERS, *self._cors()]
             message["headers"] = [*message.get("headers", ()), *extra]
         await self.send(message)
 
     def _cors(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers that let a script of another site read the answer, if it may."""
+        """Return the CORS headers for a script of another site, if its origin is allowed."""
         origin = self.headers.get(b"origin")
         origins = self.gate.settings.origins
         if origin is None or not ("*" in origins or origin in origins):
@@ -230,13 +223,4 @@ class _Passage:
         self.scope["state"]["refusal"] = refusal.reason
         body = json.dumps(self.gate.error_body(self.scope["path"], refusal)).encode()
         headers = ((b"content-type", b"application/json"), (b"connection", b"close"))
-        await self._answer(refusal.status, body, headers)
-
-    async def _answer(
-        self, status: int, body: bytes, headers: Collection[tuple[bytes, bytes]]
-    ) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-        )
-        await self.send({"type": "http.response.body", "body": body})
+        await send_answer(self._send, refusal.status, body, headers)

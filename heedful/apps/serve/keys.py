@@ -1,8 +1,8 @@
-"""API keys from a file: only their hashes are stored.
+"""API keys from a file, which stores only their hashes.
 
-A line of the file is `NAME SHA256`, the hash of the key in hexadecimal digits; empty lines and
-lines that begin with # count for nothing. A key is a long random string, so a fast hash is as safe
-as a slow one, and is checked in microseconds.
+A line of the file is `NAME SHA256`, with the hash of the key in hexadecimal digits; empty lines and
+lines that begin with # are ignored. A key is a long random string, so a fast hash is as safe as a
+slow one, and is checked in microseconds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Keys:
         """Read a file of keys.
 
         Raises:
-            ConfigError: when it cannot be read, a line is none of a name and a hash, a name comes
-                twice, or there is no key at all.
+            ConfigError: when the file cannot be read, a line is no name and hash, a name occurs
+                twice, or there is no key.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ class Keys:
             match = _LINE.fullmatch(line)
             if match is None or match[1] in hashes:
                 raise ConfigError(
-                    "A name comes twice" if match else "A line is no name and hash",
+                    "A name occurs twice" if match else "A line is not a name and a hash",
                     where=f"{path}, line {number}",
                     remedy="Make a line with: heedful serve --new-key NAME",
                 )
@@ -66,13 +66,13 @@ class Keys:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all owners."""
+        """The names of all owners of keys."""
         return frozenset(self._hashes)
 
     def owner(self, key: str | None) -> str | None:
-        """Return the name of a key's owner; None for a key that is not known."""
+        """Return the name of a key's owner; None for an unknown key."""
         digest = key_hash(key or "")
-        # All are compared, so that the time says nothing.
+        # All hashes are compared, so that the time does not depend on the key.
         owners = [name for name, own in self._hashes.items() if hmac.compare_digest(own, digest)]
         return owners[0] if owners else None
 
@@ -83,26 +83,28 @@ def key_hash(key: str) -> str:
 
 
 def add_key(path: Path, name: str, key: str) -> None:
-    """Append a key to a file of keys; make the file, for its owner alone, if there is none.
+    """Append a key to a file of keys, which is created readable by its owner only.
 
     Args:
-        path: of the file.
-        name: of the key's owner.
-        key: the key.
+        path: path of the file.
+        name: name of the key's owner.
+        key: key to add.
 
     Raises:
-        ConfigError: when the name has white space, or is there already; when the file is none of
-            keys, or cannot be written.
+        ConfigError: when the name has white space or exists already, or when the file is invalid or
+            cannot be written.
     """
     if not re.fullmatch(r"[^\s#]\S*", name):
-        raise ConfigError("A name of a key has no white space", where=repr(name))
+        raise ConfigError("The name of a key cannot contain white space", where=repr(name))
     if path.exists() and path.stat().st_size and name in Keys.read(path).names:
         raise ConfigError(
-            f"There is a key of {name} already", where=str(path), remedy="Delete its line first"
+            f"There is already a key of {name} already",
+            where=str(path),
+            remedy="Delete its line first",
         )
     try:
         with open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "ab+") as stream:
-            # An editor may have left the last line without its end.
+            # An editor may have left the last line without a line break.
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
             begin = "" if stream.read() in (b"", b"\n") else "\n"
             stream.write(f"{begin}{name} {key_hash(key)}\n".encode())

@@ -1,4 +1,4 @@
-"""LibreTranslate's interface: its clients work unchanged.
+"""LibreTranslate's interface, for its clients without changes to them.
 
 Fields, shapes and statuses are those of https://docs.libretranslate.com (version 1.7).
 """
@@ -19,23 +19,23 @@ from heedful.apps.serve.exchange import (
     Body,
     Endpoint,
     RefusedRequest,
-    json_response,
     while_connected,
 )
 from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.libretranslate_files import FileTranslation, supported_suffixes
 from heedful.apps.serve.service import Service
+from heedful.apps.web import json_response
 from heedful.errors import ModelError
 from heedful.search.search_settings import SearchSettings
 
 MOST_ALTERNATIVES = 8
 
 _FRONTEND_TIMEOUT = 500
-"""Milliseconds that LibreTranslate's page waits after a key before it translates."""
+"""Milliseconds that LibreTranslate's page waits after a keystroke before it translates."""
 
 
 def _number(value: Any) -> Any:
-    """Return 0 for an empty form field; refuse truth values, which pydantic takes for numbers."""
+    """Return 0 for an empty form field; refuse booleans, which pydantic accepts as numbers."""
     if isinstance(value, bool):
         raise ValueError("a number is needed, not true or false")
     return 0 if value in ("", None) else value
@@ -44,27 +44,27 @@ def _number(value: Any) -> Any:
 class TranslateBody(Body):
     """A request for translations."""
 
-    q: str | list[str] = Field(description="text to translate, or several")
-    source: str = Field(min_length=1, description="language code, or auto to detect it")
-    target: str = Field(min_length=1, description="language code")
-    format: Literal["text", "html"] = Field("text", description="of the text")
+    q: str | list[str] = Field(description="text to translate, or a list of texts")
+    source: str = Field(min_length=1, description="source language code, or auto to detect it")
+    target: str = Field(min_length=1, description="target language code")
+    format: Literal["text", "html"] = Field("text", description="format of the text")
     alternatives: Annotated[
         int,
         BeforeValidator(_number, json_schema_input_type=int | str | None),
         Field(ge=0, le=MOST_ALTERNATIVES),
-    ] = Field(0, description="next-best translations wanted")
-    api_key: str = Field("", description="where the server needs one")
+    ] = Field(0, description="number of next-best translations")
+    api_key: str = Field("", description="API key, if the server requires one")
 
 
 class Detected(pydantic.BaseModel):
-    """A language and how sure it is."""
+    """A language and its confidence."""
 
-    confidence: float = Field(description="percent")
+    confidence: float = Field(description="confidence in percent")
     language: str
 
 
 class TranslateResult(pydantic.BaseModel):
-    """Translations, in the form of the request: one, or a list."""
+    """Translations: one or a list, as in the request."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -74,7 +74,7 @@ class TranslateResult(pydantic.BaseModel):
 class DetectBody(Body):
     """A request for the language of a text."""
 
-    q: str = Field(description="text")
+    q: str = Field(description="text whose language to detect")
     api_key: str = ""
 
 
@@ -83,7 +83,7 @@ class NoBody(Body):
 
 
 class Language(pydantic.BaseModel):
-    """A language that texts may be in, and those it can be translated to."""
+    """A source language and its target languages."""
 
     code: str
     name: str
@@ -99,12 +99,12 @@ class DetectResult(pydantic.RootModel[list[Detected]]):
 
 
 def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error as LibreTranslate says it."""
+    """Return an error in LibreTranslate's form."""
     return {"error": refusal.message}
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language; the code where it has none."""
+    """Return the English name of a language; its code where no name is known."""
     name: str = Locale("en").languages.get(code, code)
     return name
 
@@ -113,9 +113,9 @@ class LibreTranslate:
     """The endpoints of a service.
 
     Args:
-        service: of the server.
-        needs_key: clients need a key.
-        files: that were translated; none are if None.
+        service: service of the server.
+        needs_key: true if clients need a key.
+        files: store of translated files; None to translate no files.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class LibreTranslate:
         language: str,
         settings: SearchSettings,
     ) -> list[list[str]]:
-        """Return of each text its translation and the next-best ones."""
+        """Return the translation of each text and its next-best ones."""
         if format == "html":
             pages = [text.encode("utf-8", "replace") for text in texts]
             self.service.check(texts)
@@ -234,8 +234,8 @@ class LibreTranslate:
     async def languages(self, request: Request, body: NoBody) -> Response:
         """Answer `/languages`.
 
-        LibreTranslate's page looks up each target among the languages, so that those that nothing
-        is translated from are listed too.
+        LibreTranslate's page looks up each target among the languages, so languages that are only
+        targets are listed too.
         """
         sources = self._sources()
         targets = (code for codes in sources.values() for code in codes)
@@ -290,7 +290,7 @@ class LibreTranslate:
 def _answer(
     texts: Sequence[Sequence[str]], detected: Sequence[Detected], body: TranslateBody
 ) -> dict[str, Any]:
-    """Return translations in the form of the request."""
+    """Return one translation or a list, as in the request."""
     translated = [text[0] for text in texts]
     is_one = isinstance(body.q, str)
     answer: dict[str, Any] = {"translatedText": translated[0] if is_one else translated}

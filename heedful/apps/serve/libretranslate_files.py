@@ -1,4 +1,4 @@
-"""LibreTranslate's interface for files: `/translate_file`, and the address of what came of it."""
+"""LibreTranslate's interface for files: `/translate_file`, and the address of the result."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from heedful.apps.serve.exchange import (
     Body,
     Endpoint,
     RefusedRequest,
-    json_response,
     while_connected,
 )
 from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.service import Service
+from heedful.apps.web import json_response
 from heedful.errors import RunError
 
 _WITH_QUESTIONS = ("csv", "tsv")
-"""Formats of which a request would have to say what is text; LibreTranslate's have no place."""
+"""Formats that need the names of text columns, which LibreTranslate's requests cannot give."""
 
 _Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
 
@@ -35,16 +35,16 @@ _Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "f
 class TranslateFileBody(Body):
     """A request for the translation of a file."""
 
-    file: _Upload = Field(description="the document; its name's suffix says the format")
-    source: str = Field(min_length=1, description="language code")
-    target: str = Field(min_length=1, description="language code")
-    api_key: str = Field("", description="where the server needs one")
+    file: _Upload = Field(description="document; the suffix of its name determines the format")
+    source: str = Field(min_length=1, description="source language code")
+    target: str = Field(min_length=1, description="target language code")
+    api_key: str = Field("", description="API key, if the server requires one")
 
 
 class TranslatedFile(pydantic.BaseModel):
-    """The place of a translated file."""
+    """The address of a translated file."""
 
-    translatedFileUrl: str = Field(description="where it is for ten minutes")
+    translatedFileUrl: str = Field(description="address of the file, which is kept for ten minutes")
 
 
 class DownloadBody(Body):
@@ -65,10 +65,10 @@ class FileTranslation:
     """The endpoints for files.
 
     Args:
-        service: of the server.
-        files: that were translated; none are if None.
-        route: returns the names of the models from a language to another.
-        error: how an error looks.
+        service: service of the server.
+        files: store of translated files; None to translate no files.
+        route: function that returns the names of the models from one language to another.
+        error: function that writes an error for clients.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FileTranslation:
     async def translate(self, request: Request, body: TranslateFileBody) -> Response:
         """Answer `/translate_file`."""
         if self.files is None:
-            raise RefusedRequest(403, "This server translates no files", "files")
+            raise RefusedRequest(403, "This server does not translate files", "files")
         name = PurePath(body.file.filename or "document")
         format = format_of(name)
         if format in _WITH_QUESTIONS:
@@ -134,9 +134,11 @@ class FileTranslation:
         try:
             stored = await to_thread.run_sync(self.files.put, translated, name.suffix.lower())
         except OSError as error:
-            raise RunError(f"The translated file cannot be kept: {error.strerror}") from None
+            raise RunError(f"The translated file cannot be stored: {error.strerror}") from None
         address = request.url_for("/download_file/{name}", name=stored)
-        if host := request.headers.get("x-forwarded-host"):  # the name that a proxy was asked by
+        if host := request.headers.get(
+            "x-forwarded-host"
+        ):  # the host name of the request that a proxy passed on
             address = address.replace(netloc=host)
         return json_response({"translatedFileUrl": str(address)})
 
@@ -147,8 +149,8 @@ class FileTranslation:
         if self.files is not None:
             content = await to_thread.run_sync(self.files.get, name)
         if content is None:
-            raise RefusedRequest(404, "There is no such file, or its time is over", "missing")
-        # As an attachment, so that no browser runs the scripts of a translated page here.
+            raise RefusedRequest(404, "There is no such file, or it has expired", "missing")
+        # As an attachment, so that browsers do not run scripts of a translated page from this site.
         headers = {
             "content-disposition": f'attachment; filename="{name}"',
             "cache-control": "no-store",

@@ -1,4 +1,4 @@
-"""Limits of requests: of what they ask, and of how they come."""
+"""Limits of requests: of their content, and of their transport."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a request may ask.
+    """Limits of the content of a request.
 
     Args:
-        texts: of a request.
-        characters: of all texts of a request.
-        seconds: that a request may take; it is given up then.
-        beam: hypotheses of a text, samples and alternatives too.
-        tokens: that a continuation may have.
+        texts: maximum number of texts in a request.
+        characters: maximum number of characters of all texts of a request.
+        seconds: time after which a request is cancelled.
+        beam: maximum number of hypotheses of a text, samples and alternatives included.
+        tokens: maximum number of tokens of a continuation.
     """
 
     texts: int = 1000
@@ -27,13 +27,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class GateSettings:
-    """Limits of requests.
+    """Limits of the transport of a request.
 
     Args:
-        host: the address that the server listens on.
-        body: most bytes of a body.
-        seconds: that a body may take to come.
-        origins: of pages of other sites whose scripts may ask; * is all.
+        host: address that the server listens on.
+        body: maximum size of a body in bytes.
+        seconds: time in which a body must arrive.
+        origins: origins of other sites whose scripts may send requests; * for all.
     """
 
     host: str = "127.0.0.1"

@@ -18,17 +18,17 @@ from prometheus_client import (
 from heedful.apps.serve.scheduler import ComputedBatch
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Where processes that answer for one address keep their counts; prometheus-client reads it."""
+"""Environment variable of prometheus-client: folder in which the workers keep their counts."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Counts of one process; `text` adds up those of all that share its address."""
+    """Metrics of one process; `text` adds up those of all workers."""
 
     def __init__(self) -> None:
-        # Counts of several processes are in files, and are then read by a registry of its own.
+        # Workers keep counts in files, which only a registry without metrics of its own may read.
         self._registry = CollectorRegistry()
         own = self._registry
         self.requests = Counter(
@@ -73,7 +73,7 @@ class Metrics:
         )
 
     def observe(self, batch: ComputedBatch) -> None:
-        """Count a batch."""
+        """Record a computed batch."""
         self.texts.inc(batch.texts)
         self.tokens.inc(batch.tokens)
         self.batch_texts.observe(batch.texts)
@@ -81,11 +81,11 @@ class Metrics:
         self.wait.observe(batch.waited)
 
     def watch(self, waiting: Callable[[], int], computing: Callable[[], int]) -> None:
-        """Take the lengths of the queue from here whenever metrics are read."""
+        """Read the lengths of the queue from a scheduler whenever metrics are read."""
         self._sources = (waiting, computing)
 
     def refresh(self) -> None:
-        """Bring the gauges of this process up to date."""
+        """Update the gauges of this process."""
         waiting, computing = self._sources
         self._waiting.set(waiting())
         self._computing.set(computing())

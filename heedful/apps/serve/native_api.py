@@ -1,4 +1,4 @@
-"""Heedful's own interface: all that is known about a translation."""
+"""Heedful's own interface, with scores, alignments and checks of a translation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from heedful.apps.serve.exchange import (
     Body,
     Endpoint,
     RefusedRequest,
-    json_response,
     while_connected,
 )
 from heedful.apps.serve.service import Service, TranslatedText
+from heedful.apps.web import json_response
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import SearchSettings
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 class TranslateTexts(Body):
     """A request for translations, with settings of the search."""
 
-    texts: list[str] = Field(description="each is translated line by line")
-    source: str = Field("", description="language code; needs a target")
-    target: str = Field("", description="language code; needs a source")
-    model: str = Field("", description="a model's name, instead of languages")
+    texts: list[str] = Field(description="texts to translate, each line by line")
+    source: str = Field("", description="source language code; requires target")
+    target: str = Field("", description="target language code; requires source")
+    model: str = Field("", description="name of a model, instead of languages")
     search: dict[str, Any] = Field(
         default_factory=dict, description="settings of the search, such as beam and n_best"
     )
-    alignment: bool = Field(False, description="also give alignments of words")
-    report: bool = Field(False, description="also check translations: a report on each line")
+    alignment: bool = Field(False, description="return word alignments, too")
+    report: bool = Field(False, description="check translations and return a report on each line")
 
 
 class Line(pydantic.BaseModel):
     """The translation of a line."""
 
     text: str
-    score: float = Field(description="natural-log probability, summed over tokens")
-    finished: bool = Field(description="false if it was cut at its longest length")
+    score: float = Field(description="natural log-probability, summed over tokens")
+    finished: bool = Field(description="false if it was cut at the maximum length")
     tokens: list[str]
     token_scores: list[float]
     n_best: list[dict[str, Any]] = Field(description="next-best translations")
@@ -60,11 +60,11 @@ class TranslatedTexts(pydantic.BaseModel):
     """Translations, line by line."""
 
     translations: list[dict[str, Any]]
-    models: list[str] = Field(description="that the texts went through")
+    models: list[str] = Field(description="names of the models used, in order")
 
 
 def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error with its place."""
+    """Return an error with the name of the wrong value."""
     return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
 
 
@@ -72,7 +72,7 @@ class NativeApi:
     """The endpoint `/v1/translate`.
 
     Args:
-        service: of the server.
+        service: service of the server.
     """
 
     def __init__(self, service: Service) -> None:
@@ -101,9 +101,7 @@ class NativeApi:
             models = self.service.models.route(body.source, body.target)
             route = [model.name for model in models]
         else:
-            raise RefusedRequest(
-                400, "Give source and target, or a model", "invalid", where="source"
-            )
+            raise RefusedRequest(400, "Give source and target, or model", "invalid", where="source")
         alignment = body.alignment or body.report
         translated = await while_connected(
             request,
@@ -134,8 +132,8 @@ class NativeApi:
     ) -> list[TranslationReport]:
         """Check the lines of all texts.
 
-        What the last of several models thought is about the text in between: then the texts alone
-        are checked.
+        Over a pivot, scores of the last model belong to the intermediate text: then only checks of
+        the texts alone are made.
         """
         from heedful.apps.quality.calibration import Calibration, calibration_path
         from heedful.apps.quality.checker import Checker

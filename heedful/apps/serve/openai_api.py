@@ -1,7 +1,7 @@
-"""OpenAI's interface: models, completions and chats, as its clients know them.
+"""OpenAI's interface for its clients: models, completions and chats.
 
-A language model continues a prompt; a translator translates it, a chat's last message. Shapes are
-those of https://platform.openai.com/docs/api-reference (completions, chat).
+A language model continues a prompt; a translator translates it, or the last message of a chat.
+Fields are those of https://platform.openai.com/docs/api-reference (completions, chat).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from starlette.responses import Response, StreamingResponse
 from heedful.apps.serve.exchange import (
     Endpoint,
     RefusedRequest,
-    json_response,
     refusal_of,
     while_connected,
 )
 from heedful.apps.serve.libretranslate import NoBody
 from heedful.apps.serve.openai_requests import ChatBody, CompletionBody, Sampling
 from heedful.apps.serve.service import Service, TranslatedText
+from heedful.apps.web import json_response
 from heedful.pipelines.text_generation import Generation
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import GenerationSettings, SearchSettings
@@ -39,10 +39,10 @@ class PromptAnswer:
     """An answer to a prompt.
 
     Args:
-        text: of it.
-        tokens: the vocabulary's pieces.
-        token_scores: natural-log probability of each.
-        is_cut: it was cut at its longest length.
+        text: text of the answer.
+        tokens: its tokens, as in the vocabulary.
+        token_scores: log-probability of each token, in nats.
+        is_cut: true if the answer reached its maximum length.
     """
 
     text: str
@@ -52,12 +52,12 @@ class PromptAnswer:
 
     @property
     def finish_reason(self) -> str:
-        """The reason of its end, in OpenAI's words."""
+        """The reason for the end of the answer, in OpenAI's words."""
         return "length" if self.is_cut else "stop"
 
 
 def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error as OpenAI says it."""
+    """Return an error in OpenAI's form."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     code = "invalid_api_key" if refusal.reason == "key" else refusal.reason
     return {
@@ -69,7 +69,7 @@ class OpenAI:
     """The endpoints of a service.
 
     Args:
-        service: of the server.
+        service: service of the server.
     """
 
     def __init__(self, service: Service) -> None:
@@ -79,7 +79,7 @@ class OpenAI:
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the paths of OpenAI that are answered here.
 
-        Its clients know a wrong key by another status than LibreTranslate's.
+        OpenAI's clients expect another status for a wrong key than LibreTranslate's.
         """
         endpoints: list[Endpoint[Any]] = [
             Endpoint(
@@ -161,13 +161,13 @@ class OpenAI:
         return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
 
     def _prompt(self, body: ChatBody) -> str:
-        """Return what a model reads of a chat."""
+        """Return the text that a model reads for a chat."""
         if self.service.models.find(body.model).is_translator:
             return body.messages[-1].text
         return "\n".join(message.text for message in body.messages)
 
     async def _answers(self, body: Sampling, prompts: Sequence[str]) -> list[list[PromptAnswer]]:
-        """Return as many answers to each prompt as are wanted."""
+        """Return the requested number of answers to each prompt."""
         if self.service.models.find(body.model).is_translator:
             settings = await self._search(body, prompts)
             texts = await self.service.translate(prompts, [body.model], settings=settings)
@@ -181,26 +181,26 @@ class OpenAI:
         ]
 
     async def _search(self, body: Sampling, prompts: Sequence[str]) -> SearchSettings:
-        """Return the settings of a translation: a search, or draws above temperature 0."""
+        """Return the settings of a translation: beam search, or sampling above temperature 0."""
         settings = self.service.search_for(body.samples)
         changes: dict[str, Any] = {}
         if body.temperature:
             changes = {"sampling": True, "temperature": body.temperature, "alternatives": 0}
             changes |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
         if body.most_tokens is not None:
-            # Many clients name a large number; no line comes near it, and none may run on to it.
+            # Many clients send a large max_tokens; the usual limit by source length stays below it.
             read = max(await self.service.lengths(body.model, prompts), default=0)
             if body.most_tokens < settings.longest(read):
                 changes["max_length"] = body.most_tokens
         return SearchSettings.parse(settings.plain() | changes, where="the request")
 
     def _generation(self, body: Sampling) -> GenerationSettings:
-        """Return the settings of a continuation: draws, as OpenAI's default is."""
+        """Return the settings of a continuation: sampling, as by default at OpenAI."""
         longest = body.most_tokens or body.usual_tokens
         if longest > self.service.limits.tokens:
             raise RefusedRequest(
                 400,
-                f"At most {self.service.limits.tokens:,} tokens are given",
+                f"At most {self.service.limits.tokens:,} tokens are allowed",
                 "invalid",
                 where="max_tokens",
             )
@@ -227,7 +227,7 @@ class OpenAI:
         self, request: Request, body: Sampling, prompt: str, reply: _Reply
     ) -> Response:
         pieces = self._pieces(body, prompt)
-        # Before the status is sent, since what is refused has another.
+        # Checked before the status 200 is sent, since a refusal has another status.
         first = await while_connected(request, anext(pieces))
         events = self._events(body, prompt, first, pieces, reply)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -241,7 +241,7 @@ class OpenAI:
         pieces: AsyncIterator[PromptAnswer],
         reply: _Reply,
     ) -> AsyncIterator[bytes]:
-        """Yield server-sent events: pieces, the reason of the end, usage, and the end mark."""
+        """Yield server-sent events: pieces of text, the reason for the end, usage, end mark."""
         written: list[PromptAnswer] = []
         try:
             yield _event(reply.begin())
@@ -255,7 +255,7 @@ class OpenAI:
             if body.wants_usage:
                 usage = await self._usage(body.model, [prompt], [written])
                 yield _event(reply.whole([], usage) | {"object": reply.chunk})
-        except Exception as error:  # after the status was sent
+        except Exception as error:  # the status is sent already, so the error is an event
             refusal = refusal_of(error)
             if refusal is None:
                 raise
@@ -265,7 +265,7 @@ class OpenAI:
     async def _pieces(self, body: Sampling, prompt: str) -> AsyncIterator[PromptAnswer]:
         """Yield pieces of an answer as they become certain, and at the end its tokens.
 
-        A translation comes at once: a beam search changes its mind until the end.
+        A translation comes as one piece, since a beam search may change every word until its end.
         """
         if self.service.models.find(body.model).is_translator:
             for answer in (await self._answers(body, [prompt]))[0]:
@@ -296,12 +296,12 @@ class OpenAI:
 
 
 class _Reply:
-    """The parts of an answer that all its pieces have.
+    """The fields that all pieces of an answer share.
 
     Args:
-        kind: of object.
-        prefix: of its id.
-        model: name.
+        kind: kind of object.
+        prefix: prefix of its id.
+        model: name of the model.
     """
 
     def __init__(self, kind: str, prefix: str, model: str) -> None:
@@ -326,7 +326,7 @@ class _Reply:
         return self._part({"delta": first} if self.is_chat else {"text": ""}, None)
 
     def piece(self, text: str | None, reason: str | None = None) -> dict[str, Any]:
-        """Return an event with a piece of text, or with the reason of the end."""
+        """Return an event with a piece of text, or with the reason for the end."""
         if self.is_chat:
             return self._part({"delta": {} if text is None else {"content": text}}, reason)
         return self._part({"text": text or ""}, reason)

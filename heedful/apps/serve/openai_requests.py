@@ -1,7 +1,7 @@
 """Requests of OpenAI's completions and chats, checked.
 
-Fields are those of https://platform.openai.com/docs/api-reference (completions, chat). What would
-change an answer and is not there is refused, not ignored.
+Fields are those of https://platform.openai.com/docs/api-reference (completions, chat). Fields that
+would change an answer and are not supported are refused, not ignored.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ Texts = str | list[str] | None
 class Sampling(Body):
     """Settings that completions and chats share."""
 
-    model: str = Field(min_length=1, description="a name that /v1/models lists")
+    model: str = Field(min_length=1, description="name of a model in /v1/models")
     temperature: float | None = Field(
         None,
         ge=0,
         le=2,
-        description="0: the most probable. A translator searches unless it is more than 0",
+        description="sampling temperature; translators use beam search unless it is above 0",
     )
     top_p: float | None = Field(None, gt=0, le=1)
-    n: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="answers to each prompt")
+    n: int | None = Field(
+        None, ge=1, le=MOST_SAMPLES, description="number of answers to each prompt"
+    )
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     stop: Texts = Field(None, description="texts that end an answer")
@@ -38,14 +40,14 @@ class Sampling(Body):
     presence_penalty: Zero = None
     frequency_penalty: Zero = None
     logit_bias: dict[str, float] | None = Field(None, max_length=0)
-    max_tokens: int | None = Field(None, ge=1, description="most tokens of an answer")
+    max_tokens: int | None = Field(None, ge=1, description="maximum number of tokens of an answer")
 
     usual_tokens: ClassVar[int]
-    """Most tokens of a continuation where a request does not say; translations end by themselves"""
+    """Maximum number of tokens of a continuation if the request sets none; not for translations."""
 
     @property
     def most_tokens(self) -> int | None:
-        """The most tokens of an answer, where the request says it."""
+        """The maximum number of tokens of an answer; None without a limit in the request."""
         return self.max_tokens
 
     @property
@@ -56,12 +58,12 @@ class Sampling(Body):
 
     @property
     def samples(self) -> int:
-        """Answers to each prompt."""
+        """The number of answers to each prompt."""
         return self.n or 1
 
     @property
     def drawn_from(self) -> int:
-        """The seed of draws; without one every request draws anew, as clients expect."""
+        """The seed of sampling; without one every request samples anew, as clients expect."""
         return uuid.uuid4().int >> 66 if self.seed is None else self.seed
 
     @property
@@ -72,19 +74,21 @@ class Sampling(Body):
     @model_validator(mode="after")
     def _one_stream(self) -> Self:
         if self.stream and self.samples > 1:
-            raise ValueError("One answer can be streamed: n = 1")
+            raise ValueError("stream supports a single answer only: n = 1")
         return self
 
     def _refuse_streamed(self, log_probs: bool) -> None:
         if self.stream and log_probs:
-            raise ValueError("logprobs: those of an answer are known when all of it is")
+            raise ValueError("logprobs cannot be combined with stream")
 
 
 class CompletionBody(Sampling):
     """A request for completions."""
 
-    prompt: str | list[str] = Field("", description="text to continue or translate, or several")
-    logprobs: int | None = Field(None, ge=0, le=5, description="give those of chosen tokens")
+    prompt: str | list[str] = Field("", description="text to continue or translate, or a list")
+    logprobs: int | None = Field(
+        None, ge=0, le=5, description="return log-probabilities of the tokens"
+    )
     echo: bool | None = None
     best_of: int | None = Field(None, ge=1, le=MOST_SAMPLES)
     suffix: None = None
@@ -99,11 +103,11 @@ class CompletionBody(Sampling):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if self.stream and len(self.prompts) != 1:
-            raise ValueError("One prompt can be streamed")
+            raise ValueError("stream supports a single prompt only")
         if self.best_of is not None and self.best_of != self.samples:
-            raise ValueError("best_of: all answers are returned; it must be n")
+            raise ValueError("best_of must be equal to n, since all answers are returned")
         if self.stream and self.echo:
-            raise ValueError("echo: a prompt is not streamed")
+            raise ValueError("echo cannot be combined with stream")
         self._refuse_streamed(self.logprobs is not None)
         return self
 
@@ -123,14 +127,14 @@ class Message(Body):
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """The text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
 
 class PlainText(Body):
-    """The format of an answer that is no more than text."""
+    """The format of a plain text answer."""
 
     type: Literal["text"]
 
@@ -149,7 +153,7 @@ class ChatBody(Sampling):
 
     @property
     def most_tokens(self) -> int | None:
-        """The most tokens of an answer, where the request says it."""
+        """The maximum number of tokens of an answer; None without a limit in the request."""
         return self.max_completion_tokens or self.max_tokens
 
     @model_validator(mode="after")

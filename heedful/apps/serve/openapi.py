@@ -23,8 +23,8 @@ def describe(endpoints: Iterable[Endpoint[Any]], *, needs_key: bool) -> dict[str
     """Return the description as JSON data (OpenAPI 3.1).
 
     Args:
-        endpoints: of the server.
-        needs_key: clients need a key.
+        endpoints: endpoints of the server.
+        needs_key: true if clients need a key.
     """
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
@@ -64,7 +64,8 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, An
     media = endpoint.media_type
     content: dict[str, Any] = {media: {"schema": schema}}
     if "stream" in endpoint.body.model_fields:
-        content["text/event-stream"] = {}  # tools take a schema for that of each event, or of all
+        # No schema: tools disagree whether it describes one event or the whole stream.
+        content["text/event-stream"] = {}
     responses: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
     wrong = {"application/json": {"schema": {"type": "object"}}}
     statuses = _STATUSES if endpoint.body.model_fields else {}

@@ -1,7 +1,7 @@
-"""The models of a server: their names, languages and places, in memory or not.
+"""The models of a server: names, languages and directories, and those in memory.
 
-A model is loaded at the start or when it is first asked for. Where memory is limited, the one that
-was used longest ago makes room.
+A model is loaded at the start or at its first request. Where memory is limited, the least recently
+used one is unloaded.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model by its name.
+    """A model and its name on the server.
 
     Args:
-        name: that requests say.
-        path: its directory.
+        name: name of the model in requests.
+        path: directory of the model.
         source, target: language codes of a translator; empty for a language model.
-        glossary: its translations are held to, once it is loaded.
+        glossary: terms for its translations, once the model is loaded.
     """
 
     name: str
@@ -57,19 +57,19 @@ class ServedModel:
 
     @property
     def is_translator(self) -> bool:
-        """True if it has languages."""
+        """True for a model with source and target language."""
         return bool(self.source)
 
     @property
     def size(self) -> int:
-        """Bytes of its files, which is about what its weights take in memory in float32."""
+        """Bytes of its files, about those of its weights in float32 memory."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
 
 def parse_model(word: str) -> ServedModel:
     """Read an argument of `heedful serve`: `MODEL`, `SOURCE-TARGET=MODEL` or `NAME=MODEL`.
 
-    Without languages a translator has those of its card, or those its folder's name ends in.
+    Without languages a translator has those of its card, or those at the end of its folder's name.
 
     Raises:
         ModelError: when there is no such directory.
@@ -88,12 +88,12 @@ def parse_model(word: str) -> ServedModel:
 
 
 def pinned_model(word: str) -> str:
-    """Return an argument of `heedful serve` with the commit of a model of the hub.
+    """Return an argument of `heedful serve`, with a commit for a model of the hub.
 
-    So all workers serve the same, now and after they are renewed.
+    The commit keeps all workers on the same model, also after they are replaced.
 
     Raises:
-        UserError: and its kinds, when the model cannot be fetched.
+        UserError: when the model cannot be fetched.
     """
     name, place = _name_and_place(word)
     return f"{name}={pinned(place)}".removeprefix("=")
@@ -109,14 +109,14 @@ class ServedModels:
     """The models of a server.
 
     Args:
-        models: one of each name.
-        device: where they run.
-        precision: they run in.
-        most_bytes: of the models in memory together; None for all of them.
-        shared: folder in which workers share weights; they do not if None.
-        consistency: arguments of the `ConsistentTranslation` around translators; none if None.
-        glossaries: files by the names of translators.
-        soft_terms: the terms are soft.
+        models: models with different names.
+        device: device of the models.
+        precision: precision of the models.
+        most_bytes: maximum size of the models in memory, in bytes; None for no limit.
+        shared: folder in which workers share weights; None to load weights in each worker.
+        consistency: arguments of a `ConsistentTranslation` around translators; None without one.
+        glossaries: files of terms, by the names of translators.
+        soft_terms: true if terms are soft.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ServedModels:
                 raise ConfigError(
                     f"Two models have the name {model.name!r}",
                     where=f"{self.by_name[model.name].path} and {model.path}",
-                    remedy="Give one of them another: NAME=MODEL",
+                    remedy="Give one of them another name: NAME=MODEL",
                 )
             self.by_name[model.name] = model
         self.device = device
@@ -155,7 +155,7 @@ class ServedModels:
         return iter(self.by_name.values())
 
     def load_all(self) -> None:
-        """Load models in the order given, as many as may be in memory together.
+        """Load models in the given order, as many as fit in memory.
 
         Raises:
             ModelError, ConfigError: when one cannot be loaded, or is a translator without
@@ -175,7 +175,7 @@ class ServedModels:
         if pipeline is not None:
             return pipeline
         model = self.find(name)
-        # Where memory is limited one is loaded at a time: room for two may be there only once.
+        # With limited memory, models load one at a time: two at once could exceed the limit.
         with model.loading, self._choosing if self.most_bytes is not None else nullcontext():
             if model.pipeline is None:
                 self._make_room(model)
@@ -208,7 +208,7 @@ class ServedModels:
         return model
 
     def pairs(self) -> dict[tuple[str, str], ServedModel]:
-        """Return the translators by source and target language; the first of a pair counts."""
+        """Return the first translator of each pair of source and target language."""
         pairs: dict[tuple[str, str], ServedModel] = {}
         for model in self:
             if model.is_translator:
@@ -216,10 +216,10 @@ class ServedModels:
         return pairs
 
     def route(self, source: str, target: str) -> list[ServedModel]:
-        """Return the translators from a language to another: one, or two over a pivot.
+        """Return the translators from one language to another: one, or two over a pivot language.
 
         Raises:
-            ModelError: when there is no way.
+            ModelError: when no translators connect the languages.
         """
         pairs = self.pairs()
         if (source, target) in pairs:
@@ -235,14 +235,14 @@ class ServedModels:
         )
 
     def targets(self, source: str) -> list[str]:
-        """Return the languages that a language can be translated to, pivots and all."""
+        """Return the languages that a language can be translated to, directly or over a pivot."""
         pairs = self.pairs()
         direct = [b for a, b in pairs if a == source]
         over = [c for pivot in direct for b, c in pairs if b == pivot and c != source]
         return sorted({*direct, *over})
 
     def _load(self, model: ServedModel) -> Pipeline:
-        # Here, since the parent of the workers only reads names.
+        # Imported here, since the parent of the workers only reads names.
         from heedful.interop.model_loading import load_any
         from heedful.pipelines.text_generation import GenerationPipeline
         from heedful.pipelines.translation import TranslationPipeline
@@ -264,9 +264,9 @@ class ServedModels:
             return GenerationPipeline.load(model.path, **options)
         if kind == "translator" and not model.is_translator:
             raise ConfigError(
-                "The languages of this translator are not known",
+                "The languages of this translator are unknown",
                 where=str(model.path),
-                remedy="Name them before it, as in en-de=MODEL",
+                remedy="Name them before the model, as in en-de=MODEL",
             )
         translator = TranslationPipeline.load(model.path, **options)
         if (file := self.glossaries.get(model.name)) is not None:
@@ -288,7 +288,7 @@ class ServedModels:
         return sum(m.size for m in others) + model.size <= self.most_bytes
 
     def _make_room(self, model: ServedModel) -> None:
-        """Unload the models used longest ago until another one fits."""
+        """Unload the least recently used models until another one fits."""
         oldest = sorted((m for m in self if m.pipeline is not None), key=lambda m: m.used)
         for other in oldest:
             if self._fits(model, ()):

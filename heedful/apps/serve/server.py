@@ -1,8 +1,8 @@
-"""Processes that serve: a parent that keeps workers alive, and what each worker does.
+"""Processes of a server: a parent, which keeps workers alive, and the workers.
 
-SIGHUP replaces the workers one after the other, each by a new one that has loaded its models: so
-models are renewed without losing a request. A worker that dies is replaced. SIGTERM and Ctrl-C stop
-the server when what was asked has been answered.
+SIGHUP replaces the workers one after the other, each by one that has loaded its models, so that
+models are updated without losing a request. A dead worker is replaced. SIGTERM and Ctrl-C stop the
+server after the open requests are answered.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from heedful.apps.serve.server_settings import ServerSettings
 from heedful.errors import RunError, UserError
 
 HEALTH_SECONDS = 120
-"""A worker that gives no sign of life for so long is replaced; loading may take as long, too."""
+"""Seconds without a sign of life after which a worker is replaced; also the limit of loading."""
 
 _FOLDER_OF_COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Worker:
-    """Makes the application of a worker process.
+    """Builds the application of a worker process.
 
     Args:
-        settings: of the server.
+        settings: settings of the server.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -42,7 +42,7 @@ class Worker:
     def __call__(self) -> object:
         """Load the models and build the application; uvicorn calls it.
 
-        A person's mistake is said in words, and stops the server.
+        An error of the user is printed without traceback, and stops the server.
         """
         from heedful.apps.serve.worker_app import build_worker
 
@@ -57,10 +57,10 @@ class Supervisor(Multiprocess):
     """The parent of the workers.
 
     Args:
-        config: of uvicorn.
-        listening: the socket that workers share.
-        ready: called once when all workers serve.
-        shared: folder in which they share weights; None for one worker.
+        config: uvicorn's configuration.
+        listening: listening socket, which workers share.
+        ready: function called once when all workers serve.
+        shared: folder in which workers share weights; None for one worker.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class Supervisor(Multiprocess):
         self._leave_ends()
 
     def restart_all(self) -> None:
-        """Replace the workers, then remove weights that the new ones do not use."""
+        """Replace the workers, then remove weights that no new worker uses."""
         start = time.time()
         super().restart_all()
         for file in [] if self._shared is None else self._shared.iterdir():
-            if file.stat().st_mtime < start:  # who still maps it keeps it
+            if file.stat().st_mtime < start:  # a process that still maps the file keeps it
                 file.unlink(missing_ok=True)
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead workers; say once that all serve."""
+        """Replace dead workers; call `ready` once when all serve."""
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         self._leave_ends()
@@ -110,7 +110,7 @@ class Supervisor(Multiprocess):
     def _leave_ends(self) -> None:
         """Close the parent's copies of the workers' ends of pipes.
 
-        Otherwise it would wait for an answer of a worker that has died until its time is over.
+        Otherwise the parent would wait for a dead worker's answer until the time limit.
         """
         for process in self.processes:
             process.child_conn.close()
@@ -120,12 +120,12 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
     """Serve until a signal stops it.
 
     Args:
-        settings: of the server.
-        listening: from `heedful.listening.listen`.
-        ready: called once when requests are answered.
+        settings: settings of the server.
+        listening: listening socket, from `heedful.listening.listen`.
+        ready: function called once when requests are answered.
 
     Raises:
-        RunError: when a worker could not start; it has said why.
+        RunError: when a worker could not start, after the worker has printed the reason.
     """
     with tempfile.TemporaryDirectory(prefix="heedful-serve-") as name:
         counts, shared, files = (Path(name, part) for part in ("counts", "weights", "files"))
@@ -153,4 +153,4 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
         supervisor.run()
         os.environ.pop(_FOLDER_OF_COUNTS, None)
     if supervisor.has_failed:
-        raise RunError("The server could not start", remedy="The lines above say why")
+        raise RunError("The server could not start", remedy="The lines above give the reason")

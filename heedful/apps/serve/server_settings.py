@@ -17,23 +17,23 @@ class ServerSettings:
     """Settings of a server, which can be sent to a new process.
 
     Args:
-        models: as the command line names them.
-        device: where models run.
-        precision: they run in.
-        search: settings of translations.
-        consistency: arguments of the `ConsistentTranslation` around translators; none if None.
+        models: models in the form of the command line.
+        device: device of the models.
+        precision: precision of the models.
+        search: settings of the search for translations.
+        consistency: arguments of a `ConsistentTranslation` around translators; None without one.
         glossaries: files of terms, by the names of translators.
-        soft_terms: the terms are soft.
-        limits: of requests.
-        gate: limits of their transport.
-        most_bytes: of models in memory; None for all of them.
-        most_waiting: texts that may wait.
-        positions: of a batch.
-        workers: processes; they share the cores.
-        keys: file of API keys; anybody may ask if None.
-        access_log: file of requests, - for standard error; none if None.
-        files: folder of translated files, which workers share; none are translated if None.
-        shared: folder in which workers share weights; they do not if None.
+        soft_terms: true if terms are soft.
+        limits: limits of requests.
+        gate: limits of the transport of requests.
+        most_bytes: maximum size of the models in memory, in bytes; None for no limit.
+        most_waiting: maximum number of texts in the queue.
+        positions: maximum number of positions of a batch.
+        workers: number of processes, which share the cores.
+        keys: file of API keys; None to serve anybody.
+        access_log: file of the access log, - for standard error; None without a log.
+        files: folder of translated files, which workers share; None to translate no files.
+        shared: folder in which workers share weights; None to load weights in each worker.
     """
 
     models: tuple[str, ...]

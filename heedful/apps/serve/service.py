@@ -27,8 +27,8 @@ from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import GenerationSettings, SearchSettings
 
 MOST_CHARACTERS_AT_ONCE = 2000
-"""Of a request whose tokens are counted in the event loop; that takes 0.2 ms, and to hand it to a
-thread as long."""
+"""Most characters whose tokens are counted in the event loop: 0.2 ms, as long as a switch to a
+thread."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class TranslationWork:
 
     @property
     def width(self) -> int:
-        """See `Work`."""
+        """The number of hypotheses of a text that are computed together."""
         return self.settings.width
 
     def run(self, texts: Sequence[str]) -> Sequence[Translation]:
-        """See `Work`."""
-        # Draws depend on the number of a line, and each is the first of its own request.
+        """Compute a batch; see `Workload`."""
+        # Samples depend on the index of a line, and each line is the first of its own request.
         parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
         return [
             translation
@@ -71,11 +71,11 @@ class GenerationWork:
 
     @property
     def width(self) -> int:
-        """See `Work`."""
+        """The number of hypotheses of a text that are computed together."""
         return self.settings.n_best if self.settings.sampling else self.settings.beam
 
     def run(self, texts: Sequence[str]) -> Sequence[Generation]:
-        """See `Work`."""
+        """Compute a batch; see `Workload`."""
         parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
         return [
             generation
@@ -88,12 +88,12 @@ class GenerationWork:
 
 @dataclass(frozen=True, eq=False)
 class StreamWork:
-    """A prompt whose continuation is given piece by piece.
+    """A prompt whose continuation is streamed.
 
     Args:
-        pipeline: the language model.
-        settings: of the search.
-        emit: called with each piece, in the thread that computes.
+        pipeline: pipeline of the language model.
+        settings: settings of the search.
+        emit: function called with each piece of text, in the computing thread.
     """
 
     pipeline: GenerationPipeline
@@ -102,12 +102,12 @@ class StreamWork:
 
     @property
     def width(self) -> int:
-        """See `Work`."""
+        """The number of hypotheses of a text that are computed together."""
         return 1
 
     def run(self, texts: Sequence[str]) -> Sequence[TextStream]:
-        """See `Work`; return the stream at its end."""
-        (text,) = texts  # works are equal only to themselves
+        """Return the stream when it has ended; see `Workload`."""
+        (text,) = texts  # a stream is equal only to itself, so it never shares a batch
         stream = self.pipeline.stream(text, settings=self.settings)
         for piece in stream:
             self.emit(piece)
@@ -120,8 +120,8 @@ class TranslatedText:
 
     Args:
         lines: translations of its lines, empty ones included.
-        models: names of the models it went through.
-        line_break: between its lines.
+        models: names of the models, in order.
+        line_break: line break between its lines.
     """
 
     lines: tuple[Translation, ...]
@@ -130,11 +130,11 @@ class TranslatedText:
 
     @property
     def text(self) -> str:
-        """The translation."""
+        """The translation of the text."""
         return self.line_break.join(self.lines)
 
     def alternative(self, rank: int) -> str:
-        """Return the translation made of each line's next-best, from 1."""
+        """Return the translation from each line's next-best translation of a rank, from 1."""
         return self.line_break.join(
             line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines
         )
@@ -146,13 +146,13 @@ class TranslatedText:
 
 
 class Service:
-    """Models, and the queue before them.
+    """The models of a server and their queue.
 
     Args:
-        models: that are served.
-        scheduler: computes batches.
-        limits: of requests.
-        search: settings of translations where a request does not say.
+        models: served models.
+        scheduler: scheduler of batches.
+        limits: limits of requests.
+        search: default settings of translations.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class Service:
         self._loading: dict[str, asyncio.Task[TranslationPipeline | GenerationPipeline]] = {}
 
     def search_for(self, count: int) -> SearchSettings:
-        """Return the server's settings of a search, for so many answers to a text.
+        """Return the server's settings of a search with a number of answers to a text.
 
         Raises:
-            ConfigError: when they contradict each other.
+            ConfigError: when the settings contradict each other.
         """
         search = self.search
         changes: dict[str, Any] = {"n_best": count}
-        if search.alternatives:  # each has a beam of its own
+        if search.alternatives:  # each answer needs a beam of its own
             beam = max(1, min(search.beam, self.limits.beam // count))
             changes |= {"alternatives": count, "beam": beam}
         elif not search.sampling:
@@ -196,11 +196,11 @@ class Service:
         """Translate texts line by line, through one model or over a pivot.
 
         Args:
-            texts: any.
-            route: names of the models they go through.
-            settings: of the search; the server's if unset. Next-best translations are those of the
-                last model.
-            alignment: also give alignments, of the last model.
+            texts: texts of any number of lines.
+            route: names of the models, in order.
+            settings: settings of the search; the server's if unset. The last model gives the
+                next-best translations.
+            alignment: true to return alignments, which are those of the last model.
 
         Raises:
             ConfigError, DataError, ModelError: when the request is wrong.
@@ -244,13 +244,13 @@ class Service:
     async def stream(
         self, name: str, prompt: str, settings: GenerationSettings, emit: Callable[[str], None]
     ) -> TextStream:
-        """Continue a prompt, giving text as soon as it is certain.
+        """Continue a prompt, and stream text as soon as it is certain.
 
         Args:
-            name: of a language model.
-            prompt: its beginning.
-            settings: of the search.
-            emit: called with each piece, in another thread; raises an error to end the stream.
+            name: name of a language model.
+            prompt: beginning of the text.
+            settings: settings of the search.
+            emit: function called with each piece, in another thread; its errors end the stream.
 
         Returns:
             The stream at its end.
@@ -272,7 +272,7 @@ class Service:
         return await to_thread.run_sync(detect_languages, text[: self.limits.characters], among)
 
     async def generator(self, name: str) -> GenerationPipeline:
-        """Return a language model, loaded.
+        """Return the loaded pipeline of a language model.
 
         Raises:
             ConfigError: when it is a translator.
@@ -283,7 +283,7 @@ class Service:
         return cast(GenerationPipeline, pipeline)
 
     async def lengths(self, name: str, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens a model reads of each text."""
+        """Return the number of tokens of each text."""
         if not self.models.find(name).is_translator:
             return await to_thread.run_sync(self._prompt_lengths, await self.generator(name), texts)
         encode = (await self._translator(name)).tokenizers.source.encode_batch
@@ -293,23 +293,25 @@ class Service:
         """Refuse texts that are too many or too long for a request.
 
         Raises:
-            DataError: telling the limit.
+            DataError: naming the limit.
         """
         limits = self.limits
         if len(texts) > limits.texts:
-            raise DataError(f"{len(texts):,} texts; at most {limits.texts:,} are taken at once")
+            raise DataError(
+                f"{len(texts):,} texts; at most {limits.texts:,} are allowed in a request"
+            )
         characters = sum(map(len, texts))
         if characters > limits.characters:
             raise DataError(
-                f"{characters:,} characters; at most {limits.characters:,} are taken at once",
-                remedy="Send less at a time",
+                f"{characters:,} characters; a request may have at most {limits.characters:,}",
+                remedy="Split the text into several requests",
             )
 
     def _check_search(self, settings: SearchSettings) -> None:
         """Refuse a search that would take more than a request's share of time and memory.
 
         Raises:
-            ConfigError: telling the limit.
+            ConfigError: naming the limit.
         """
         limits = self.limits
         if settings.width > limits.beam:
@@ -321,7 +323,7 @@ class Service:
         for name in ("min_length", "max_length"):
             if (getattr(settings, name) or 0) > limits.tokens:
                 raise ConfigError(
-                    f"At most {limits.tokens:,} tokens are given", where=f"search.{name}"
+                    f"At most {limits.tokens:,} tokens are allowed", where=f"search.{name}"
                 )
 
     async def _translation_work(
@@ -339,11 +341,11 @@ class Service:
         return cast(TranslationPipeline, pipeline)
 
     async def _pipeline(self, name: str) -> TranslationPipeline | GenerationPipeline:
-        """Return a model; one that is to be loaded first does not hold up other requests."""
+        """Return a model; loading it does not block other requests."""
         pipeline = self.models.at_hand(name)
         if pipeline is not None:
             return pipeline
-        # One thread for all requests that wait for a model: there are 40 for everything else.
+        # One loading thread, however many requests wait, leaves the pool of 40 to the others.
         if name not in self._loading:
             task = asyncio.ensure_future(to_thread.run_sync(self.models.get, name))
             task.add_done_callback(lambda done: self._loading.pop(name))
@@ -369,7 +371,7 @@ class Service:
         ]
 
     async def _results(self, jobs: Sequence[WaitingText], deadline: float) -> list[Any]:
-        """Queue jobs and wait for all of them, or give them up."""
+        """Queue jobs and wait for all of them, or drop them if the request ends."""
         if not jobs:
             return []
         self.scheduler.submit(jobs)

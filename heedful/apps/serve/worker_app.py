@@ -18,17 +18,17 @@ from heedful.device import usable_cores
 from heedful.memory import trim
 
 MOST_THREADS = 4
-"""Batches computed at a time: each needs memory of its own."""
+"""Batches computed at a time; each needs memory of its own."""
 
 
 def build_worker(settings: ServerSettings) -> Starlette:
     """Load models and build the application.
 
     Args:
-        settings: of the server.
+        settings: settings of the server.
 
     Raises:
-        UserError: and its kinds, when a model or a file cannot be used.
+        UserError: when a model or a file cannot be used.
     """
     models = ServedModels(
         [parse_model(word) for word in settings.models],
@@ -44,7 +44,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
     metrics = Metrics()
     cores = max(1, usable_cores() // settings.workers)
     threads = min(MOST_THREADS, cores)
-    # Batches side by side use cores better than one batch on all of them.
+    # Several batches at a time use cores better than one batch on all of them.
     scheduler = Scheduler(
         threads=threads,
         positions=settings.positions,

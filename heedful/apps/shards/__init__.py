@@ -1,1 +1,1 @@
-"""Corpora in many files, the shards: each translated once, by one process or by many machines."""
+"""Translation of corpora in many files (shards), by one process or by many machines."""

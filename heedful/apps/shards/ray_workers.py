@@ -1,9 +1,8 @@
 """Shards translated by actors of Ray Data, on one machine or many.
 
-Ray Data hands shards to a pool of actors, starts actors of lost machines anew and gives the shards
-they had to others. It may do so with a shard that was done, when its result is lost on the way;
-`ShardWorker` then finds its record. So a shard is published once although Ray runs it at least
-once.
+Ray Data gives shards to a pool of actors, restarts the actors of lost machines and gives their
+shards to others. It may even repeat a finished shard whose result was lost; `ShardWorker` then
+finds its record. So a shard is published exactly once, although Ray runs it at least once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from heedful.apps.shards.shard_translation import ShardJob, ShardOutcome, ShardW
 from heedful.errors import RunError, UserError
 
 _STORE_BYTES = 128 * 2**20
-"""Of Ray's object store on this machine: names and counts pass through it, and no texts."""
+"""Bytes of Ray's object store on this machine, through which only names and counts pass."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _CONNECT_SECONDS = 10.0
@@ -34,14 +33,14 @@ _CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class RayPool:
-    """The actors that translate.
+    """Size and resources of the pool of actors.
 
     Args:
-        address: of a cluster, or `auto` for the one that this machine is part of; Ray is started
-            on this machine alone if unset.
-        actors: how many; as many as the cores allow if unset.
-        threads: cores of each.
-        gpus: of each; a fraction where several share one.
+        address: address of a cluster, or `auto` for the cluster of this machine; if unset, Ray is
+            started on this machine alone.
+        actors: number of actors; as many as the cores allow if unset.
+        threads: cores of each actor.
+        gpus: GPUs of each actor; a fraction where several share one.
     """
 
     address: str | None = None
@@ -51,10 +50,10 @@ class RayPool:
 
 
 def check_ray() -> None:
-    """Refuse to begin without Ray.
+    """Check that Ray is installed.
 
     Raises:
-        UserError: naming the package.
+        UserError: when the package is missing.
     """
     missing = [name for name in ("ray", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
@@ -70,12 +69,12 @@ def translate_on_ray(
     """Translate shards on a cluster.
 
     Args:
-        job: of the run.
-        shards: still to be translated.
-        pool: of actors.
+        job: job of the run.
+        shards: shards to translate.
+        pool: size of the pool of actors.
 
     Yields:
-        The outcome of each shard, in the order in which they end.
+        The outcome of each shard, in the order in which shards end.
 
     Raises:
         UserError: when the cluster is too small for the pool.
@@ -85,7 +84,9 @@ def translate_on_ray(
         import ray
         from ray.data import ActorPoolStrategy, DataContext
 
-        logging.getLogger("ray.data").setLevel(logging.ERROR)  # set to INFO by its import
+        logging.getLogger("ray.data").setLevel(
+            logging.ERROR
+        )  # the import of Ray Data sets it to INFO
         size = min(_pool_size(pool, ray.cluster_resources()), len(shards))
         context = DataContext.get_current()
         context.enable_progress_bars = False
@@ -96,7 +97,7 @@ def translate_on_ray(
             _ShardActor,
             fn_constructor_args=(job,),
             batch_size=1,
-            # One at a time: a shard that waits behind another could be another actor's.
+            # One at a time: a shard queued at a busy actor could run on a free one.
             compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
             num_cpus=pool.threads,
             num_gpus=pool.gpus or None,
@@ -107,26 +108,28 @@ def translate_on_ray(
         except (ray.exceptions.RayError, OSError) as error:
             raise RunError(
                 f"Ray gave up: {_last_line(error)}",
-                remedy="Run the command again; shards that are done are kept",
+                remedy="Repeat the command; finished shards are kept",
             ) from error
 
 
 class _ShardActor:
-    """A worker in a process of Ray's.
+    """A worker in a process of Ray.
 
     Args:
-        job: of the run.
+        job: job of the run.
     """
 
     def __init__(self, job: ShardJob) -> None:
-        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # read when kernels or torch are loaded
-        if job.cwd.is_dir():  # relative paths of the command line mean the same here
+        os.environ["OMP_NUM_THREADS"] = str(
+            job.threads
+        )  # variables are read when kernels or torch are loaded
+        if job.cwd.is_dir():  # keeps the meaning of relative paths of the command line
             os.chdir(job.cwd)
         self._worker: ShardWorker | None = None
         self._reason = ""
         try:
             self._worker = ShardWorker(job)
-        except UserError as error:  # Ray would try again for ever, and hide the reason
+        except UserError as error:  # Ray would restart the actor for ever, and hide the reason
             self._reason = f"{error} (on the machine {os.uname().nodename})"
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
@@ -142,11 +145,11 @@ class _ShardActor:
 
 @contextmanager
 def _connected(pool: RayPool) -> Iterator[None]:
-    """Start Ray or join a cluster, without reports to its makers, pages, or lines on ours."""
+    """Start Ray or join a cluster, without usage reports, dashboard and log lines."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     host = _host(pool.address)
     if host in _LOOPBACK:
-        # Ray reads this once, and then stays on the loopback address, as on Windows and macOS.
+        # Ray reads this once, and then uses the loopback address, as on Windows and macOS.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     options: dict[str, Any] = {"address": pool.address}
     if pool.address is None:
@@ -163,7 +166,7 @@ def _connected(pool: RayPool) -> Iterator[None]:
     import ray
 
     with ExitStack() as stack:
-        # Ray prints what its daemons say to standard output, which is for JSON.
+        # Ray prints its daemons' messages to standard output, which is for JSON.
         quiet = sys.stderr if is_debugging else stack.enter_context(open(os.devnull, "w"))
         stack.enter_context(redirect_stdout(quiet))
         try:
@@ -177,7 +180,7 @@ def _connected(pool: RayPool) -> Iterator[None]:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Drop what native code writes to standard error: Ray reports its own level of reports."""
+    """Drop native code's standard error: Ray reports its usage settings there."""
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 2)
@@ -189,10 +192,10 @@ def _silenced() -> Iterator[None]:
 
 
 def _host(address: str | None) -> str | None:
-    """The host of a cluster that answers; the loopback address if Ray is to be started here.
+    """Return the host of a reachable cluster; the loopback address to start Ray here.
 
     Raises:
-        RunError: when nothing answers there, for which Ray waits for minutes.
+        RunError: when nothing answers there; Ray itself would wait for minutes.
     """
     if address in (None, "auto"):
         return None if address else "127.0.0.1"
@@ -214,7 +217,7 @@ def _unreachable(error: Exception, address: str | None) -> RunError:
 
 
 def _pool_size(pool: RayPool, resources: dict[str, float]) -> int:
-    """The number of actors, which must fit the cluster: Ray would wait for more for ever."""
+    """Return the number of actors, which must fit the cluster: Ray would wait for ever."""
     most = int(resources.get("CPU", 0.0) // pool.threads)
     if pool.gpus:
         most = min(most, int(resources.get("GPU", 0.0) / pool.gpus))

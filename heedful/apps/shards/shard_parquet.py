@@ -1,4 +1,4 @@
-"""Shards in Parquet: tables that keep their columns and row groups, and gain a translation."""
+"""Shards in Parquet: tables that keep columns and row groups, and get a translation column."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from heedful.errors import DataError, UserError
 
 
 def check_parquet() -> None:
-    """Refuse shards in Parquet where nothing reads them.
+    """Check that pyarrow is installed, which reads Parquet.
 
     Raises:
-        UserError: naming the package.
+        UserError: when the package is missing.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise UserError(
@@ -30,13 +30,13 @@ def translate_parquet(
     """Translate a shard in Parquet, a row group at a time.
 
     Args:
-        path: of the shard.
-        output: receives the table with its translations.
-        translate: of the texts.
-        columns: of texts and translations.
+        path: path of the shard.
+        output: file for the table with its translations.
+        translate: function that translates texts.
+        columns: columns of texts and translations.
 
     Yields:
-        Numbers of rows translated since the last.
+        The number of rows translated since the last one.
 
     Raises:
         DataError: when the file is damaged, or lacks the column.
@@ -63,24 +63,26 @@ def translate_parquet(
                         ]
                         yield len(chunk)
                     column = pa.array(found, pa.string())
-                    # A table without rows has a group, which writers leave out.
+                    # A table without rows may have an empty row group, which writers drop.
                     writer.write_table(
                         table.append_column(schema.field(columns.translation), column),
                         row_group_size=max(1, len(texts)),
                     )
                     first += len(texts)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the table's
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # an error of the disk, not of the table
             raise
         raise DataError(
             f"Cannot be read as Parquet: {' '.join(str(error).split())[:200]}",
             where=str(path),
-            remedy="The file is cut short or damaged; fetch it again",
+            remedy="The file is incomplete or damaged; fetch it again",
         ) from None
 
 
 def _with_translation(schema: Any, columns: TableColumns, path: Path) -> Any:
-    """The schema of a table with one more column, after checks of the others."""
+    """Return the schema of a table with one more column, after checks of the others."""
     import pyarrow as pa
 
     if columns.text not in schema.names:
@@ -99,7 +101,7 @@ def _with_translation(schema: Any, columns: TableColumns, path: Path) -> Any:
 
 
 def _compression(file: Any) -> str:
-    """The compression of a file's first column, by the writer's names for them."""
+    """Return the compression of a file's first column, in the writer's names."""
     if file.num_row_groups == 0 or file.metadata.num_columns == 0:
         return "snappy"
     name = file.metadata.row_group(0).column(0).compression.lower()

@@ -1,4 +1,4 @@
-"""The shards that words of the command line mean: files, patterns and folders."""
+"""The shards that arguments of the command line name: files, patterns and folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heedful.data.text_file import file_form
 from heedful.errors import DataError
 
 FORMS = (".txt", ".tsv", ".jsonl", ".parquet")
-"""Ends of names that say how a shard is read; all but the last may be followed by .gz."""
+"""Suffixes of the forms of shards; .gz may follow all of them but the last."""
 
 
 @dataclass(frozen=True)
@@ -19,33 +19,33 @@ class CorpusShard:
     """One file of a corpus.
 
     Args:
-        path: the file, absolute.
+        path: absolute path of the file.
     """
 
     path: Path
 
     @property
     def name(self) -> str:
-        """The file's name, which its translation has, too."""
+        """The file's name, which is also that of its translation."""
         return self.path.name
 
     @property
     def form(self) -> str:
-        """The end of its name, one of `FORMS`."""
+        """The suffix of its name, one of `FORMS`."""
         return file_form(self.path)
 
 
 def find_shards(words: Iterable[Path], out: Path) -> list[CorpusShard]:
-    """Return the shards that words mean, by name.
+    """Return the shards that arguments name, sorted by name.
 
     Args:
-        words: files; patterns such as `part-*.txt`; folders, all of whose files are taken except
-            those whose names begin with a dot.
-        out: the folder of the translations.
+        words: files; patterns such as `part-*.txt`; folders, for all their files except those whose
+            names begin with a dot.
+        out: folder of the translations.
 
     Raises:
-        DataError: when there are none, when a name has no known end, when two files have the same
-            name, or when one lies in `out`.
+        DataError: when there are no files, a suffix is unknown, two files have the same name, or a
+            file lies in `out`.
     """
     found: dict[str, CorpusShard] = {}
     for path in [path.absolute() for word in words for path in _files(word)]:
@@ -62,7 +62,7 @@ def find_shards(words: Iterable[Path], out: Path) -> list[CorpusShard]:
 
 
 def _files(word: Path) -> list[Path]:
-    """The files that one word means."""
+    """Return the files that one argument names."""
     if word.is_dir():
         files = [path for path in word.iterdir() if path.is_file() and path.name[0] != "."]
         if not files:
@@ -74,7 +74,7 @@ def _files(word: Path) -> list[Path]:
     files = [path for path in matches if path.is_file()]
     if not files:
         raise DataError(
-            "No such file, and no file has a name of this pattern",
+            "No file has this name or matches this pattern",
             where=str(word),
             remedy="Check the path; quote patterns, such as 'corpus/*.txt'",
         )

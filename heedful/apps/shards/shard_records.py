@@ -1,8 +1,8 @@
-"""The folder of translated shards: which are done, by what settings, and who writes there.
+"""The folder of translated shards, with its settings, locks and records of finished shards.
 
-`heedful-shards.json` has the settings and, after a run, a record of every shard. While a run lasts,
-each shard leaves its record in `.heedful-shards/`, written by the worker that made it; so whatever
-ends, what was done is known. A shard is published by a hard link, which the file system makes once.
+`heedful-shards.json` has the settings and, after a run, a record of every shard. During a run each
+worker writes the records of its shards to `.heedful-shards/`, so finished shards are known however
+the run ends. A shard is published by a hard link, which the file system creates only once.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from heedful.errors import DataError, RunError
 MANIFEST = "heedful-shards.json"
 _WORK = ".heedful-shards"
 _OTHER_WORKER_SECONDS = 5.0
-"""From the link of a shard to its record: two small writes, on a slow network disk."""
+"""Most seconds from the link of a shard to its record: two small writes on a slow network disk."""
 
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A shard that is done.
+    """The record of a translated shard.
 
     Args:
-        rows: lines of text, or rows of a table.
-        input_sha256: of the shard, in hexadecimal.
-        output_sha256: of its translation.
-        seconds: that its translation took.
-        counts: of tokens, and of what else the command counts.
+        rows: number of lines of text, or of rows of a table.
+        input_sha256: SHA-256 of the shard, in hexadecimal.
+        output_sha256: SHA-256 of its translation, in hexadecimal.
+        seconds: seconds of its translation.
+        counts: tokens and other counts of the command.
     """
 
     rows: int
@@ -49,10 +49,10 @@ class ShardRecord:
 
 
 class TranslatedFolder:
-    """A folder that holds, or will hold, the translation of every shard.
+    """A folder for the translations of all shards.
 
     Args:
-        path: the folder.
+        path: path of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,7 +61,7 @@ class TranslatedFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it.
+        """Make the folder, and lock it against other runs.
 
         Raises:
             RunError: when another run works there.
@@ -74,24 +74,24 @@ class TranslatedFolder:
                     where=str(self.path),
                     remedy="Wait until it has ended, or choose another folder",
                 )
-            for file in self._work.iterdir():  # of a run that was killed
+            for file in self._work.iterdir():  # partial shards of a run that was killed
                 if file.suffix in (".partial", ".attempt"):
                     file.unlink(missing_ok=True)
             yield
             shutil.rmtree(self._work, ignore_errors=True)
 
     def open(self, settings: Mapping[str, Any], names: list[str]) -> dict[str, ShardRecord]:
-        """Begin or continue to fill the folder, while it is `locked`.
+        """Begin or continue the folder, while it is `locked`.
 
         Args:
-            settings: on which translations depend, as JSON data.
-            names: of all shards.
+            settings: settings that translations depend on, as JSON data.
+            names: names of all shards.
 
         Returns:
-            The records of shards that are done.
+            The records of finished shards.
 
         Raises:
-            DataError: when the folder was filled with other settings, or has files of these names.
+            DataError: when the folder has other settings, or other files of these names.
         """
         manifest = self.path / MANIFEST
         if not manifest.exists():
@@ -119,29 +119,29 @@ class TranslatedFolder:
             records = {name: ShardRecord(**record) for name, record in known.items()}
         except (AttributeError, TypeError):
             raise _damaged(manifest) from None
-        # Workers take a shard with a record for done, which another run must find out anew.
+        # To workers a record means a finished shard, which each run must verify anew.
         self.close(settings, records)
         for path in self._work.glob("*.record"):
             path.unlink()
         return records
 
     def close(self, settings: Mapping[str, Any], records: Mapping[str, ShardRecord]) -> None:
-        """Write the manifest, with the records of all shards that are done."""
+        """Write the manifest, with the records of all finished shards."""
         shards = {name: asdict(records[name]) for name in sorted(records)}
         content = {"settings": dict(settings), "shards": shards}
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         replace_synced(self.path / MANIFEST, text.encode())
 
     def record(self, name: str) -> ShardRecord | None:
-        """The record that a worker of this run or a killed one left of a shard."""
+        """Return the record of a shard by this run or a killed one; None without one."""
         path = self._work / f"{name}.record"
         return ShardRecord(**_read(path)) if path.exists() else None
 
     def is_whole(self, name: str, record: ShardRecord) -> bool:
-        """Return True if the translated shard is there.
+        """Return True if the translated shard exists.
 
         Raises:
-            DataError: when it is another than was written.
+            DataError: when it was changed after it was written.
         """
         path = self.path / name
         if not path.exists():
@@ -155,7 +155,7 @@ class TranslatedFolder:
         return True
 
     def attempt(self, name: str) -> int:
-        """Note that a worker begins with a shard; return how many have in this run."""
+        """Count a worker that begins with a shard; return the count in this run."""
         for number in itertools.count(1):
             try:
                 (self._work / f"{name}.{number}.attempt").open("x").close()
@@ -166,7 +166,7 @@ class TranslatedFolder:
 
     @contextmanager
     def partial(self, name: str) -> Iterator[Path]:
-        """A place for a shard that is being written, which no other worker has."""
+        """A context with a file for a shard being written, which no other worker uses."""
         path = self._work / f"{name}.{uuid.uuid4().hex}.partial"
         try:
             yield path
@@ -174,18 +174,18 @@ class TranslatedFolder:
             path.unlink(missing_ok=True)
 
     def publish(self, name: str, partial: Path, record: ShardRecord) -> ShardRecord:
-        """Put a translated shard in its place, unless another worker has.
+        """Publish a translated shard, unless another worker has done so.
 
         Args:
-            name: of the shard.
-            partial: the whole translated shard.
-            record: of it.
+            name: name of the shard.
+            partial: file with the whole translated shard.
+            record: record of the translated shard.
 
         Returns:
-            The record of the shard that is in place now.
+            The record of the published shard.
 
         Raises:
-            DataError: when something else is there.
+            DataError: when another file has its name.
         """
         sync(partial)
         path = self.path / name
@@ -200,21 +200,21 @@ class TranslatedFolder:
         return record
 
     def _other_record(self, name: str) -> ShardRecord:
-        """The record of another worker, whose processor may round otherwise; wait for it a bit."""
+        """Wait for the record of another worker, whose processor may round differently."""
         until = time.monotonic() + _OTHER_WORKER_SECONDS
         while time.monotonic() < until:
             if (record := self.record(name)) is not None:
                 return record
             time.sleep(0.1)
         raise DataError(
-            "Another file has the place of the translated shard",
+            "Another file already has the name of the translated shard",
             where=str(self.path / name),
             remedy="Move it away to have the translation written",
         )
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -238,7 +238,7 @@ def _damaged(path: Path) -> DataError:
 
 
 def _differences(stored: Any, settings: Mapping[str, Any]) -> str:
-    """Name what differs: "beam was 4 and is 5"."""
+    """Describe differing settings: "beam was 4 and is 5"."""
     if not isinstance(stored, dict):
         return "none are recorded"
     names = [name for name in {**stored, **settings} if stored.get(name) != settings.get(name)]

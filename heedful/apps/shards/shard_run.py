@@ -1,4 +1,4 @@
-"""A corpus of shards translated into a folder, from where the last run ended."""
+"""Translation of a corpus of shards into a folder, which continues an interrupted run."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from heedful.models.model_directory import find_model_directory
 
 _RAY_ONLY = ("address", "actors", "threads", "actor_gpus")
 _LEAST = {"retries": 0, "actors": 1, "threads": 1, "actor_gpus": 0}
-_WITHOUT_EFFECT = {"device", "batch_size", "batch_tokens", "stream", "continuous_batching"}
-"""Settings of `heedful translate` that no byte of a translation depends on."""
+_WITHOUT_EFFECT = {"device", "batch_size", "batch_tokens", "stream"}
+"""Settings of `heedful translate` that do not change translations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOptions:
-    """The shards of a run and how they are translated, as flags of `heedful translate` say.
+    """The shards of a run and its workers, from flags of `heedful translate`.
 
     Args:
         shards: files, patterns and folders.
         out: folder for the translated shards.
-        engine: `local` or `ray`.
-        column: of the texts in tables.
-        translation_column: for the translations.
-        retries: how often a shard is tried again when its machine fails.
-        address, actors, threads, actor_gpus: of Ray, as `RayPool` has them.
+        engine: engine of the workers, `local` or `ray`.
+        column: column of the texts in tables.
+        translation_column: column for the translations.
+        retries: number of further attempts for a shard when its machine fails.
+        address, actors, threads, actor_gpus: fields of `RayPool`.
     """
 
     shards: tuple[Path, ...]
@@ -65,22 +65,22 @@ def run_shards(
     load: Callable[[], LineTranslator],
     events: Events,
 ) -> dict[str, Any]:
-    """Translate every shard that is not done yet.
+    """Translate every shard that is not finished yet.
 
     Args:
-        options: of the run.
-        settings: of the translator as JSON data, with the version of Heedful; its `model`,
+        options: options of the run.
+        settings: settings of the translator as JSON data, with Heedful's version; `model`,
             `ensemble`, `shortlist` and `glossary` name files.
-        load: makes the translator; it is sent to other machines.
-        events: receives progress and warnings.
+        load: function that loads the translator; it is sent to other machines.
+        events: receiver of progress and warnings.
 
     Returns:
-        Counts, as JSON data: `shards`, `translated`, `done_before`, reasons of those that `failed`
-        by name, `rows` of those that were translated, and what the translator counts.
+        Counts as JSON data: `shards`, `translated`, `done_before`, the reasons of `failed` shards
+        by name, the translated `rows`, and the counts of the translator.
 
     Raises:
-        UserError: and its kinds, when options do not fit together, the folder was filled with
-            other settings, or no shard can be translated.
+        UserError: when options contradict each other, the folder has other settings, or no shard
+            can be translated.
     """
     out = _checked(options)
     shards = find_shards(options.shards, out)
@@ -103,7 +103,7 @@ def run_shards(
 
 
 def _checked(options: ShardOptions) -> Path:
-    """Return the folder of the translations, if the options fit together."""
+    """Return the folder of the translations, after a check of the options."""
     if options.out is None:
         raise ConfigError(
             "--shards needs a folder for the translations", remedy="Name one with --out"
@@ -130,7 +130,7 @@ def _checked(options: ShardOptions) -> Path:
 
 
 def _deciding(options: ShardOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide the bytes of translated shards, and digests of their files."""
+    """Return the settings that change translations, with digests of their files."""
     deciding = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
     models = [settings["model"], *settings["ensemble"]]
     files = [each for each in (settings["shortlist"], settings["glossary"]) if each]
@@ -143,7 +143,7 @@ def _deciding(options: ShardOptions, settings: Mapping[str, Any]) -> dict[str, A
 
 
 def _model_digest(path: Path) -> str:
-    """SHA-256 of the names and the content of a model's files."""
+    """Return the SHA-256 of the names and contents of a model's files."""
     files = sorted(file for file in find_model_directory(path).iterdir() if file.is_file())
     content = [[file.name, digest(file)] for file in files]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -152,7 +152,7 @@ def _model_digest(path: Path) -> str:
 def _outcomes(
     options: ShardOptions, job: ShardJob, shards: list[CorpusShard], add_rows: Callable[[int], None]
 ) -> Iterator[ShardOutcome]:
-    """Translate shards by the engine of the options; tell how many rows were translated."""
+    """Translate shards on the engine of the options; report the number of translated rows."""
     if options.engine == "ray":
         pool = RayPool(options.address, options.actors, job.threads, options.actor_gpus or 0.0)
         for outcome in translate_on_ray(job, shards, pool):
@@ -165,7 +165,7 @@ def _outcomes(
 
 
 class _Work:
-    """The shards of a run: those done before, those done now, and those that failed."""
+    """The shards of a run: finished before, finished now, and failed."""
 
     def __init__(self, events: Events, total: int, outcomes: list[ShardOutcome]) -> None:
         self.records: dict[str, ShardRecord] = {}
@@ -178,7 +178,7 @@ class _Work:
         self.add_rows(0)
 
     def add_rows(self, count: int) -> None:
-        """Show that so many more rows were translated."""
+        """Add a number of translated rows to the progress."""
         self._rows += count
         speed = round(self._rows / max(time.perf_counter() - self._start, 1e-9), 1)
         self._events.progress(
@@ -186,7 +186,7 @@ class _Work:
         )
 
     def add(self, outcome: ShardOutcome) -> None:
-        """Take in the end of a shard.
+        """Record the outcome of a shard.
 
         Raises:
             UserError: when no shard can be translated.
@@ -203,7 +203,7 @@ class _Work:
         self.add_rows(0)
 
     def facts(self) -> dict[str, Any]:
-        """Say what was done and what was not; return it as `run_shards` does."""
+        """Report finished and failed shards; return the counts of `run_shards`."""
         counts: Counter[str] = Counter()
         for record in self.records.values():
             counts.update(record.counts)

@@ -1,4 +1,4 @@
-"""Shards of text: plain lines, tables with tabs, JSON lines; plain or gzip."""
+"""Shards of text: plain lines, tab-separated tables or JSON Lines, plain or gzip."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from heedful.data.text_file import TextFile, parse_json
 from heedful.errors import DataError
 
 CHUNK = 4096
-"""Texts that are translated at a time, as many as `heedful translate` reads of one file."""
+"""Texts that are translated at a time, as many as `heedful translate` reads at a time."""
 
 Progress = Callable[[int], None]
 
 
 class Translate(Protocol):
-    """Translates texts into lines without their ends."""
+    """Function that translates texts into lines without line breaks."""
 
     def __call__(self, texts: list[str], first_line: int, /) -> list[str]:
-        """Return a line for each text; `first_line` is the number of the first, for warnings."""
+        """Return a line for each text; warnings count lines from `first_line`."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class TableColumns:
     """Names of the columns of a table.
 
     Args:
-        text: of the texts; a number, from 1, in a .tsv file that has no line of names.
-        translation: of the translations, which no shard may have yet.
+        text: column of the texts; a number, from 1, in a .tsv file without a header.
+        translation: column for the translations, which no shard may have yet.
     """
 
     text: str = "text"
     translation: str = "translation"
 
     def missing(self, where: str, known: list[str]) -> DataError:
-        """The error for a shard without the column of texts."""
+        """Return the error for a shard without the column of texts."""
         return DataError(
             f"There is no column {self.text!r}",
             where=where,
@@ -47,7 +47,7 @@ class TableColumns:
         )
 
     def taken(self, where: str) -> DataError:
-        """The error for a shard that has a column of translations."""
+        """Return the error for a shard that has a column of translations already."""
         return DataError(
             f"There is a column {self.translation!r} already",
             where=where,
@@ -60,10 +60,10 @@ class _Row:
     """A line of a shard that is written with its translation.
 
     Args:
-        text: to translate; None where there is none, and the line stays as it is.
-        before: all that is written before the translation.
-        after: all that is written after it.
-        is_json: the translation is written as JSON.
+        text: text to translate; None for a line without one, which stays as it is.
+        before: characters before the translation.
+        after: characters after the translation.
+        is_json: true if the translation is written as JSON.
     """
 
     text: str | None
@@ -85,26 +85,26 @@ def translate_text(
     """Translate a shard of text.
 
     Args:
-        path: of the shard.
-        form: `.txt`, `.tsv` or `.jsonl`.
-        output: receives the translated shard, compressed if the shard is.
-        translate: of the texts.
-        columns: of tables.
+        path: path of the shard.
+        form: suffix of its form, `.txt`, `.tsv` or `.jsonl`.
+        output: file for the translated shard, compressed if the shard is.
+        translate: function that translates texts.
+        columns: columns of tables.
 
     Yields:
-        Numbers of texts translated since the last.
+        The number of texts translated since the last one.
 
     Raises:
         DataError: naming the line that cannot be read.
     """
     file = TextFile(path)
     rows = _READERS[form](file, columns)
-    # No name and no time: equal texts are equal bytes.
+    # Without file name and time, equal texts give equal bytes.
     packed = gzip.GzipFile("", "wb", fileobj=output, mtime=0) if file.facts.compressed else None
     stream = packed or output
     first = 1
     while chunk := list(islice(rows, CHUNK)):
-        # A row without text has an empty one, so that warnings name the right line.
+        # A row without text counts as an empty text, so that warnings name the right line.
         lines = translate([row.text or "" for row in chunk], first)
         for row, line in zip(chunk, lines, strict=True):
             stream.write(row.line(line).encode() + b"\n")
@@ -160,7 +160,7 @@ def _json_rows(file: TextFile, columns: TableColumns) -> Iterator[_Row]:
             raise columns.missing(where, list(item))
         if columns.translation in item:
             raise columns.taken(where)
-        # The object is not written anew: its other values keep their spelling.
+        # The translation is inserted into the line, so that other values keep their spelling.
         start = line.rstrip().removesuffix("}")
         before = f"{start}, {json.dumps(columns.translation, ensure_ascii=False)}: "
         if (text := _text_of(item[columns.text], where, columns.text)) is None:
@@ -170,7 +170,7 @@ def _json_rows(file: TextFile, columns: TableColumns) -> Iterator[_Row]:
 
 
 def _text_of(value: Any, where: str, name: str) -> str | None:
-    """A JSON value that is a text or null."""
+    """Return a JSON value, which must be a text or null."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -179,7 +179,7 @@ def _text_of(value: Any, where: str, name: str) -> str | None:
         value.encode()
     except UnicodeEncodeError:
         raise DataError(
-            f"The value of {name!r} holds half of a surrogate pair, which is no character",
+            f"The value of {name!r} holds a lone surrogate, which is not a character",
             where=where,
             remedy="Repair the text where it was made",
         ) from None

@@ -1,4 +1,4 @@
-"""One shard translated: tried, tried again, and published once, whoever does it."""
+"""Translation of one shard by any worker: attempts, retries and a single publication."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Warn = Callable[[str], None]
 Progress = Callable[[int], None]
 
 _WARNINGS = 10
-"""Of each shard that are kept; a shard of a million lines could have as many."""
+"""Most warnings of a shard that are kept; a shard of a million lines could have a million."""
 
 
 class LineTranslator(Protocol):
-    """A translator that is loaded once and translates many shards."""
+    """A translator of lines that serves many shards."""
 
     def translate(self, texts: list[str], first_line: int, warn: Warn) -> list[str]:
         """Return a line without its end for each text; `first_line` is the number of the first."""
 
     def counts(self) -> dict[str, int]:
-        """Return what was counted since the last call, and begin anew."""
+        """Return the counts since the last call, and reset them."""
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """All that a worker must know; it is sent to other machines.
+    """The settings of a worker, which are sent to other machines.
 
     Args:
-        out: the folder of the translated shards, absolute, which all workers can write.
-        columns: of tables.
-        load: makes the translator.
-        retries: how often a shard is tried again.
-        threads: of a worker on another machine.
-        cwd: the folder where relative paths begin.
+        out: absolute path of the folder of translated shards, to which all workers can write.
+        columns: columns of tables.
+        load: function that loads the translator.
+        retries: number of further attempts for a shard.
+        threads: threads of a worker on another machine.
+        cwd: folder of relative paths.
     """
 
     out: Path
@@ -54,14 +54,14 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """The end of the work on one shard.
+    """The outcome of the work on one shard.
 
     Args:
-        name: of the shard.
-        record: of the translated shard; None if it failed.
-        reason: why it failed.
-        warnings: the first of them.
-        is_fatal: no other shard can be translated either.
+        name: name of the shard.
+        record: record of the translated shard; None if it failed.
+        reason: reason of a failure.
+        warnings: first warnings.
+        is_fatal: true if no other shard can be translated either.
     """
 
     name: str
@@ -72,10 +72,10 @@ class ShardOutcome:
 
 
 class ShardWorker:
-    """Translates shards, one after the other, with a translator that is loaded once.
+    """A worker that translates shards one after the other with one translator.
 
     Args:
-        job: of the run.
+        job: job of the run.
 
     Raises:
         UserError: when the translator cannot be loaded.
@@ -87,11 +87,11 @@ class ShardWorker:
         self.translator = job.load()
 
     def translate(self, shard: CorpusShard, progress: Progress = lambda rows: None) -> ShardOutcome:
-        """Translate a shard and publish it, unless that was done already.
+        """Translate a shard and publish it, unless it is finished already.
 
         Args:
-            shard: of the run.
-            progress: called with numbers of rows translated since the last call.
+            shard: shard of the run.
+            progress: function called with the number of rows translated since the last call.
         """
         reason = "the worker ended each time, perhaps for want of memory"
         while True:
@@ -104,9 +104,9 @@ class ShardWorker:
             warnings: list[str] = []
             try:
                 record = self._publish(shard, warnings.append, progress)
-            except RunError as error:  # of the machine: it may go well the next time
+            except RunError as error:  # an error of the machine: another attempt may succeed
                 reason = str(error)
-            except UserError as error:  # of the shard: it would fail in the same way again
+            except UserError as error:  # an error of the shard, which would fail again
                 return ShardOutcome(shard.name, reason=str(error), warnings=_few(warnings))
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
@@ -149,15 +149,15 @@ class ShardWorker:
 def verified(
     folder: TranslatedFolder, shards: list[CorpusShard], records: Mapping[str, ShardRecord]
 ) -> tuple[list[CorpusShard], list[ShardOutcome]]:
-    """Compare the shards that are done with their records.
+    """Compare finished shards with their records.
 
     Args:
-        folder: of the translated shards.
-        shards: of the run.
-        records: of shards that are done.
+        folder: folder of the translated shards.
+        shards: shards of the run.
+        records: records of finished shards.
 
     Returns:
-        The shards still to be translated, and an outcome of each of the others.
+        The shards still to translate, and the outcomes of the others.
     """
     pending, outcomes = [], []
     for shard in shards:

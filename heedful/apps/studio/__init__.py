@@ -1,1 +1,1 @@
-"""The studio: web pages that show what Transformers do, on models that are at hand."""
+"""The studio: web pages that show the inner working of Transformers on local models."""

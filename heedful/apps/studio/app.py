@@ -1,11 +1,10 @@
 """The studio as an ASGI application, and its server on this machine.
 
-A call takes and returns JSON; an error is what, where and remedy.
+A call takes and returns JSON; an error has the keys what, where and remedy.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import threading
@@ -31,6 +30,7 @@ from heedful.apps.studio.course import read_course
 from heedful.apps.studio.dropped_models import BeginRequest, DroppedModels, EndRequest
 from heedful.apps.studio.guard import Guard, plain_error
 from heedful.apps.studio.pages import PAGES
+from heedful.apps.web import HUNG_UP, json_object, json_response, media_type
 from heedful.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -45,22 +45,19 @@ STATIC = Path(__file__).parent / "static"
 Result = TypeVar("Result")
 
 AT_ONCE = 2
-"""Calls that are computed at a time; torch spreads each over the processor itself."""
-
-_HUNG_UP = 499
-"""The status of a call whose client has hung up; nobody reads it."""
+"""Calls that are computed at a time; torch uses all cores for each."""
 
 FIRST_PAGE = 1.0
-"""Seconds after the start before PyTorch is loaded, for loading would delay the first page."""
+"""Seconds after the start before PyTorch is loaded, which would delay the first page."""
 
 
 KEEP = "public, max-age=31536000, immutable"
 
 
 class _Scripts(StaticFiles):
-    """Static files that a browser checks for updates each time.
+    """Static files, which a browser checks for updates at each use.
 
-    A vendored file has its version in its name, so a browser keeps it.
+    A vendored file has its version in its name, so a browser caches it.
     """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
@@ -74,9 +71,9 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
     """Build the application.
 
     Args:
-        workspace: the models and runs that pages may look at.
-        host: the address it will be served on, for the guard.
-        token: the key that requests must have; see `Guard`.
+        workspace: models and runs for the pages.
+        host: address of the server, for the guard.
+        token: key that requests must have; see `Guard`.
     """
 
     async def shell(request: Request) -> Response:
@@ -84,15 +81,15 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
 
     async def not_found(request: Request, error: Exception) -> Response:
         if request.method == "GET" and not request.url.path.startswith(("/api/", "/static/")):
-            return _shell(404)  # it says so, and links to the start
+            return _shell(404)  # the shell says that there is no such page, and links to the start
         problem = UserError(
-            "There is nothing here", where=request.url.path[:200], remedy="Go back to the start: /"
+            "There is no such page", where=request.url.path[:200], remedy="Go back to the start: /"
         )
         return error_response(problem, getattr(error, "status_code", 404))
 
     async def studio(request: Request) -> Response:
         places = [await to_thread.run_sync(place.plain) for place in workspace.places.values()]
-        return json_response(
+        return _answer(
             {
                 "version": heedful.__version__,
                 "pages": [page.plain() for page in PAGES],
@@ -135,13 +132,13 @@ DROP_FILE = "/api/dropped/file"
 
 
 def _drop_routes(drops: DroppedModels, turns: anyio.Semaphore) -> list[Route]:
-    """Return the calls of a page onto which a model is dropped: begin, each file, end."""
+    """Return the routes that receive a dropped model: begin, each file, end."""
 
     @_answering_errors
     async def begin(request: Request) -> Response:
         asked = BeginRequest.parse(await _body(request), where="the page's request")
         drop, files, left_out = await to_thread.run_sync(drops.begin, asked)
-        return json_response({"drop": drop, "files": files, "left_out": left_out})
+        return _answer({"drop": drop, "files": files, "left_out": left_out})
 
     @_answering_errors
     async def file(request: Request) -> Response:
@@ -149,14 +146,14 @@ def _drop_routes(drops: DroppedModels, turns: anyio.Semaphore) -> list[Route]:
         drop, name = (request.query_params.get(each, "") for each in ("drop", "name"))
         number = int(drop) if drop.isascii() and drop.isdecimal() and len(drop) < 10 else -1
         await drops.receive(number, name, request.stream())
-        return json_response({})
+        return _answer({})
 
     @_answering_errors
     async def end(request: Request) -> Response:
         asked = EndRequest.parse(await _body(request), where="the page's request")
         async with turns:
             place = await to_thread.run_sync(_after_loading, drops.end, asked.drop)
-        return json_response(await to_thread.run_sync(place.plain))
+        return _answer(await to_thread.run_sync(place.plain))
 
     return [
         Route("/api/dropped/begin", begin, methods=["POST"]),
@@ -184,7 +181,7 @@ async def _lifespan(
 ) -> AsyncIterator[None]:
     """Load the library once the first page has been served.
 
-    At the end a training is stopped, and dropped models are removed.
+    At the end a running training is stopped, and dropped models are removed.
     """
     loading = threading.Timer(FIRST_PAGE, load_library)
     loading.daemon = True
@@ -199,9 +196,9 @@ _LOADING = threading.Lock()
 
 
 def load_library() -> None:
-    """Load PyTorch and all that pages ask, once.
+    """Load PyTorch and the modules that pages need, once.
 
-    Two threads that import parts of a package at the same time can each find the other's half
+    Threads that import parts of a package at the same time can see modules of each other half
     loaded, so every call waits here for the first one.
     """
     with _LOADING:
@@ -213,18 +210,15 @@ def _after_loading(work: Callable[..., Result], *arguments: Any) -> Result:
     return work(*arguments)
 
 
-def json_response(content: Mapping[str, Any], status: int = 200) -> Response:
-    """Return JSON data as a response."""
-    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    headers = {"cache-control": "no-store"}
-    return Response(text, status, headers=headers, media_type="application/json")
+def _answer(content: Mapping[str, Any], status: int = 200) -> Response:
+    return json_response(content, status, ascii_only=True)
 
 
 def error_response(error: UserError, status: int | None = None) -> Response:
-    """Return an error that a person can fix as a response."""
+    """Return an error of the user as a response."""
     if status is None:
         status = 500 if isinstance(error, RunError) else 400
-    return json_response(plain_error(error), status)
+    return _answer(plain_error(error), status)
 
 
 def _endpoint(
@@ -234,17 +228,17 @@ def _endpoint(
     async def endpoint(request: Request) -> Response:
         settings = call.request.parse(await _body(request), where="the page's request")
         async with turns:
-            # A slider that moves on hangs up on its last call.
+            # A slider that moves on cancels its last call.
             if await request.is_disconnected():
-                return Response(status_code=_HUNG_UP)
+                return Response(status_code=HUNG_UP)
             answer = await to_thread.run_sync(_after_loading, call.answer, settings, workspace)
-        return json_response(answer)
+        return _answer(answer)
 
     return endpoint
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Report a failure of ours; the traceback goes to the terminal."""
+    """Report a bug of ours; the traceback goes to the terminal."""
     traceback.print_exception(error, file=sys.stderr)
     return error_response(
         RunError(
@@ -258,17 +252,14 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 async def _body(request: Request) -> Mapping[str, Any]:
     _check_type(request, "application/json", "no JSON")
     try:
-        values = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise UserError("The request is no JSON", where="the request's body") from None
-    if not isinstance(values, dict):
-        raise UserError("The request is no JSON object", where="the request's body")
-    return values
+        return json_object(await request.body())
+    except ValueError as error:
+        raise UserError(f"The request is {error}", where="the request's body") from None
 
 
 def _check_type(request: Request, wanted: str, otherwise: str) -> None:
-    """Refuse other types of content: a form of another site cannot send these."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    """Refuse other media types than the wanted one, which a form of another site cannot send."""
+    kind = media_type(request)
     if kind != wanted:
         raise UserError(f"The request is {otherwise}", where=f"Content-Type: {kind[:80]}")
 
@@ -283,11 +274,11 @@ def serve(
     """Serve until a signal says to stop.
 
     Args:
-        workspace: the models and runs that pages may look at.
-        host: the address it was told to listen on.
-        listening: from `heedful.listening.listen`.
-        ready: called as soon as requests are answered.
-        token: the key that requests must have; see `Guard`.
+        workspace: models and runs for the pages.
+        host: address to listen on.
+        listening: listening socket, from `heedful.listening.listen`.
+        ready: function called as soon as requests are answered.
+        token: key that requests must have; see `Guard`.
     """
     import uvicorn
 

@@ -1,6 +1,6 @@
-"""The course of the studio: its chapters, what to try on a page, and the questions at its end.
+"""The course of the studio: chapters of pages, with suggestions and closing questions.
 
-The words are in `course.toml`.
+The texts are in `course.toml`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Words = Annotated[str, Field(min_length=1)]
 
 
 class Try(Config):
-    """A suggestion for a page: what to do, and settings of the page that do it."""
+    """A suggestion for a page: an instruction, and the settings of the page for it."""
 
     text: Words
-    query: str = Field("", description="settings as in the page's address")
+    query: str = Field("", description="page settings in the form of its address")
 
 
 class CourseQuestion(Config):
-    """A question with one right answer, which a picture of the page shows."""
+    """A question with one right answer, which a chart of the page shows."""
 
     text: Words
     options: Annotated[tuple[Words, ...], Field(min_length=2)]
     right: Annotated[int, Field(ge=0, description="index of the right option")]
     reason: Words
-    query: str = Field("", description="the address of the picture, as of `Try`")
+    query: str = Field("", description="settings of the page that shows the answer")
 
     @model_validator(mode="after")
     def _right_is_an_option(self) -> Self:
@@ -50,7 +50,7 @@ class Lesson(Config):
 
 
 class Chapter(Config):
-    """Pages that belong together."""
+    """A chapter: related pages."""
 
     title: Words
     summary: Words
@@ -58,7 +58,7 @@ class Chapter(Config):
 
 
 class Course(Config):
-    """All chapters, in order, and the lessons of their pages."""
+    """The chapters in order, and the lessons of their pages."""
 
     chapters: tuple[Chapter, ...]
     lessons: tuple[Lesson, ...]
@@ -66,5 +66,5 @@ class Course(Config):
 
 @functools.cache
 def read_course() -> Course:
-    """Read the course that comes with the package."""
+    """Read the course from the package."""
     return Course.parse(read_toml(COURSE_FILE), where=str(COURSE_FILE))

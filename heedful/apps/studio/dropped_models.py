@@ -1,9 +1,9 @@
-"""Models that a person drops onto a page: files written to a folder of this start of the studio.
+"""Models that a user drops onto a page: their files are stored until the studio stops.
 
-Only files of a model or run directory are taken, by their names: JSON, TOML, safetensors and plain
-text, which are read and never executed. They go to disk piece by piece, into folders that are named
-by numbers, so that no name from outside becomes a path. A folder is a place of the workspace once
-its model has been loaded. The folders are removed when the studio stops.
+Only files with names of a model or run directory are accepted: JSON, TOML, safetensors and plain
+text, none of which can execute code. They are written chunk by chunk into numbered folders, so that
+no name from outside becomes a path. A folder enters the workspace once its model has been loaded.
+The folders are removed when the studio stops.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 
 MOST_BYTES = 2 << 30
-"""Bytes of all dropped models of a start together."""
+"""Most bytes of all dropped models until the studio stops."""
 MOST_TEXT = 64 << 20
-"""Bytes of a file that is no safetensors; the largest tokenizers have 20 MB."""
+"""Most bytes of a file other than safetensors; the largest tokenizers have 20 MB."""
 _MOST_FILES = 1000
 _SPARE = 256 << 20
-"""Bytes of the disk that stay free."""
+"""Bytes of the disk that must stay free."""
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _OTHERS = frozenset(
@@ -59,33 +59,38 @@ _CONFIGS = {"config.json", "config.toml", "model/config.json"}
 
 
 class DroppedFile(Config):
-    """A file of the folder that is dropped."""
+    """A file of a dropped folder."""
 
-    name: Annotated[str, Field(max_length=1000, description="as in the folder, model/config.json")]
-    size: Annotated[int, Field(ge=0, lt=1 << 50, description="in bytes")]
+    name: Annotated[
+        str,
+        Field(
+            max_length=1000, description="path that includes the folder, such as model/config.json"
+        ),
+    ]
+    size: Annotated[int, Field(ge=0, lt=1 << 50, description="size in bytes")]
 
 
 class BeginRequest(Config):
-    """A folder, and all that is in it."""
+    """A dropped folder and its files."""
 
     name: Annotated[str, Field(max_length=1000)]
     files: Annotated[tuple[DroppedFile, ...], Field(max_length=_MOST_FILES)]
 
 
 class EndRequest(Config):
-    """A folder whose files have all been sent."""
+    """A dropped folder whose files have all been sent."""
 
     drop: Annotated[int, Field(ge=0)]
 
 
 @dataclass
 class Drop:
-    """A folder that is being sent.
+    """A dropped folder that is being sent.
 
     Args:
-        name: a name for pages.
-        folder: of its files.
-        sizes: bytes of each file that is still missing.
+        name: name on pages.
+        folder: folder of its files.
+        sizes: bytes of each missing file.
     """
 
     name: str
@@ -98,11 +103,11 @@ class Drop:
 
 
 class DroppedModels:
-    """The folders of this start.
+    """The dropped folders since the start of the studio.
 
     Args:
-        workspace: gets a place for each folder that is whole.
-        most: bytes of all folders together.
+        workspace: workspace that complete folders are added to.
+        most: maximum size of all folders in bytes.
     """
 
     def __init__(self, workspace: Workspace, most: int = MOST_BYTES) -> None:
@@ -115,15 +120,15 @@ class DroppedModels:
         self._coming: dict[int, Drop] = {}
 
     def begin(self, request: BeginRequest) -> tuple[int, list[str], list[str]]:
-        """Make a folder, and choose the files to send.
+        """Make a folder, and select the files to send.
 
-        A folder that was begun before and never ended gives its room back.
+        An earlier folder that was never completed is removed.
 
         Returns:
             The number of the drop, the names of files to send, and the names of files left out.
 
         Raises:
-            UserError: when it cannot be a model, or there is no room for it.
+            UserError: when the folder cannot be a model, or there is no room for it.
         """
         sizes = {each.name: each.size for each in request.files if is_taken(each.name)}
         left_out = [each.name for each in request.files if each.name not in sizes]
@@ -144,43 +149,43 @@ class DroppedModels:
         return number, list(sizes), left_out
 
     async def receive(self, number: int, name: str, content: AsyncIterator[bytes]) -> None:
-        """Write a file as its bytes come in.
+        """Write a file while its bytes arrive.
 
         Raises:
-            UserError: when it was not announced, or has another size than announced.
+            UserError: when the file was not announced, or has another size than announced.
         """
         drop = self._drop(number)
         size = drop.sizes.get(name)
-        if size is None:  # announced names only: whatever else a path could mean is never opened
+        if size is None:  # only announced names are opened, never a path
             raise DataError(f"No file {name[:60]!r} was announced", where="the dropped folder")
         target = drop.folder / name
         target.parent.mkdir(exist_ok=True)
         try:
             file = target.open("xb")
         except OSError:
-            raise DataError("The file is being sent already", where=name) from None
+            raise DataError("The file is already being sent", where=name) from None
         kept = False
         try:
             with file:
                 kept = await _write(file, content, size)
         except OSError as error:
-            raise RunError(f"The file cannot be kept: {error.strerror}", where=name) from None
+            raise RunError(f"The file cannot be stored: {error.strerror}", where=name) from None
         finally:
             if not kept:
                 target.unlink(missing_ok=True)
         if not kept:
             raise DataError(
-                f"The file was announced with {size:,} bytes, but another number came",
+                f"The file was announced with {size:,} bytes, but has another size",
                 where=name,
                 remedy="Drop the folder again once nothing writes to it any more",
             )
         del drop.sizes[name]
 
     def end(self, number: int) -> WorkspaceDirectory:
-        """Load the model, and make a place of the folder.
+        """Load the model, and add the folder to the workspace.
 
         Raises:
-            UserError: when files are missing, or it is no model or run directory. The folder is
+            UserError: when files are missing, or the folder is no model or run directory. It is
                 removed then.
         """
         with self._lock:
@@ -214,7 +219,7 @@ class DroppedModels:
         drop = self._coming.get(number)
         if drop is None:
             raise DataError(
-                "This folder is not expected any more",
+                "The upload of this folder has ended or was replaced",
                 where="the dropped folder",
                 remedy="Drop it again; one folder is sent at a time",
             )
@@ -240,12 +245,12 @@ class DroppedModels:
             )
         if total + _SPARE > shutil.disk_usage(root).free:
             raise RunError(
-                f"The disk has no room for {total:,} bytes more", where=str(root), remedy=remedy
+                f"The disk has no space for {total:,} more bytes", where=str(root), remedy=remedy
             )
 
 
 async def _write(file: BinaryIO, content: AsyncIterator[bytes], size: int) -> bool:
-    """Write all pieces, in a thread as a disk may be slow; False if they are not of this size."""
+    """Write all chunks, in a thread since disks may be slow; return False for another size."""
     written = 0
     async for piece in content:
         written += len(piece)
@@ -256,17 +261,17 @@ async def _write(file: BinaryIO, content: AsyncIterator[bytes], size: int) -> bo
 
 
 def is_taken(name: str) -> bool:
-    """Return whether a file of a dropped folder is one that a model or run directory has."""
-    file = name.removeprefix("model/")  # none of the names below has a slash
+    """Return True for a file that belongs to a model or run directory."""
+    file = name.removeprefix("model/")  # none of the accepted names has a slash
     return file in _OTHERS or _WEIGHTS.fullmatch(file) is not None
 
 
 def _check_files(sizes: Mapping[str, int], left_out: list[str]) -> None:
-    """Refuse what cannot be a model or run directory before any of it is sent."""
+    """Refuse a folder that cannot be a model or run directory, before its files are sent."""
     for name, size in sizes.items():
         if size > MOST_TEXT and not name.endswith(".safetensors"):
             raise DataError(
-                f"The file has {size:,} bytes; at most {MOST_TEXT:,} are taken of a file of text",
+                f"The file has {size:,} bytes; at most {MOST_TEXT:,} are allowed for a text file",
                 where=name,
             )
     if not _CONFIGS & sizes.keys():
@@ -288,13 +293,13 @@ def _check_files(sizes: Mapping[str, int], left_out: list[str]) -> None:
 
 
 def _display_name(name: str) -> str:
-    """Return a name for pages: of printable characters, and not too long."""
+    """Return a name for pages, of printable characters and limited length."""
     shown = "".join(each for each in name if each.isprintable() and each not in "/\\").strip()
     return shown[:60] or "model"
 
 
 def _without_folder(error: UserError, drop: Drop) -> UserError:
-    """Return the error with the person's name of the folder in the place of ours."""
+    """Return an error with the user's name of the folder in place of ours."""
 
     def named(text: str | None) -> str | None:
         return text and text.replace(str(drop.folder), drop.name)

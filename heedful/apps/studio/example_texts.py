@@ -1,4 +1,4 @@
-"""Sentences with which pages open: of a model's card, its data, or the course's documents."""
+"""Example sentences of pages, from a model's card, its data or the course's documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SENTENCES = (
     "The bank is closed today.",
     "She sat on the bank of the river.",
 )
-"""The sentences of the documents that the course follows."""
+"""Sentences of the documents that the course is based on."""
 
 BY_KIND: dict[str | None, tuple[str, ...]] = {
     "translator": SENTENCES,
@@ -28,15 +28,15 @@ BY_KIND: dict[str | None, tuple[str, ...]] = {
 _OF_DATA = 4
 _MEASURED = 60
 _LONGEST = 160
-"""Characters of a line of data that still fits on a page."""
+"""Most characters of a line of data that fits on a page."""
 
 
 def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
-    """Return examples of a model as JSON data, the most fitting first.
+    """Return examples for a model as JSON data, the most fitting first.
 
     Args:
-        kind: of the model.
-        settings: the `RunSettings` of its run, whose validation data are read; None without.
+        kind: kind of the model.
+        settings: `RunSettings` of its run, whose validation data are read; None without a run.
     """
     lines = [] if settings is None else list(islice(_fitting(settings), _OF_DATA))
     examples = [{"text": line, "about": "from the validation data"} for line in lines]
@@ -44,10 +44,10 @@ def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
 
 
 def sentences_of(settings: Any) -> list[str]:
-    """Return the first sentences of a run's validation data, on which heads can be measured.
+    """Return the first sentences of a run's validation data, to measure heads on.
 
     Args:
-        settings: the `RunSettings` of the run.
+        settings: `RunSettings` of the run.
     """
     return list(islice(_fitting(settings), _MEASURED))
 
@@ -62,7 +62,7 @@ def _fitting(settings: Any) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the sources of a file; nothing where it is gone or unreadable."""
+    """Yield the sources of a file; nothing if it is missing or unreadable."""
     try:
         if not path.is_file():
             return

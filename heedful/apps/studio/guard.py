@@ -1,10 +1,10 @@
 """Checks of origin and size before a request reaches the studio.
 
-The studio reads and runs models on request, so it answers only pages that it served itself. Three
-things could pretend to be such a page: a site whose name points at this machine (its `Host` gives
-it away), a script of another site that posts here (its `Origin` or `Sec-Fetch-Site` does), and a
-frame around ours (headers forbid it). Other people of this machine can reach the port too, so each
-start has a key, which is in the address that is printed and then in a cookie.
+The studio reads and runs models on request, so it answers only its own pages. Three kinds of
+requests could pretend to come from these: those of a site whose name points at this machine (seen
+by `Host`), scripts of another site that post here (seen by `Origin` or `Sec-Fetch-Site`), and a
+frame around a page (forbidden by headers). Other users of this machine can reach the port, too, so
+each start has a key, in the printed address and then in a cookie.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+from heedful.apps.web import SAFETY_HEADERS, headers_of, is_too_long, send_answer
 from heedful.errors import UserError
 from heedful.listening import is_own_host
 
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 1 << 20
-"""Bytes of a request; texts and settings need a small part of them."""
+"""Most bytes of a request; texts and settings need a small part of them."""
 
 _HEADERS = (
+    *SAFETY_HEADERS,
     (b"content-security-policy", b"default-src 'self'; object-src 'none'; base-uri 'none'; "
      b"form-action 'self'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )  # fmt: skip
@@ -44,14 +43,14 @@ class Guard:
     """Refuses requests of other sites and bodies that are too large.
 
     Args:
-        app: the application that answers all other requests.
-        host: the address the server listens on. Its name is allowed; a server that other machines
-            reach may be called by any of its numeric addresses.
-        limit: most bytes of a body. A longer content length is refused unread; a body without one
-            is cut off at the limit.
-        limits: other limits, by path.
-        token: the key of this start, which the address that was printed carries; without one, every
-            program of this machine is answered.
+        app: application that answers all other requests.
+        host: address that the server listens on. Its name is allowed as `Host`; a server reachable
+            from other machines also answers for its numeric addresses.
+        limit: maximum size of a body in bytes. A longer content length is refused unread; a body
+            without a length is refused once it exceeds the limit.
+        limits: limits of single paths.
+        token: key of this start, a part of the printed address; None to answer every program of
+            this machine.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        headers = headers_of(scope)
         limit = self.limits.get(scope["path"], self.limit)
         started = False
         read = 0
@@ -106,9 +105,8 @@ class Guard:
             if not _same(_cookie(headers, self._cookie_name(headers)), self.token):
                 await _refuse(send_with_headers, 401, _NO_TOKEN, as_page=as_page)
                 return
-        length = headers.get(b"content-length", "0")
         try:
-            if not length.isdecimal() or int(length) > limit:
+            if is_too_long(headers, limit):
                 raise _TooLarge
             await self.app(scope, limited, send_with_headers)
         except _TooLarge:
@@ -116,12 +114,12 @@ class Guard:
             await _refuse(send_with_headers, 413, _too_large(limit))
 
     def _cookie_name(self, headers: Mapping[bytes, str]) -> str:
-        """Return the name of the cookie: browsers share cookies between the ports of a host."""
+        """Return the cookie's name, with the port since browsers share cookies between ports."""
         port = urlsplit(f"//{headers[b'host']}").port or 80
         return f"heedful-{port}"
 
     async def _let_in(self, scope: Scope, headers: Mapping[bytes, str], send: Send) -> None:
-        """Keep the key in a cookie, and go on at the address without it."""
+        """Set the key as a cookie, and redirect to the address without it."""
         settings = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         del settings["token"]
         query = urlencode(settings, doseq=True)
@@ -130,11 +128,9 @@ class Guard:
         answer = [
             (b"location", quote(path).encode() + (f"?{query}".encode() if query else b"")),
             (b"set-cookie", cookie.encode()),
-            (b"content-length", b"0"),
             (b"cache-control", b"no-store"),
         ]
-        await send({"type": "http.response.start", "status": 303, "headers": answer})
-        await send({"type": "http.response.body", "body": b""})
+        await send_answer(send, 303, headers=answer)
 
     def _foreign(self, headers: dict[bytes, str], path: str) -> UserError | None:
         host = headers.get(b"host", "")
@@ -149,7 +145,7 @@ class Guard:
         site = headers.get(b"sec-fetch-site", "none")
         if other_origin or (path.startswith("/api/") and site not in ("same-origin", "none")):
             return UserError(
-                "The studio answers its own pages only, and this request is another site's",
+                "The studio answers its own pages only; this request comes from another site",
                 where=origin or "Sec-Fetch-Site",
                 remedy="Open the studio in a window of its own",
             )
@@ -165,11 +161,11 @@ def _too_large(limit: int) -> UserError:
 
 
 LONGEST_WORDS = 600
-"""Characters of each part of an error: a message may repeat what was sent, which may be long."""
+"""Most characters of each part of an error, since messages may repeat long input."""
 
 
 def plain_error(error: UserError) -> dict[str, str | None]:
-    """Return an error as JSON data, its parts cut where they are long."""
+    """Return an error as JSON data, with long parts cut."""
     parts = {"what": error.what, "where": error.where, "remedy": error.remedy}
     return {name: text and _cut(text) for name, text in parts.items()}
 
@@ -179,7 +175,7 @@ def _cut(text: str) -> str:
 
 
 _NO_TOKEN = UserError(
-    "This studio belongs to the person who started it",
+    "This studio can be opened only by the person who started it",
     where="the key in the address is missing or of an earlier start",
     remedy="Open the address that heedful studio printed, with all that stands behind token=",
 )
@@ -209,10 +205,10 @@ async def _refuse(send: Send, status: int, error: UserError, *, as_page: bool = 
     """Answer without reading the rest of the request, and close the connection.
 
     Args:
-        send: of the request.
-        status: of the answer.
-        error: what is said.
-        as_page: whether a browser asks for a page to show, and not a script for JSON.
+        send: channel of the request.
+        status: HTTP status.
+        error: error to show.
+        as_page: true to answer a browser with a page, false to answer a script with JSON.
     """
     if as_page:
         words = {name: html.escape(text or "") for name, text in plain_error(error).items()}
@@ -221,8 +217,6 @@ async def _refuse(send: Send, status: int, error: UserError, *, as_page: bool = 
         body = json.dumps(plain_error(error)).encode()
     headers = [
         (b"content-type", b"text/html; charset=utf-8" if as_page else b"application/json"),
-        (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_answer(send, status, body, headers)

@@ -1,4 +1,4 @@
-"""Names of heads, from measures of their attention on some sentences."""
+"""Labels of heads, from measurements of their attention on some sentences."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 MOST_SENTENCES = 200
 LONGEST_CORPUS = 20_000
-"""Characters of the sentences that heads are measured on."""
+"""Most characters of the sentences that heads are measured on."""
 LEANING = 0.15
-"""Evidence from which a head without a name is said to lean to a pattern."""
+"""Least evidence for a tendency to a pattern in a head without a label."""
 
 
 class LabelsRequest(Config):
-    """Sentences to measure a part's heads on: a line each; a tab before a second text."""
+    """Sentences to measure a part's heads on, one in each line; a tab precedes a second text."""
 
     model: str
-    corpus: str = Field("", description="sentences of the model's card or run if empty")
+    corpus: str = Field("", description="sentences; those of the model's card or run if empty")
     part: Annotated[str, Field(max_length=20)] = ""
 
 
@@ -90,7 +90,7 @@ def _plain(measures: Measures) -> dict[str, Any]:
 
 
 def _label(head: HeadMeasures) -> dict[str, Any] | None:
-    """Return the name of a head, or the pattern that it leans to; None without either."""
+    """Return the label of a head, or its tendency to a pattern; None without either."""
     from heedful.inspect.head_measures import MEANING
 
     place = {"layer": head.layer, "head": head.head}
@@ -108,7 +108,7 @@ def _label(head: HeadMeasures) -> dict[str, Any] | None:
 
 
 def _pairs(corpus: str, subject: Subject) -> tuple[list[str], list[str] | None]:
-    """Return the lines of a text that are not empty, split at the tab where all have one."""
+    """Return the nonempty lines of a text, split at the tab if all have one."""
     lines = [line for line in corpus.splitlines() if line.strip()]
     if not lines:
         raise DataError("There is no sentence to measure heads on", where="sentences")

@@ -1,8 +1,8 @@
-"""A training that a page starts: one at a time, in a process of its own, for about a minute.
+"""A training started by a page: one at a time, in a process of its own, for about a minute.
 
-The process takes a job from its standard input and writes a line of JSON for each event. Its input
-stays open for as long as the studio lives: when that ends, by whatever signal, the process reads
-the end of it, removes its files and leaves.
+The process reads a job from standard input and writes a line of JSON for each event. Its input
+stays open while the studio runs. When the studio ends, by any signal, the process reads the end of
+its input, removes its files and exits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from typing import Any
 from heedful.errors import RunError, UserError
 
 MINUTES = 1.0
-"""Of training, at most."""
+"""Most minutes of training."""
 
 LIMIT = 300.0
-"""Seconds after which a process that has not ended is killed: import and data come before the
-training, and translating after it."""
+"""Seconds after which the process is killed, including import, data and final translations."""
 
 MOST_POINTS = 400
 FOLDER_PREFIX = "heedful-training-"
@@ -56,7 +55,7 @@ class _Progress:
         return self.state in ("done", "stopped", "failed")
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Note an event of the process."""
+        """Record an event of the process."""
         kind = event["kind"]
         if kind == "train":
             self.state, self.step = "training", event["step"]
@@ -73,7 +72,7 @@ class _Progress:
             self.problem = event["what"]
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON data."""
+        """Return the state as JSON data."""
         seconds = self.seconds if self.is_over else time.monotonic() - self.began
         return {
             "number": self.number,
@@ -90,7 +89,7 @@ class _Progress:
 
 
 class LiveTraining:
-    """The one training that the pages of a studio share."""
+    """The single training that all pages of a studio share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,17 +102,17 @@ class LiveTraining:
         """Start a training.
 
         Args:
-            job: JSON data: `components` as the page named them, the `settings` of the run without
-                its data, and the size of the data (`pairs`, `held_out`).
+            job: JSON data with the page's `components`, the `settings` of the run without its data,
+                and the size of the data (`pairs`, `held_out`).
 
         Raises:
-            UserError: when one is under way.
+            UserError: when another training is running.
             RunError: when no process can be started.
         """
         with self._lock:
             if self._process is not None:
                 raise UserError(
-                    "A training is under way, and there is one at a time",
+                    "Another training is running, and only one can run at a time",
                     where="this page, or another one of this studio",
                     remedy="Wait for its end, or stop it",
                 )
@@ -142,7 +141,7 @@ class LiveTraining:
         return self.status()
 
     def _follow(self, process: subprocess.Popen[str], progress: _Progress, folder: Path) -> None:
-        """Read the events of a process until it ends, and remove what it leaves."""
+        """Read the events of a process until it ends, and remove its files."""
         limit = threading.Timer(LIMIT, process.kill)
         limit.daemon = True
         limit.start()
@@ -151,7 +150,7 @@ class LiveTraining:
             try:
                 event = json.loads(line)
             except ValueError:
-                continue  # a line that a kill cut short
+                continue  # an incomplete line of a killed process
             with self._lock:
                 if not progress.is_over:
                     progress.take(event)
@@ -176,11 +175,11 @@ def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     except OSError as error:
         raise RunError(
-            f"There is no room for the files of a training: {error.strerror}",
+            f"There is no space for the files of a training: {error.strerror}",
             where=tempfile.gettempdir(),
-            remedy="Make room there",
+            remedy="Free some space there",
         ) from None
-    # One thread: the pages stay quick meanwhile, and a model so small gains little by more.
+    # One thread keeps pages fast, and so small a model gains little from more.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         process = subprocess.Popen(
@@ -190,7 +189,7 @@ def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
             text=True,
             encoding="utf-8",
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the studio, which then ends this one
+            start_new_session=True,  # Ctrl-C goes to the studio, which then ends this process
         )
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -204,5 +203,5 @@ def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
         process.stdin.write(json.dumps({**job, "folder": str(folder), "minutes": MINUTES}) + "\n")
         process.stdin.flush()
     except OSError:
-        pass  # it is gone already; what follows its events says so
+        pass  # the process has ended already, which its reader reports
     return process, folder

@@ -1,44 +1,33 @@
-"""The costs of a model's mixers by the length of a text, counted from its built modules."""
+"""The costs of a model's mixers by sequence length, counted from its built modules."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from heedful.config import MixerName
+from heedful.errors import ConfigError
 from heedful.models.cost import blocks_of, numel
-from heedful.nn.spec import AttentionSpec
+from heedful.models.shape import TranslatorShape
+from heedful.nn.mixer_spec import CommonPartSpec
+from heedful.nn.spec import PARTS, AttentionSpec
 from heedful.nn.work import FLOAT32
+from heedful.registry import registered
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec
-    from heedful.models.shape import TranslatorShape
     from heedful.nn.spec import PartSpec
 
 LENGTHS = tuple(2**power for power in range(1, 15))
-"""Tokens of the texts whose costs are drawn."""
-
-MIXER_NAMES = {
-    "attention": "Attention",
-    "linear_attention": "Linear attention",
-    "linformer": "Linformer",
-    "average_attention": "Average attention",
-    "ssru": "SSRU",
-    "s4d": "S4D",
-    "mamba": "Mamba",
-    "rwkv": "RWKV",
-    "convolution": "Gated convolution",
-}
-"""By the kind of their spec; recurrent layers are called by their cell."""
-
-_FEATURE_NAMES = {"cosine": "cosFormer", "random": "Performer"}
+"""Sequence lengths in tokens whose costs are drawn."""
 
 
 def mixer_costs(spec: ModelSpec, shape: TranslatorShape, tokens: int) -> dict[str, Any]:
-    """Return every mixer of a model with its costs, and attention's in place of others.
+    """Return every mixer of a model with its costs, and those of attention in its place.
 
     Args:
-        spec: of the model.
-        shape: the options that it was made from.
-        tokens: of the text that numbers are for, beside those by length.
+        spec: specification of the model.
+        shape: options that it was made from.
+        tokens: sequence length of the single costs, in addition to the costs by length.
     """
     mixers = [each for name in spec.stacks() for each in _of_stack(spec, name, tokens)]
     attends = {each["stack"] for each in mixers if each["kind"] == "attention"}
@@ -49,16 +38,20 @@ def mixer_costs(spec: ModelSpec, shape: TranslatorShape, tokens: int) -> dict[st
     }
 
 
-def name_of(part: PartSpec) -> str:
-    """Return the name of a mixer for people."""
-    if part.kind == "recurrent":
-        return part.cell.upper()
-    if part.kind == "recurrent_decoder":  # all layers in one
-        layers = f" of {part.num_layers} layers" if part.num_layers > 1 else ""
-        return f"{part.cell.upper()}{layers}"
-    if part.kind == "linear_attention":
-        return _FEATURE_NAMES.get(part.features.kind, MIXER_NAMES[part.kind])
-    return MIXER_NAMES[part.kind]
+def mixer_names() -> list[dict[str, Any]]:
+    """Return the mixers that a shape can name: name, label, and whether a decoder can have it."""
+    own = [(name, PARTS[name]) for name in get_args(MixerName)]
+    return [
+        {"name": name, "label": spec.label, "writes": _writes(spec)}
+        for name, spec in [*own, *registered("mixer")]
+    ]
+
+
+def _writes(spec: type[CommonPartSpec]) -> bool:
+    try:
+        return not spec.of_shape(TranslatorShape(), causal=True).sees_later
+    except ConfigError:
+        return False
 
 
 def _of_stack(spec: ModelSpec, stack: str, tokens: int) -> list[dict[str, Any]]:
@@ -76,7 +69,7 @@ def _of_stack(spec: ModelSpec, stack: str, tokens: int) -> list[dict[str, Any]]:
             found[key] = {
                 "stack": stack,
                 "kind": part.kind,
-                "name": name_of(part),
+                "name": part.title,
                 "about": part.headline(),
                 "layers": 0,
                 **_by_length(getattr(block, sublayer.name), part, stack, tokens),
@@ -86,12 +79,12 @@ def _of_stack(spec: ModelSpec, stack: str, tokens: int) -> list[dict[str, Any]]:
 
 
 def _by_length(module: Any, part: PartSpec, stack: str, here: int) -> dict[str, Any]:
-    """Return what one layer of a mixer has and does: numbers, operations, bytes of its state.
+    """Return the parameters, the operations and the state bytes of one layer of a mixer.
 
-    Operations are of one more token in a decoder, and of a token of a whole text in an encoder.
+    Operations are those of one more token in a decoder, of one token of a sequence in an encoder.
     """
-    longest = getattr(part, "longest_text", None)
-    reads = hasattr(module, "read")  # a recurrent decoder, whose costs follow from the source
+    longest = part.longest_text
+    reads = part.reads_memory  # a recurrent decoder, whose costs depend on the source
     keeps = stack == "decoder"
 
     def operations(tokens: int) -> float:
@@ -113,13 +106,12 @@ def _by_length(module: Any, part: PartSpec, stack: str, here: int) -> dict[str, 
 
 
 def _attention(shape: TranslatorShape, stack: str, tokens: int) -> dict[str, Any]:
-    """Return attention in the place of a stack's mixers, to compare with."""
+    """Return attention in place of a stack's mixers, for comparison."""
     from heedful.models.build import on_meta
-    from heedful.models.mixers import attention_spec
     from heedful.nn.parts import build_part
 
-    part = attention_spec(shape)
-    if shape.recurrent or shape.convolution:  # whose shape has no heads of its own
+    part = AttentionSpec.with_heads_of_shape(shape)
+    if shape.recurrent or shape.convolution:  # the shape of this mixer has no heads
         part = AttentionSpec(num_heads=1)
     with on_meta():
         module = build_part(shape.width, part)

@@ -1,4 +1,4 @@
-"""A page of the studio: its place in the navigation, its calls, and the texts they ask about."""
+"""A page of the studio with its calls, and the requests that pages share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 DIGITS = 6
-"""Significant digits: a float32 has hardly more, and pictures need fewer."""
+"""Significant digits of numbers in answers: a float32 has 7, and charts need fewer."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Call:
     """A call that a page's script may make, as `POST /api/PAGE/CALL`.
 
     Args:
-        request: the settings of the body; any other key is refused.
-        answer: a function that returns JSON data. It runs in a thread, and may raise a `UserError`.
-        limit: most bytes of the body, where it may hold more than texts and settings.
+        request: settings of the request's body; other keys are refused.
+        answer: function that returns JSON data. It runs in a thread, and may raise a `UserError`.
+        limit: maximum size of the body in bytes; None for the usual limit.
     """
 
     request: type[Config]
@@ -46,11 +46,11 @@ class Page:
     """A page of the studio; its script is `static/pages/NAME.js`.
 
     Args:
-        name: in the address.
-        title: in the navigation and above the page.
-        summary: the purpose of the page, in a line.
-        about: an explanation in two or three sentences.
-        calls: by name.
+        name: name in the address.
+        title: title in the navigation and above the page.
+        summary: purpose of the page, in one line.
+        about: explanation in two or three sentences.
+        calls: calls by name.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Page:
     calls: Mapping[str, Call]
 
     def plain(self) -> dict[str, str]:
-        """Return the words that the shell shows of it, as JSON data."""
+        """Return the texts of the page for the shell, as JSON data."""
         return {name: getattr(self, name) for name in ("name", "title", "summary", "about")}
 
 
@@ -69,53 +69,53 @@ class NoSettings(Config):
 
 
 def round_digits(tensor: Tensor) -> Any:
-    """Nested lists of finite numbers, rounded to `DIGITS` significant digits."""
+    """Round nested lists of finite numbers to `DIGITS` significant digits."""
     import numpy as np
 
     values = tensor.detach().double().cpu().numpy()
     assert np.isfinite(values).all()
     size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
-    # Powers beyond those of float64 belong to numbers that no picture tells from zero.
+    # Powers of ten below float64's range belong to numbers that charts show as zero.
     unit = 10.0 ** np.clip(DIGITS - 1 - size, -300, 300)
     return (np.round(values * unit) / unit).tolist()
 
 
 LONGEST = 4000
-"""Characters of a text, so that nobody waits long."""
+"""Most characters of a text, which limits the waiting time."""
 MOST_TOKENS = 512
-"""Tokens along one side of a picture."""
+"""Most tokens along one side of a chart."""
 CONTINUED = 32
-"""Tokens that a language model adds."""
+"""Most tokens that a language model adds."""
 
 Second = Literal["", "none", "typed", "own"]
 
 
 class TextRequest(Config):
-    """A text for a model, and what goes with it: a translation, continuation or second text."""
+    """A text for a model, with a translation, continuation or second text."""
 
     model: str
     text: str
     second: str = ""
-    given: Second = Field(
-        "", description="whether the second is left out, typed or the model's own; empty: as usual"
-    )
+    given: Second = Field("", description="origin of the second text; chosen by the page if empty")
 
 
 class AttentionViewRequest(TextRequest):
-    """A text, and a layer of a kind of attention."""
+    """A text, and a layer with a kind of attention."""
 
     part: Annotated[str, Field(max_length=20)] = Field(
-        "", description="encoder, decoder or cross; empty: cross where there is any"
+        "", description="encoder, decoder or cross; if empty, cross if the model has it"
     )
-    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(-1, description="from 0; -1: the last")
+    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(
+        -1, description="index of the layer, from 0; -1 is the last"
+    )
 
 
 def subject_of(name: str, workspace: Workspace) -> Subject:
     """Return the model of a name, which must read texts.
 
     Raises:
-        UserError: when there is none of this name.
-        ModelError: when it reads no text.
+        UserError: when the name is unknown.
+        ModelError: when the model reads no text.
     """
     from heedful.inspect.subject import Subject
 
@@ -130,7 +130,7 @@ def subject_of(name: str, workspace: Workspace) -> Subject:
 
 
 def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, ModelInput]:
-    """Return a model, and the text as it reads it.
+    """Return a model and its reading of a text.
 
     Raises:
         UserError: when there is no such model, or the text is empty, too long, or lacks its second
@@ -142,7 +142,7 @@ def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Mode
     reading = workspace.recent.get(reading_key(request, workspace), lambda: _read(subject, request))
     if reading.length > MOST_TOKENS:
         raise DataError(
-            f"{reading.length:,} tokens are more than the {MOST_TOKENS} that are drawn",
+            f"{reading.length:,} tokens are more than the {MOST_TOKENS} that can be drawn",
             where="text",
             remedy="Shorten it; `heedful inspect MODEL TEXT -o FILE` writes those of longer texts",
         )
@@ -150,22 +150,22 @@ def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Mode
 
 
 def reading_key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
-    """Return the key under which a reading is kept: of its texts and its model's files."""
+    """Return the cache key of a reading, made of its texts and its model's files."""
     version = workspace.place(request.model).load().version
     return (request.model, version, request.text, request.second, request.given)
 
 
 MOST_KEPT = 1 << 20
-"""Weights that are kept for the next question about the same text: 4 MiB."""
+"""Most cached attention weights for further questions about a text: 4 MiB."""
 
 
 def attention_of(
     request: TextRequest, workspace: Workspace, part: AttentionPart, layer: int
 ) -> np.ndarray:
-    """Return the weights of all heads of a layer [H, Lq, Lk], from one pass for all layers.
+    """Return the attention weights of a layer, [H, Lq, Lk], from one pass for all layers.
 
     Raises:
-        ConfigError: when the model has no such layer.
+        ConfigError: when the model does not have the layer.
     """
     import numpy as np
 
@@ -191,12 +191,12 @@ def attention_of(
 def attentions_of(
     subject: Subject, part: str, layer: int = -1
 ) -> tuple[AttentionPart, dict[str, InspectedSubLayer], int]:
-    """Return a kind of attention, its layers by address, and the number of one.
+    """Return a kind of attention, its layers by address, and the index of one layer.
 
     Args:
-        subject: the model.
-        part: encoder, decoder or cross; cross where there is any, if empty.
-        layer: from 0; −1 is the last.
+        subject: model to inspect.
+        part: encoder, decoder or cross; if empty, cross where there is any.
+        layer: index of the layer, from 0; −1 is the last.
 
     Raises:
         UserError: when the model has no such attention.
@@ -209,7 +209,7 @@ def attentions_of(
 
 
 def mixer_kinds(stacks: Iterable[StackSpec]) -> list[str]:
-    """Return the kinds of the mixers of stacks, each once, in words."""
+    """Return the names of the kinds of mixers in stacks, each once."""
     from heedful.inspect.silent_tokens import mixer_of
 
     mixers = (mixer_of(block) for stack in stacks for block in stack.pattern)
@@ -217,19 +217,19 @@ def mixer_kinds(stacks: Iterable[StackSpec]) -> list[str]:
 
 
 def layer_of(address: str) -> int:
-    """Return the number of the block that an address such as `decoder.3.cross` is in."""
+    """Return the index of the block in an address such as `decoder.3.cross`."""
     return int(address.split(".")[1])
 
 
 def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten it") -> None:
-    """Refuse a text that is too long to wait for.
+    """Refuse a text that would take too long.
 
     Raises:
         DataError: when the text is longer.
     """
     if len(text) > longest:
         raise DataError(
-            f"The text has {len(text):,} characters; at most {longest:,} are read here",
+            f"The text has {len(text):,} characters; at most {longest:,} are allowed here",
             where=where,
             remedy=remedy,
         )

@@ -1,4 +1,4 @@
-"""The record of a run as it is written: its curves by figure, its state, and texts of its model."""
+"""The metrics file of a run while it is written: curves, state, and texts of its model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Places on an axis, in order, and a number at each."""
+    """Positions on an axis, in order, and the value at each."""
 
 
 SETTINGS_FILE = "config.toml"
@@ -34,13 +34,13 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PATIENCE = 120.0
-"""Seconds without a new line after which a run is taken to have stopped, if its lines come fast."""
+"""Seconds without a new line after which a run with frequent lines counts as stopped."""
 GAPS = 5.0
-"""As many of its own gaps between lines may pass before a slow run is taken to have stopped."""
+"""Intervals between lines after which a slow run counts as stopped."""
 
 
 class _Figures:
-    """Numbers of one kind of event, a column for each figure, and where each event stands."""
+    """Metrics of one kind of event by column, and the position of each event."""
 
     def __init__(self) -> None:
         self.places = {axis: array("d") for axis in AXES}
@@ -63,16 +63,16 @@ class _Figures:
 
 @dataclass
 class RunState:
-    """The newest of a run's record.
+    """The state of a run by its metrics file.
 
     Args:
-        step: updates made so far.
-        training: the newest line of training; empty before the first.
-        validations: every validation so far.
-        samples: step and texts of each validation that wrote some.
-        summary: the last line of a run that is done; None while it trains, or after it was killed.
+        step: number of updates so far.
+        training: newest line of training; empty before the first.
+        validations: all validations so far.
+        samples: step and texts of each validation with texts.
+        summary: last line of a finished run; None during training, or after it was killed.
         gap: seconds between the two newest lines of training.
-        written: when the file was last written, in seconds since 1970; None without a file.
+        written: time of the last write, in seconds since 1970; None without a file.
         lines: number of lines so far.
     """
 
@@ -86,10 +86,10 @@ class RunState:
     lines: int = 0
 
     def is_training(self, now: float) -> bool:
-        """True if lines still come.
+        """Return True if lines are still being written.
 
         Args:
-            now: seconds since 1970.
+            now: present time in seconds since 1970.
         """
         if self.summary is not None or self.written is None:
             return False
@@ -97,10 +97,10 @@ class RunState:
 
 
 class RunLog:
-    """The record of one run; each call reads only the lines that were added since the last.
+    """The metrics file of a run, of which each call reads only the new lines.
 
     Args:
-        path: the run directory.
+        path: run directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,20 +120,20 @@ class RunLog:
         return RunSettings.parse(read_toml(path), where=str(path))
 
     def state(self) -> RunState:
-        """Return the newest of the record."""
+        """Return the present state of the run."""
         with self._lock:
             self._read_on()
             state = self._state
             return replace(state, validations=list(state.validations), samples=list(state.samples))
 
     def progress(self) -> dict[str, Any]:
-        """Return the last step and its loss, and the seconds since then, as JSON data."""
+        """Return the last step, its loss, and the seconds since then, as JSON data."""
         state = self.state()
         ago = None if state.written is None else max(0.0, time.time() - state.written)
         return {"step": state.step, "loss": state.training.get("loss"), "seconds_ago": ago}
 
     def figures(self) -> dict[Kind, list[str]]:
-        """Return the names of the numbers in training and in validation."""
+        """Return the names of metrics in training and in validation."""
         with self._lock:
             self._read_on()
             return {
@@ -142,13 +142,13 @@ class RunLog:
             }
 
     def curve(self, figure: str, kind: Kind = "train", axis: Axis = "step") -> Curve:
-        """Return the numbers of one figure, each with its place on an axis.
+        """Return the values of one metric, each with its position on an axis.
 
         Args:
-            figure: its name.
-            kind: of event.
-            axis: steps, seconds of training, or target tokens trained on. A validation stands where
-                the training before it stood.
+            figure: name of the metric.
+            kind: kind of event.
+            axis: steps, seconds of training, or target tokens trained on. A validation has the
+                position of the training before it.
         """
         import numpy as np
 
@@ -171,12 +171,13 @@ class RunLog:
     def _catch_up(self, file: IO[bytes]) -> None:
         facts = os.fstat(file.fileno())
         identity = (facts.st_dev, facts.st_ino)
-        if identity != self._file or facts.st_size < self._read:  # a resumed run begins anew
+        # A resumed run replaces the file, or cuts it to its checkpoint.
+        if identity != self._file or facts.st_size < self._read:
             self._forget()
             self._file = identity
         file.seek(self._read)
         text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]  # a line may be half written
+        whole = text[: text.rfind(b"\n") + 1]  # the last line may be half written
         self._read += len(whole)
         for event in _events(whole):
             self._add(event)
@@ -212,12 +213,12 @@ class RunLog:
 
 
 def stretch_of(curve: Curve, low: float | None, high: float | None) -> Curve:
-    """Return the part of a curve from `low` to `high`, with a point beyond each end.
+    """Return the part of a curve from `low` to `high`, with one more point at each end.
 
     Args:
-        curve: the whole.
-        low: None: from its first point.
-        high: None: to its last point.
+        curve: whole curve.
+        low: lower end; None for the first point.
+        high: upper end; None for the last point.
     """
     import numpy as np
 
@@ -229,13 +230,13 @@ def stretch_of(curve: Curve, low: float | None, high: float | None) -> Curve:
 
 
 def smooth_curve(curve: Curve, smooth: float) -> Curve:
-    """Return a moving average that forgets: each point has the weight of the next times `smooth`.
+    """Return an exponential moving average: each point weighs `smooth` times the next one.
 
-    The sum of the weights so far divides it, so that the first points are not drawn towards 0.
+    It is divided by the sum of the weights so far, so that the first points are not biased to 0.
 
     Args:
-        curve: the points.
-        smooth: from 0, which changes nothing, to below 1.
+        curve: points of the curve.
+        smooth: decay of weights, from 0, which changes nothing, to below 1.
     """
     import numpy as np
 
@@ -246,12 +247,12 @@ def smooth_curve(curve: Curve, smooth: float) -> Curve:
 
 
 def thin_curve(curve: Curve, most: int, *, log: bool = False) -> list[tuple[float, float]]:
-    """Thin a curve to about `most` points: of each stretch the lowest and the highest.
+    """Thin a curve to about `most` points: the lowest and the highest of each stretch.
 
     Args:
-        curve: the points.
-        most: number of points.
-        log: stretches are equally wide on a logarithmic axis.
+        curve: points of the curve.
+        most: approximate number of points.
+        log: true for stretches of equal width on a logarithmic axis.
     """
     import numpy as np
 
@@ -274,7 +275,7 @@ def thin_curve(curve: Curve, most: int, *, log: bool = False) -> list[tuple[floa
 
 
 def _events(text: bytes) -> Iterator[dict[str, Any]]:
-    """Read whole lines; at once where all are as they should be, for that is twice as fast."""
+    """Parse whole lines; all at once where all are valid, which is twice as fast."""
     lines = [line for line in text.split(b"\n") if line.strip()]
     found: Sequence[Any]
     try:
@@ -289,12 +290,14 @@ def _events(text: bytes) -> Iterator[dict[str, Any]]:
 def _event(line: bytes) -> Any:
     try:
         return json.loads(line)
-    except ValueError:  # a line that a kill cut short
+    except ValueError:  # an incomplete line of a killed process
         return None
 
 
 def _is_number(value: Any) -> bool:
-    kind = type(value)  # not isinstance: a bool is no number here, and a long record asks often
+    kind = type(
+        value
+    )  # not isinstance, since a bool is not a number here, and long files ask often
     return kind is int or (kind is float and math.isfinite(value))
 
 

@@ -1,7 +1,7 @@
-"""The small translator whose parts are left out one by one: its settings, its data, its records.
+"""The small translator whose parts are left out one by one: settings, data and recorded runs.
 
-It learns to write English dates, times, prices, measures and durations in German. The data are
-generated, so anybody can train it again; it takes less than a minute on one core.
+It translates English dates, times, prices, measures and durations to German. The data are
+generated, so anybody can train it again, in less than a minute on one core.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from heedful.config import Config
+from heedful.config import Activation, AnyMixer, AnyPositions, Config
 from heedful.data.demo_corpus import DemoCorpus, generate_demo
 from heedful.models.shape import ConvolutionShape, RecurrentShape, TranslatorShape
-from heedful.nn.spec import Activation, MixerName, PositionScheme
+from heedful.models.shape_to_spec import translator_spec
 
 SOURCE, TARGET = "en", "de"
 PAIRS, HELD_OUT = 20_000, 500
@@ -37,37 +37,39 @@ class Components(Config):
     residual: bool = True
     norm: Literal["layer", "rms"] = "layer"
     norm_placement: Literal["post", "pre", "none"] = "pre"
-    positions: PositionScheme = "sinusoidal"
+    positions: AnyPositions = "sinusoidal"
     feedforward: bool = True
     activation: Activation = "relu"
-    scale: bool = Field(True, description="scores are divided by the root of a head's width")
+    scale: bool = Field(True, description="divide scores by the square root of the head width")
     num_heads: Literal[1, 2, 4, 8] = 4
     encoder_layers: Layers = 2
     decoder_layers: Layers = 2
-    mixer: MixerName = "attention"
-    encoder_mixer: MixerName = "attention"
+    mixer: AnyMixer = "attention"
+    encoder_mixer: AnyMixer = "attention"
     features: Literal["elu", "cosine", "random"] | None = None
     attention_every: Annotated[int, Field(ge=2, le=3)] | None = None
     network: Literal["feedforward", "channel_mix"] = "feedforward"
     recurrent: RecurrentShape | None = Field(
-        None, description="recurrent layers; the parts of blocks of attention are then not used"
+        None, description="recurrent layers instead of attention blocks"
     )
-    convolution: ConvolutionShape | None = Field(None, description="gated convolutions, likewise")
+    convolution: ConvolutionShape | None = Field(
+        None, description="gated convolutions instead of attention blocks"
+    )
 
     def check(self) -> None:
-        """Refuse parts of which no translator can be made.
+        """Refuse parts that do not make a translator.
 
         Raises:
-            ConfigError: saying which of them contradict each other.
+            ConfigError: naming the parts that contradict each other.
         """
-        TranslatorShape.parse(self._shape(), where="components").expand(PIECES, PIECES)
+        translator_spec(TranslatorShape.parse(self._shape(), where="components"), PIECES, PIECES)
 
     def settings(self, seed: int, steps: int = STEPS) -> dict[str, Any]:
-        """Return the settings of a run, without its data, as a settings file holds them.
+        """Return the settings of a run without its data, as in a settings file.
 
         Args:
-            seed: of the first weights and of the order of the batches.
-            steps: number of updates; the learning rate ends at 0 there.
+            seed: random seed of the initial weights and of the order of batches.
+            steps: number of updates, after which the learning rate is 0.
         """
         return {
             "seed": seed,
@@ -125,9 +127,9 @@ class ReducedTranslator:
     """The small translator without one of its parts.
 
     Args:
-        title: as on the pages.
-        components: what it is made of.
-        reason: why the part matters, in two or three sentences.
+        title: title on pages.
+        components: parts of the translator.
+        reason: explanation of the part's purpose, in two or three sentences.
     """
 
     title: str
@@ -189,16 +191,16 @@ VARIANTS: Mapping[str, ReducedTranslator] = {
         "at once without mixing them. Layers and positions in the decoder must make up for it.",
     ),
 }
-"""Recorded runs, by name, in the order of the page."""
+"""Translators of the recorded runs, by name, in the order of the page."""
 
 
 def small_corpus(pairs: int = PAIRS, held_out: int = HELD_OUT) -> DemoCorpus:
-    """Generate the data of the small translator; the same ones each time."""
+    """Generate the data of the small translator, the same every time."""
     return generate_demo(SOURCE, TARGET, pairs=pairs, held_out=held_out, seed=1)
 
 
 def read_records() -> dict[str, Any]:
-    """Read the recorded runs that come with the package.
+    """Read the recorded runs of the package.
 
     `benchmarks/pretrained/components.py` makes them.
     """

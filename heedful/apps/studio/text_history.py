@@ -1,4 +1,4 @@
-"""A model's texts for the same sentence at each validation, and the words that changed."""
+"""A model's outputs for the same sentence at each validation, and the changed words."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Samples = Sequence[tuple[int, Sequence[Mapping[str, str]]]]
 
 
 def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
-    """Return the sentences, and for one of them its texts of each run by step.
+    """Return the sentences, and the texts of each run for one of them by step.
 
     Args:
-        samples: by run.
-        sentence: its number; past the last it is the last.
+        samples: samples by run.
+        sentence: index of the sentence, at most that of the last one.
     """
     sentences: dict[str, str] = {}
     for steps in samples.values():
@@ -40,11 +40,11 @@ def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
 
 
 def words_of(text: str, *, spaced: bool) -> list[str]:
-    """Split a text into words with the space around each, or into characters.
+    """Split a text into words with the space around them, or into characters.
 
     Args:
-        text: the text.
-        spaced: True for a language that writes spaces between words.
+        text: text to split.
+        spaced: true for a language with spaces between words.
     """
     if not spaced:
         return list(text)
@@ -52,12 +52,12 @@ def words_of(text: str, *, spaced: bool) -> list[str]:
 
 
 def changed_words(before: str, text: str, *, spaced: bool = True) -> list[tuple[str, bool]]:
-    """Return the words of a text, each with whether it was not there before.
+    """Return the words of a text, each with true if it is new.
 
     Args:
-        before: the text that the words are compared with, in order.
-        text: the text.
-        spaced: True for a language that writes spaces between words.
+        before: text to compare with, in order.
+        text: text to split.
+        spaced: true for a language with spaces between words.
     """
     words = words_of(text, spaced=spaced)
     parts = (words_of(before, spaced=spaced), words)

@@ -1,4 +1,4 @@
-"""The influence of tokens on each other in a block, for the page Attention."""
+"""The influence of tokens on each other in a block, for the page "Attention"."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ if TYPE_CHECKING:
     from heedful.apps.studio.workspace import Workspace
 
 LONGEST = 128
-"""Most tokens: the mixer is computed once for each of them."""
+"""Most tokens of a text, since the mixer is computed once for each."""
 
 
 class InfluenceRequest(TextRequest):
-    """A text, and the block whose mixer is asked."""
+    """A text, and the block whose mixer to measure."""
 
     stack: Annotated[str, Field(max_length=20)] = Field(
-        "", description="encoder or decoder; empty: the decoder where there is one"
+        "", description="encoder or decoder; if empty, the decoder if there is one"
     )
-    block: Annotated[int, Field(ge=-1, le=10_000)] = Field(-1, description="from 0; -1: the last")
+    block: Annotated[int, Field(ge=-1, le=10_000)] = Field(
+        -1, description="index of the layer, from 0; -1 is the last"
+    )
 
 
 def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the change of each token's output by each silent token, beside attention weights.
+    """Return the change of each token's output without each other token, and attention weights.
 
-    Weights are the mean of the heads; null where the mixer has none.
+    Attention weights are means over heads; null where the mixer has none.
     """
     import torch
 
@@ -41,7 +43,7 @@ def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]
     tokens, _ = rows_and_columns(reading, stack)
     if len(tokens) > LONGEST:
         raise DataError(
-            f"{len(tokens)} tokens are more than the {LONGEST} of which each falls silent here",
+            f"{len(tokens)} tokens are more than the {LONGEST} that can be left out one by one",
             where="text",
             remedy="Shorten it, or call heedful.inspect.influence",
         )

@@ -1,6 +1,6 @@
-"""The process of a training that a page started: reads a job, writes events as lines of JSON.
+"""The process of a page's training: it reads a job and writes events as lines of JSON.
 
-It ends as soon as its standard input does, for then the studio is gone, and removes its folder.
+When its standard input ends, the studio is gone: it then removes its folder and exits.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from heedful.data.demo_corpus import DemoCorpus
 
 _REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-"""A program that takes the place of this one when the studio is gone."""
+"""A program that replaces this one when the studio is gone."""
 
 NICE = 5
-"""Added to the priority's number, so that the pages come first."""
+"""Niceness of the process, so that pages have priority."""
 
 EVERY = 5
 """Steps between two points of the training loss."""
 
 SHOWN = 8
-"""Translations that are shown in the end."""
+"""Number of translations that are shown at the end."""
 
 
 class JsonLines:
-    """A sink that writes the losses as lines of JSON.
+    """A sink that writes losses as lines of JSON.
 
     Args:
-        stream: where to.
+        stream: output stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def handle(self, event: Event) -> None:
-        """Write a training loss now and then, and every validation."""
+        """Write the training loss of every few steps, and every validation."""
         if not isinstance(event, Metric):
             return
         values = {name: event.values[name] for name in ("loss", "bleu") if name in event.values}
@@ -52,7 +52,7 @@ class JsonLines:
             self.write(event.kind, step=event.step, **values)
 
     def close(self) -> None:
-        """Nothing is left to write."""
+        """Do nothing, since every line is written at once."""
 
     def write(self, kind: str, **values: Any) -> None:
         """Write one event."""
@@ -63,8 +63,8 @@ def run_job(job: Mapping[str, Any], out: JsonLines) -> None:
     """Generate the data, train, translate held-out lines.
 
     Args:
-        job: see `LiveTraining.start`; and `folder`, for all files, and `minutes` of training.
-        out: takes what happens.
+        job: job of `LiveTraining.start`, with `folder` for all files and `minutes` of training.
+        out: receiver of events.
     """
     from heedful.apps.studio.small_translator import small_corpus
     from heedful.data.demo_corpus import write_demo
@@ -106,12 +106,12 @@ def _result(run: Path, corpus: DemoCorpus) -> dict[str, Any]:
 
 
 def _leave_with(descriptor: int, folder: Path) -> None:
-    """Wait for the end of the input, then leave nothing behind.
+    """Wait for the end of the input, then remove all files and exit.
 
     The file is read by its descriptor: a thread that waits in `sys.stdin` would hold a lock that
-    the interpreter wants when it ends. The folder is removed by a program that takes the place of
-    this process: only then has the training's thread stopped for certain, which else may make the
-    folder anew between its removal and the end.
+    the interpreter needs at its end. The folder is removed by a program that replaces this process:
+    only then has the training's thread certainly stopped, which could otherwise create the folder
+    again.
     """
     while os.read(descriptor, 1024):
         pass
@@ -119,7 +119,7 @@ def _leave_with(descriptor: int, folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the job of the standard input; 1 where it failed."""
+    """Run the job of the standard input; return 1 if it failed."""
     job = json.loads(sys.stdin.readline())
     folder = Path(job["folder"])
     arguments = (sys.stdin.fileno(), folder)
@@ -132,7 +132,7 @@ def main() -> int:
     except UserError as error:
         out.write("error", what=str(error))
         return 1
-    except BrokenPipeError:  # the studio is gone, and this thread noticed first
+    except BrokenPipeError:  # the studio is gone, which this thread noticed first
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The models and runs that the studio shows: the only directories it reads."""
+"""The models and runs of the studio, the only directories that it reads."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _KEPT = 32
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in memory.
+    """A loaded model.
 
     Args:
-        model: in eval mode.
-        tokenizers: None for a model of images.
-        version: of its files; another one means that a run has written a better model.
+        model: model in eval mode.
+        tokenizers: source and target tokenizer; None for a vision model.
+        version: version of its files, which changes when a run writes a better model.
     """
 
     model: AnyModel
@@ -53,8 +53,8 @@ class WorkspaceDirectory:
     """A directory of a model or a run.
 
     Args:
-        name: its name on pages.
-        path: of the directory.
+        name: name on pages.
+        path: path of the directory.
 
     Raises:
         ModelError: when it holds neither a model nor a run.
@@ -78,27 +78,27 @@ class WorkspaceDirectory:
 
     @property
     def has_model(self) -> bool:
-        """True if there is a model; a run has none before its first validation."""
+        """Return True if there is a model; a run has none before its first validation."""
         return self._model_directory() is not None
 
     def kind(self) -> str | None:
-        """Return the kind of model: translator, causal_lm …; None without one."""
+        """Return the kind of the model, such as translator; None without a model."""
         directory = self._model_directory()
         if directory is None:
             return None
         try:
             config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
-            if "schema_version" in config:  # without torch, so that the first page is there at once
+            if "schema_version" in config:  # without torch, so that the first page appears at once
                 return parse_spec(config["model"], where=str(directory)).kind
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # loading says what is wrong
+            pass  # loading reports the error
         return self.load().model.spec.kind
 
     def load(self) -> Loaded:
-        """Return the model, read again when a run has written a better one.
+        """Return the model, loaded again when a run has written a better one.
 
         Raises:
-            ModelError: when there is none, or it cannot be read.
+            ModelError: when there is no model, or it cannot be read.
         """
         from heedful.interop.model_loading import load_any
 
@@ -111,11 +111,11 @@ class WorkspaceDirectory:
 
     @property
     def is_at_hand(self) -> bool:
-        """True for a model that comes with the package."""
+        """True for a model of the package."""
         return self._card() is not None
 
     def plain(self) -> dict[str, Any]:
-        """Return name, kind, run and examples as JSON data, or the problem of the model."""
+        """Return name, kind, run and examples as JSON data, or the model's problem."""
         facts: dict[str, Any] = {"name": self.name, "run": self.log is not None, "kind": None}
         try:
             facts["kind"] = self.kind()
@@ -130,7 +130,7 @@ class WorkspaceDirectory:
         return facts | {"examples": examples_of(facts["kind"], self._settings())}
 
     def sentences(self) -> list[str]:
-        """Return sentences on which heads are measured: of the card, else of the run's data."""
+        """Return sentences to measure heads on, from the card or else from the run's data."""
         card = self._card()
         if card is not None:
             return list(card.sentences)
@@ -138,7 +138,7 @@ class WorkspaceDirectory:
         return [] if settings is None else sentences_of(settings)
 
     def _card(self) -> Card | None:
-        """Return the card of a model at hand."""
+        """Return the card of a model of the package."""
         known = {each.path: each for each in models_at_hand().values()}
         return known[self.path].card() if self.path in known else None
 
@@ -148,7 +148,7 @@ class WorkspaceDirectory:
             return None
         try:
             return self.log.settings()
-        except UserError:  # the page Runs says what is wrong with them
+        except UserError:  # the page "Runs" reports the error
             return None
 
     def _model_directory(self) -> Path | None:
@@ -159,20 +159,20 @@ class WorkspaceDirectory:
 
     def _version(self) -> tuple[int, ...]:
         directory = self._model_directory() or self.path
-        # The settings of a preprocessor may be added later, so every file of the directory counts.
+        # A preprocessor's settings may be added later, so every file of the directory counts.
         files = [file for pattern in (_WEIGHTS, "*.json") for file in directory.glob(pattern)]
         return tuple(sorted(file.stat().st_mtime_ns for file in files))
 
 
 class Recent:
-    """The last readings and passes, so that another layer or head needs no new one."""
+    """A cache of the last readings and passes, which are reused for other layers and heads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._results: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Return the result of a key, which is made if it is not kept."""
+        """Return the result of a key, which is computed if it is not cached."""
         with self._lock:
             result: Result | None = self._results.get(key)
         if result is None:
@@ -186,10 +186,10 @@ class Recent:
 
 
 class Workspace:
-    """All places by name.
+    """The directories of the studio by name.
 
     Args:
-        paths: of models and runs.
+        paths: paths of models and runs.
 
     Raises:
         ModelError: naming the first path with neither.
@@ -205,11 +205,11 @@ class Workspace:
         self._lock = threading.Lock()
 
     def add(self, name: str, path: Path) -> WorkspaceDirectory:
-        """Add a directory that has come while the studio runs, once its model is loaded.
+        """Load the model of a new directory, and add it to the workspace.
 
         Args:
-            name: on pages; with a number behind it where it is taken.
-            path: of a model or a run.
+            name: name on pages; a number is added if it is taken.
+            path: path of a model or a run.
 
         Raises:
             ModelError: when it is neither, or its model cannot be read.
@@ -219,20 +219,21 @@ class Workspace:
             place.load()
         with self._lock:
             place.name = _free(name, self.places)
-            # A new mapping, for others go through the old one meanwhile.
+            # A new mapping, since other threads may iterate over the old one.
             self.places = {**self.places, place.name: place}
         return place
 
     def place(self, name: str) -> WorkspaceDirectory:
-        """Return the place of a name.
+        """Return the directory of a name.
 
         Raises:
-            UserError: when there is none; paths are no names.
+            UserError: when the name is unknown; paths are not names.
         """
         if name not in self.places:
             raise UserError(
                 f"The studio was given no model or run called {name[:100]!r}",
-                remedy=suggest(name, self.places) or "Start it with one: heedful studio RUN",
+                remedy=suggest(name, self.places)
+                or "Start it with this directory: heedful studio RUN",
             )
         return self.places[name]
 
@@ -240,7 +241,7 @@ class Workspace:
         """Return the translator of a name.
 
         Raises:
-            UserError: when there is none of this name.
+            UserError: when the name is unknown.
             ModelError: when it is no translator.
         """
         from heedful.pipelines.translation import TranslationPipeline
@@ -256,15 +257,15 @@ class Workspace:
         return TranslationPipeline(model, loaded.tokenizers)
 
     def log(self, name: str) -> RunLog:
-        """Return the record of the run of a name.
+        """Return the metrics of the run of a name.
 
         Raises:
-            UserError: when there is none.
+            UserError: when there is no such run.
         """
         log = self.place(name).log
         if log is None:
             raise UserError(
-                "This is a model without its run, and so without curves",
+                "This directory holds only a model, without the curves of its run",
                 where=name,
                 remedy="Start the studio with the run directory",
             )
@@ -272,7 +273,7 @@ class Workspace:
 
 
 def _free(name: str, known: Collection[str]) -> str:
-    """Return the name, with the first number behind it that makes it a new one."""
+    """Return the name, with the smallest number added that makes it new."""
     if name not in known:
         return name
     return next(new for i in itertools.count(2) if (new := f"{name} ({i})") not in known)
@@ -285,7 +286,7 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Name each path by its last part, with as many parts before it as tell the paths apart."""
+    """Name each path by its last parts, as many as distinguish the paths."""
     parts = [_parts(path) for path in paths]
     names: list[str] = []
     for own in parts:
@@ -293,5 +294,5 @@ def _names(paths: Sequence[Path]) -> list[str]:
         while count < len(own) and sum(other[-count:] == own[-count:] for other in parts) > 1:
             count += 1
         names.append("/".join(own[-count:]))
-    # The same directory given twice is one place.
+    # The same directory given twice counts once.
     return [name if name not in names[:i] else f"{name} ({i + 1})" for i, name in enumerate(names)]

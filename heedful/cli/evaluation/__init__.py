@@ -1,1 +1,1 @@
-"""Parts of `heedful evaluate`: by the length of sources, of a language model, of an encoder."""
+"""Parts of `heedful evaluate`: scores by source length, of language models and of encoders."""

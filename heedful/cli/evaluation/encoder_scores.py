@@ -1,4 +1,4 @@
-"""`heedful evaluate --data`: score a classifier, a tagger or a reader on labelled examples."""
+"""`heedful evaluate --data`: score a classifier, tagger or question answerer."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class _Scored(NamedTuple):
 def evaluate_encoder(
     model: Path, data: Path, columns: TagColumns, running: Running, report: Report
 ) -> None:
-    """Score a classifier, a tagger or a reader on a file of examples.
+    """Score a classifier, tagger or question answerer on a file of examples.
 
     Args:
         model: the model's directory.
-        data: a file as training takes it.
-        columns: of a file of tagged words.
+        data: file of examples in the format of training.
+        columns: columns of a file of tagged words.
         running: device, precision and batches.
-        report: of the command.
+        report: report of the command.
 
     Raises:
         UserError: when the model is an ensemble.
-        ModelError: when it is neither a classifier, nor a tagger, nor a reader.
-        DataError: naming file and line, for what is no example.
+        ModelError: when it is none of these.
+        DataError: for a line that is no example.
     """
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
@@ -58,9 +58,9 @@ def evaluate_encoder(
     heads = [name for name in scorers if name in pipeline.model.heads]
     if len(heads) != 1:
         raise ModelError(
-            f"Of sequence, token and span heads the model has {len(heads)} and needs one",
+            f"Of heads for labels, tags or answers the model has {len(heads)} and needs one",
             where=str(model),
-            remedy="Give a classifier, a tagger or a reader",
+            remedy="Give a classifier, tagger or question answerer",
         )
     options: EncodingOptions = {
         "batch_size": running.batch_size,

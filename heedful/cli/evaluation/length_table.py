@@ -30,7 +30,8 @@ class LengthFlags:
         Parameter(
             negative=(),
             show_default=False,
-            help="Also score the translations of short and of long sources apart; needs --source.",
+            help="Score the translations of short and long sources separately, too; needs "
+            "--source.",
         ),
     ] = False
     length_bins: Annotated[
@@ -39,7 +40,7 @@ class LengthFlags:
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Most words of a source in each bin; a last bin holds the longer ones. "
+            help="Maximum number of source words in each bin; a last bin holds longer sources. "
             "[default: 5 10 15 20 30 40 60]",
         ),
     ] = ()
@@ -61,7 +62,7 @@ class LengthFlags:
             return
         if source is None:
             raise UserError(
-                "Lengths are those of the sources, and there are none",
+                "Lengths are counted in the sources, which are missing",
                 where="--by-length",
                 remedy="Add --source FILE",
             )
@@ -80,14 +81,14 @@ WHOLE = LengthFlags()
 
 @dataclass(frozen=True)
 class Translations:
-    """Translations by one or two systems, and how they are scored.
+    """Translations by one or two systems, with the settings of their scores.
 
     Args:
-        systems: the translations of each, by a name for people.
-        references: several lists of them.
-        metrics: names.
-        rules: tokenizer and case.
-        samples: resamples of the bootstrap.
+        systems: translations of each system, by its name in tables.
+        references: one or more lists of reference translations.
+        metrics: names of metrics.
+        rules: tokenizer and case, as keyword arguments of the metrics.
+        samples: number of bootstrap resamples.
     """
 
     systems: Mapping[str, Sequence[str]]
@@ -102,13 +103,13 @@ class Translations:
         """Score each system in each bin; show a table, write a chart, return plain facts.
 
         Args:
-            source: the file of the sources.
-            bounds: most words of each bin; the default ones if there are none.
-            chart: file to draw to.
-            show: whether to print the table.
+            source: file of the source sentences.
+            bounds: maximum number of words of each bin; the default bounds if empty.
+            chart: file for a chart.
+            show: flag that prints the table.
 
         Raises:
-            DataError: when the sources are out of step.
+            DataError: when the number of sources differs from that of the references.
         """
         from heedful.evaluate.length_bins import LENGTH_BINS, scores_by_length
 

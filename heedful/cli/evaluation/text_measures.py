@@ -1,4 +1,4 @@
-"""`heedful evaluate --text`: perplexity and bits of a language model, and its loss by position."""
+"""`heedful evaluate --text`: perplexity, bits per byte and loss by position of a language model."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ class StretchedRotary:
 
     rotary_scaling: Annotated[
         Literal["linear", "ntk", "yarn", "by_wavelength"] | None,
-        Parameter(help="How rotary positions are stretched; needs --rotary-factor."),
+        Parameter(
+            help="Method that stretches rotary positions for longer texts; needs --rotary-factor."
+        ),
     ] = None
     rotary_factor: Annotated[
-        float | None, Parameter(help="How many times longer texts get, such as 4.")
+        float | None,
+        Parameter(help="Factor of --rotary-scaling: 4 reads texts four times as long."),
     ] = None
     rotary_original_length: Annotated[
         int | None,
-        Parameter(help="Tokens of the texts before; those the model was made for if unset."),
+        Parameter(help="Maximum length in tokens before stretching; that of the model if unset."),
     ] = None
 
     @property
@@ -58,7 +61,7 @@ UNSTRETCHED = StretchedRotary()
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class TextFlags:
-    """Text for a language model, and how much of it the model sees at once."""
+    """Text to score with a language model, and the windows it is read in."""
 
     text: Annotated[
         tuple[Path, ...],
@@ -66,26 +69,28 @@ class TextFlags:
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Text whose perplexity and bits per byte are measured; plain, gzip or .jsonl.",
+            help="Files of text (plain, gzip or .jsonl) to measure the perplexity of a "
+            "language model on.",
         ),
     ] = ()
     documents: Annotated[
         Literal["file", "paragraph", "line"],
-        Parameter(help="Unit of text in a file, as in training; no unit sees another."),
+        Parameter(
+            help="Unit of text in the files, as in training; units are scored independently."
+        ),
     ] = "file"
     length: Annotated[
         int | None,
         Parameter(
-            help="Tokens of a window: those the model was made for if unset; with --by-position "
-            "four times as many. A model with a memory reads texts as wholes, in segments of so "
-            "many."
+            help="Length of a window in tokens; the model's maximum length if unset, and four "
+            "times that with --by-position. For a model with memory, the length of a segment."
         ),
     ] = None
     stride: Annotated[
         int | None,
         Parameter(
-            help="Tokens from the start of one window to the next; half of --length if unset. "
-            "Smaller ones give tokens more context, and take longer."
+            help="Tokens between the starts of overlapping windows; half of --length if unset. "
+            "Smaller strides give tokens more context and take longer."
         ),
     ] = None
     by_position: Annotated[
@@ -93,7 +98,8 @@ class TextFlags:
         Parameter(
             negative=(),
             show_default=False,
-            help="Loss by position in the window, at and past the trained length.",
+            help="Measure the loss at each position of the window, up to and beyond the trained "
+            "length.",
         ),
     ] = False
 
@@ -108,7 +114,7 @@ class TextFlags:
         }
 
     def check(self) -> None:
-        """Refuse flags for text without a text, or that exclude each other.
+        """Refuse flags of --text without it, and flags that exclude each other.
 
         Raises:
             UserError: naming the flag.
@@ -117,7 +123,7 @@ class TextFlags:
         given |= {"--stride": self.stride is not None, "--documents": self.documents != "file"}
         flag = next((flag for flag, is_given in given.items() if is_given), None)
         if not self.text and flag is not None:
-            raise UserError("There is no text to measure", where=flag, remedy="Add --text FILE")
+            raise UserError("There is no text to score", where=flag, remedy="Add --text FILE")
         if self.by_position and self.stride is not None:
             raise UserError(
                 "Windows do not overlap where the loss is measured by position",
@@ -129,7 +135,7 @@ class TextFlags:
         """The texts of all files.
 
         Raises:
-            DataError: when a file is missing, no text, or empty.
+            DataError: when a file is missing, empty, or not text.
         """
         from heedful.data.text_corpus import DocumentReader
 
@@ -151,15 +157,15 @@ def measure_text(
 
     Args:
         model: the model's directory.
-        flags: text and windows.
-        rotary: how rotary positions are stretched.
+        flags: files of text, and windows.
+        rotary: scaling of rotary positions.
         running: device, precision and batches.
         chart: file for a chart of the loss by position.
-        report: of the command.
+        report: report of the command.
 
     Raises:
-        UserError: when the model is an ensemble, or a chart is asked for and there is none.
-        ModelError: when the model predicts no tokens of single texts.
+        UserError: when the model is an ensemble, or a chart of a perplexity is asked for.
+        ModelError: when the model is no language model.
     """
     from heedful.interop.hugging_face import describe_any
 
@@ -167,7 +173,7 @@ def measure_text(
         raise UserError("Only translators make an ensemble", where="--ensemble")
     if chart is not None and not flags.by_position:
         raise UserError(
-            "Perplexity is a number, and no chart", where="--chart", remedy="Add --by-position"
+            "Perplexity is one number and has no chart", where="--chart", remedy="Add --by-position"
         )
     texts = flags.read()
     spec = describe_any(model).spec

@@ -1,4 +1,4 @@
-"""Arguments of attention by kernels in C: keys, masks, biases, rotation, captured weights."""
+"""Arguments of attention in C: keys, masks, biases, rotary angles and captured weights."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PLAIN_MASKS = (Everything(), Causal())
 
 
 class AttentionCall:
-    """Arguments of one attention by kernels, with the tensors that their addresses are of.
+    """Arguments of one attention in C, which keep the tensors behind their addresses alive.
 
     Args:
-        attention: the module.
-        q: [B, H, Lq, E] with the heads of a query side by side; None where kernels make them.
-        memory: keys and values [B, K, Lk, E], with the numbers of each side by side.
-        positions: of queries and keys.
-        biases: added to the scores.
-        query_rows: [B + 1] int64, where the queries of each sentence begin, if they come without
-            padding: q and those positions are [1, H, R, E] and [B, Lq].
-        key_rows: the same of keys and values.
+        attention: module of the attention.
+        q: queries [B, H, Lq, E], a token's heads adjacent; None where kernels project them.
+        memory: keys and values [B, K, Lk, E], the elements of a head adjacent.
+        positions: positions of queries and keys.
+        biases: position biases of the scores.
+        query_rows: first row of each sentence's queries [B + 1] int64 for queries without padding,
+            whose q is [1, H, R, E]; or None.
+        key_rows: first row of each sentence's keys and values [B + 1] int64; or None.
     """
 
     def __init__(
@@ -49,18 +49,19 @@ class AttentionCall:
     ) -> None:
         self.attention = attention
         self.captured: tuple[str, Tensor] | None = None
-        described = self.described = AttentionArgs()
+        args = self.args = AttentionArgs()
         k, v = (contiguous_vectors(t) for t in (memory.keys, memory.values))
         if q is not None:
-            described.queries = q.data_ptr()
-            described.query_batch, described.query_row = q.stride(0), q.stride(2)
-        described.keys, described.values = k.data_ptr(), v.data_ptr()
-        described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
-        described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
-        visible = set_positions(described, positions, attention.mask)
-        described.query_starts, described.key_starts = address(query_rows), address(key_rows)
+            args.queries = q.data_ptr()
+            args.query_batch, args.query_row = q.stride(0), q.stride(2)
+        args.keys, args.values = k.data_ptr(), v.data_ptr()
+        args.key_batch, args.key_head, args.key_slot = k.stride()[:3]
+        args.value_batch, args.value_head, args.value_slot = v.stride()[:3]
+        visible = set_positions(args, positions, attention.mask)
+        args.query_starts, args.key_starts = address(query_rows), address(key_rows)
         bias = None
         if biases:
+            # PyTorch sums the biases; C adds one tensor to the scores.
             assert q is not None
             request = make_request(
                 q, k, v, positions, attention.mask, biases, attention.scale, attention.softcap
@@ -68,65 +69,71 @@ class AttentionCall:
             bias = total_bias(request)
             assert bias is not None
             bias = bias.contiguous()
-            described.bias = address(bias)
-            described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
-            described.bias_head, described.bias_query = bias.stride()[1:3]
+            args.bias = address(bias)
+            # A stride of 0 repeats one bias for all sentences, as broadcasting does.
+            args.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
+            args.bias_head, args.bias_query = bias.stride()[1:3]
+        # Only addresses are in `args`: tensors made here would be freed before the call.
         self.kept_alive = (q, k, v, visible, bias, query_rows, key_rows)
 
     def request_weights(self, capture: Capture | None, place: str) -> None:
-        """Have kernels write the weights of attention for a capture that wants them."""
+        """Ask kernels for the attention weights if a capture wants them."""
         if capture is None or not capture.wants(place):
             return
-        described, heads = self.described, self.attention.heads_left
-        weights = torch.zeros(described.batch, heads, described.num_queries, described.num_keys)
-        described.weights = weights.data_ptr()
-        described.weights_only = capture.ends_with(place)
+        args, heads = self.args, self.attention.heads_left
+        # Zeros, because queries of padding have no rows and keep what is here.
+        weights = torch.zeros(args.batch, heads, args.num_queries, args.num_keys)
+        args.weights = weights.data_ptr()
+        # A capture that ends here needs neither values nor the output map.
+        args.weights_only = capture.ends_with(place)
         self.captured = place, weights
 
     def give_weights(self, capture: Capture | None) -> None:
-        """Give the capture what it asked for, [B, H, Lq, Lk]."""
+        """Give the capture the requested weights [B, H, Lq, Lk], pruned heads included."""
         if capture is not None and self.captured is not None:
             place, weights = self.captured
             capture.keep(place, self.attention.kept.in_place(weights))
 
 
-def set_positions(described: AttentionArgs, positions: Positions, mask: Mask) -> Tensor | None:
-    """Fill in the numbers of queries and keys, and which key each query sees.
+def set_positions(args: AttentionArgs, positions: Positions, mask: Mask) -> Tensor | None:
+    """Set the numbers of queries and keys, and the keys that each query sees.
 
     Returns:
-        The tensor whose address was filled in, if any; it must outlive the call.
+        The tensor whose address was set, or None; it must outlive the call.
     """
-    described.batch, described.num_queries = positions.query.shape
-    described.num_keys = positions.key.shape[1]
+    args.batch, args.num_queries = positions.query.shape
+    args.num_keys = positions.key.shape[1]
     visible = _visible(positions, mask)
     if visible is None:
         return None
-    described.visible = visible.data_ptr()
-    described.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
-    described.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
+    args.visible = visible.data_ptr()
+    args.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
+    args.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
     return visible
 
 
 def rotary_table(rotary: RotaryAngles, places: Tensor) -> RotaryTable:
-    """The angles of queries and keys at positions [B, L]."""
+    """Return the rotary angles of queries and keys at positions [B, L]."""
     places = places.contiguous()
     return rotary.at(places.data_ptr(), places.numel())
 
 
 def places_of(memory: KeyValues | Store) -> HeadAddresses:
-    """Return the addresses and strides of keys and values; found once, and kept with them."""
-    found: HeadAddresses | None = vars(memory).get("addresses")
-    if found is None:
-        found = vars(memory)["addresses"] = HeadAddresses.of(memory.keys, memory.values)
-    return found
+    """Return the addresses and strides of keys and values, cached in their object."""
+    # Every layer asks in every step, and `data_ptr` and `stride` are calls into PyTorch.
+    addresses: HeadAddresses | None = vars(memory).get("addresses")
+    if addresses is None:
+        addresses = vars(memory)["addresses"] = HeadAddresses.of(memory.keys, memory.values)
+    return addresses
 
 
 def _visible(positions: Positions, mask: Mask) -> Tensor | None:
-    """Return the keys visible to each query, bytes or bool [B|1, 1, Lq|1, Lk]; None if all are."""
+    """Return the keys that each query sees, bytes or bool [B|1, 1, Lq|1, Lk]; None if all."""
     if mask not in _PLAIN_MASKS:
         if shows_all(positions, mask, readable=True):
             return None
         return positions.visible(mask).contiguous()
+    # All layers share the positions of a pass, so the first of them computes this for the rest.
     return positions.derive(("seen", mask), lambda: _find_visible(positions, mask == Causal()))
 
 

@@ -1,4 +1,4 @@
-"""Token embedding and norms of an engine: kernels in C do each in one pass over the rows."""
+"""Token embedding and norms of an engine: one pass over the rows for each, by kernels in C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 
 
 class CpuInputEmbedding(EnginePart, InputEmbedding):
-    """Input embedding by kernels in C; by the definition where they have no table to read."""
+    """Input embedding by kernels in C, or by the definition where positions have no table."""
 
     def forward(
         self,
@@ -27,7 +27,7 @@ class CpuInputEmbedding(EnginePart, InputEmbedding):
         if self.by_definition:
             return super().forward(ids, positions, table, segments)
         x = None
-        if self.segments is None:
+        if self.segments is None:  # the kernel adds one table of encodings, not two
             x = self._by_kernels(ids, positions, table)
         if x is None:
             x = self.embed(ids, positions, table, segments)
@@ -49,20 +49,21 @@ def embed(
     scale: float,
     encodings: tuple[Tensor, int] | None,
 ) -> Tensor | None:
-    """Compute `scale * table[ids]` plus the encodings of positions.
+    """Compute `scale * table[ids]` plus the encodings of positions in one pass.
 
     Args:
-        ids: [B, L] int64.
-        positions: [B, L] int64; nothing is added where they are −1.
-        table: [V, D].
-        scale: of its rows.
-        encodings: [P, D] encodings, and the row of position 0; nothing is added if None.
+        ids: token ids [B, L] int64.
+        positions: positions [B, L] int64; a position of −1 adds no encoding.
+        table: embedding vectors [V, D].
+        scale: factor of the vectors.
+        encodings: encodings [P, D] and their row of position 0; or None.
 
     Returns:
         [B, L, D] float32; None where an id or a position lies past its table, or there are no
         kernels for such tensors.
     """
     rows, first = (None, 0) if encodings is None else encodings
+    # A bfloat16 model has bfloat16 tables, which only PyTorch looks up.
     for each in (table, rows):
         if each is not None and (each.dtype != torch.float32 or not each.is_contiguous()):
             return None
@@ -76,14 +77,16 @@ def embed(
         *(address(rows), 0 if rows is None else len(rows), first),
         *(table.shape[1], x.data_ptr()),
     )
+    # The kernel checks ids and positions as it reads them, and the definition raises the error.
     return x if done else None
 
 
 def norm_rows(x: Tensor, norm: nn.Module) -> Tensor:
-    """Norm x [..., D]; the module itself does it where kernels do not serve."""
+    """Norm x [..., D] by a kernel, or by the module where kernels do not serve."""
     weight, bias, epsilon = norm_parts(norm)
-    whole = (bias is None) == is_rms(norm)
-    if weight is None or not whole or not _serves(x, weight):
+    # The kernel knows an RMS norm by its missing bias, so a layer norm needs one.
+    is_known = (bias is None) == is_rms(norm)
+    if weight is None or not is_known or not _serves(x, weight):
         y: Tensor = norm(x)
         return y
     x = x.contiguous()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heedful.engines.class_exchange import has_no_hooks
 from heedful.engines.inference.cpu_block import (
-    SHOWN,
+    KERNEL_CAPTURES,
     AttentionBlock,
     CpuBlock,
     CpuPass,
@@ -36,12 +36,12 @@ from heedful.nn.mixer import Context
 class CpuStack(EnginePart, Stack):
     """A stack whose linear layers are packed for kernels in C.
 
-    Blocks that are looked into, and those that kernels in C do not serve, are computed by the
+    Blocks with a capture inside, and blocks that kernels in C do not serve, are computed by the
     definition, with the packed layers.
 
     Attributes:
-        cpu_blocks: each block by kernels in C; None where they do not serve it.
-        program: all blocks in one call; None where they need to be called one by one.
+        cpu_blocks: blocks by kernels in C; None for a block that they do not serve.
+        program: all blocks as one call; None where they need to be called one by one.
     """
 
     cpu_blocks: list[CpuBlock | None]
@@ -49,13 +49,13 @@ class CpuStack(EnginePart, Stack):
 
     @classmethod
     def of(cls, stack: Stack, spec: StackSpec, width: int, weights: WeightSource | None) -> Self:
-        """A stack of an engine's copy as one of this class.
+        """Make a stack of this class from that of an engine's copy.
 
         Args:
-            stack: its layers are packed; its attributes are shared.
-            spec: of the stack.
-            width: D.
-            weights: of the copy, by name; None where they are not packed for kernels in C.
+            stack: stack with packed layers, whose attributes are shared.
+            spec: spec of the stack.
+            width: D, the width of the model.
+            weights: weights of the copy by name; None where they are not packed for kernels in C.
         """
         made = become(stack, cls)
         made.cpu_blocks = []
@@ -73,6 +73,7 @@ class CpuStack(EnginePart, Stack):
             rotary = lower_rotary(attention, width)
             made.cpu_blocks.append(AttentionBlock(block, layer, rotary))
         made.program = None
+        # One block that the definition computes means a return to Python between blocks.
         usable = [block for block in made.cpu_blocks if block is not None]
         if weights and len(usable) == len(blocks) and not one_call_refusals(spec, width, name):
             layers = [each.layer for each in usable]
@@ -81,12 +82,13 @@ class CpuStack(EnginePart, Stack):
 
     @property
     def is_whole(self) -> bool:
-        """True if all blocks are computed in one call, and no residual was cut."""
+        """True if one call computes all blocks, and no residual connection was cut."""
         return self.program is not None and not self._uses_definition
 
     @property
     def _uses_definition(self) -> bool:
         blocks = cast("Iterable[Block]", self.blocks)
+        # Inspection cuts residuals and hooks blocks, which the call in C would not notice.
         return self.by_definition or any(block.cut for block in blocks) or not has_no_hooks(*blocks)
 
     def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
@@ -105,6 +107,7 @@ class CpuStack(EnginePart, Stack):
         if self._uses_definition or _read_segments(states):
             return super()._run(x, here, states)
         capture = here.capture
+        # The whole stack in one call if nothing inside is captured, else block by block.
         if capture is None and self.program is not None:
             result = self.program(x, here, states)
             if result is not None:
@@ -114,8 +117,9 @@ class CpuStack(EnginePart, Stack):
             inside = here.at(str(index))
             run: Callable[..., tuple[Tensor, BlockState]] = block
             in_c = self.cpu_blocks[index]
-            shown = self._shown(index)
-            if in_c and (capture is None or not capture.concerns(inside.address, besides=shown)):
+            provided = self._kernel_captures(index)
+            # The kernels give attention weights; any other capture inside needs the definition.
+            if in_c and (capture is None or not capture.concerns(inside.address, besides=provided)):
                 run = in_c
             x, state = run(x, inside, states[index] if states else ())
             inside.offer("output", x)
@@ -131,7 +135,7 @@ class CpuStack(EnginePart, Stack):
         return x
 
     def _real_rows(self, context: Context) -> RealRows | None:
-        """The rows of a pass that goes without its padding; None where padding stays."""
+        """Return the rows of a pass without padding; None where padding stays."""
         if self._uses_definition:
             return None
         if self.position_bias is not None or context.biases or not all(self.cpu_blocks):
@@ -139,10 +143,13 @@ class CpuStack(EnginePart, Stack):
         if any(getattr(b.self_attention, "position_bias", None) is not None for b in self._blocks):
             return None  # a bias is computed for each slot
         if context.positions.query_segment is not None and not self._attends_everywhere:
-            return None  # recurrences of packed texts are computed by the definition
+            return None  # the definition computes recurrences of packed sequences
         if context.capture is not None:
+            # Kernels write attention weights in the padded shape; all else would be packed rows.
             numbers = range(len(self.blocks))
-            harmless = [f"{number}.{each}" for number in numbers for each in self._shown(number)]
+            harmless = [
+                f"{number}.{each}" for number in numbers for each in self._kernel_captures(number)
+            ]
             if context.capture.concerns(self.name, besides=harmless):
                 return None
         return rows_in_front(context.positions.query)
@@ -151,12 +158,12 @@ class CpuStack(EnginePart, Stack):
     def _attends_everywhere(self) -> bool:
         return all(block.self_attention is not None for block in self._blocks)
 
-    def _shown(self, number: int) -> tuple[str, ...]:
-        """Return the captures within a block that kernels in C can give."""
+    def _kernel_captures(self, number: int) -> tuple[str, ...]:
+        """Return the captures inside a block that kernels in C can provide."""
         block = cast("Block", self.blocks[number])
-        return () if block.self_attention is None else SHOWN
+        return () if block.self_attention is None else KERNEL_CAPTURES
 
 
 def _read_segments(states: Sequence[BlockState]) -> bool:
-    """Return whether self-attention reads tokens before a segment, of which it makes keys anew."""
+    """Return whether self-attention keeps inputs before a segment, whose keys it recomputes."""
     return any(isinstance(state, SegmentInputs) for each in states for state in each)

@@ -1,8 +1,7 @@
-"""The way from a model's definition to an engine's copy of it, and back for inspection.
+"""Copies of a model that become engines, and their return to the definition for inspection.
 
-An engine is a copy of the model in which some modules are replaced by classes of the engine. Each
-derives from the definition's class and computes the same, so the code around them stays that of the
-definition.
+An engine is a copy of the model in which classes of the engine replace some modules. Each class
+derives from the definition's and computes the same, so the code around the modules does not change.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class EnginePart(nn.Module):
     """A module of the definition that an engine computes in its own way.
 
     Attributes:
-        by_definition: compute by the definition's code for now; see `computed_by_definition`.
+        by_definition: flag that the definition's code computes; see `computed_by_definition`.
     """
 
     by_definition = False
@@ -31,11 +30,11 @@ class EnginePart(nn.Module):
 def computed_by_definition(model: nn.Module) -> Iterator[None]:
     """A context in which an engine computes by the definition's code, with its packed layers.
 
-    Inspection that replaces parts of a model needs it: engines read their parts once, ahead of
-    time. It does nothing to a model that is no engine.
+    Inspection that replaces parts of a model needs it, because an engine takes the addresses of its
+    parts once, ahead of time. A model that is no engine does not change.
 
     Args:
-        model: changed for everyone who uses it meanwhile.
+        model: model, which changes for all its users meanwhile.
     """
     parts: list[Any] = [module for module in model.modules() if hasattr(module, "by_definition")]
     before = [part.by_definition for part in parts]
@@ -44,6 +43,7 @@ def computed_by_definition(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        # Each part gets its former value back, so that contexts can be nested.
         for part, value in zip(parts, before, strict=True):
             part.by_definition = value
 
@@ -54,9 +54,9 @@ def copy_model(model: M, *, donate: bool = False) -> M:
     Modules and parameters that are shared within the model are shared within the copy.
 
     Args:
-        model: stays as it is, unless it is donated.
-        donate: take the parameters away from the model, which cannot be used any more; so each
-            can be freed as soon as the copy has converted it.
+        model: model to copy.
+        donate: flag that the parameters are taken from the model, which is unusable afterwards; the
+            copy can then free each one as soon as it has converted it.
     """
     modules: dict[int, nn.Module] = {}
     tensors: dict[int, Tensor] = {}
@@ -64,6 +64,8 @@ def copy_model(model: M, *, donate: bool = False) -> M:
     def copied(module: nn.Module) -> nn.Module:
         if id(module) in modules:
             return modules[id(module)]
+        # Without `__init__`, which would allocate and initialise all weights. The dictionaries of
+        # parameters, children and hooks are copied, so that changes of one model spare the other.
         copy = modules[id(module)] = module.__new__(type(module))
         vars(copy).update(
             {
@@ -74,6 +76,7 @@ def copy_model(model: M, *, donate: bool = False) -> M:
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 if id(parameter) not in tensors:
+                    # A new object with the same memory: `engine.to(...)` replaces its data only.
                     shared = nn.Parameter(parameter.detach(), parameter.requires_grad)
                     tensors[id(parameter)] = shared
                 copy._parameters[name] = tensors[id(parameter)]  # type: ignore[assignment]
@@ -92,11 +95,11 @@ def copy_model(model: M, *, donate: bool = False) -> M:
 
 
 def become(module: nn.Module, kind: type[N]) -> N:
-    """A module of an engine's copy as an object of the engine's own class.
+    """Make an object of an engine's class that shares the attributes of a module.
 
     Args:
-        module: of the definition; its attributes are shared.
-        kind: derives from the module's class.
+        module: module of an engine's copy.
+        kind: engine's class, derived from the module's class.
     """
     part = kind.__new__(kind)
     vars(part).update(vars(module))
@@ -104,7 +107,7 @@ def become(module: nn.Module, kind: type[N]) -> N:
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put a module in the place of another, wherever that stands in a model."""
+    """Replace a module by another wherever a model uses it; tied modules occur several times."""
     for module in model.modules():
         for name, child in module._modules.items():
             if child is old:

@@ -1,8 +1,8 @@
-"""Attention of a decoding step on fixed memory: one fused kernel, grouped heads, one mask a step.
+"""Attention of a decoding step on fixed memory: one fused kernel, and one mask for all layers.
 
-The definition takes eight kernels for the attention of a few queries, which a GPU starts one after
-the other. PyTorch's fused attention takes one. Query heads that share a key head stand side by side
-among its queries, so no key is repeated, whatever the version of PyTorch or the kernel it picks.
+The definition runs eight kernels for the attention of a few queries, and PyTorch's fused attention
+one. Query heads that share a key head become more queries of one head, so no key is repeated,
+whatever the version of PyTorch or the kernel that it picks.
 
 Shapes: B sentences, W continuations of each, S keys, H heads, K key/value heads, G heads that share
 one of these, E their width.
@@ -29,11 +29,12 @@ from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.positions import Positions
 
 _TAKE_MASKS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Flash attention takes no mask; cuDNN makes a plan for every shape, a tenth of a second each."""
+"""Kernels that take a mask. FlashAttention takes none, and cuDNN makes a plan of 0.1 to 6 seconds
+for every new shape."""
 
 
 class FixedPositions(Positions):
-    """Positions of a step on fixed memory, by which attention knows that it is one."""
+    """Positions of a step on fixed memory; their class tells attention which kernel serves."""
 
 
 class FixedKernel:
@@ -42,11 +43,12 @@ class FixedKernel:
     name = "fixed"
 
     def advantage(self, request: AttentionRequest) -> str | None:
-        """It is asked first, and serves nothing but these steps."""
+        """Return the reason for preferring this kernel to all others."""
         return "a step on fixed memory, by one kernel and one mask for all layers"
 
     def unsupported(self, request: AttentionRequest) -> str | None:
-        """It serves plain attention of steps on fixed memory."""
+        """Say why a request is no plain attention of a step on fixed memory; None if it is."""
+        # Exactly: positions of prompts and of other engines go to the definition's kernels.
         if type(request.positions) is not FixedPositions:
             return "it is for steps on fixed memory"
         if request.biases or request.softcap is not None or request.relative_values is not None:
@@ -54,11 +56,12 @@ class FixedKernel:
         return None
 
     def run(self, request: AttentionRequest) -> Tensor:
-        """Compute [B, H, W, E]."""
+        """Compute attention [B, H, W, E]."""
         q, positions, mask = request.q, request.positions, request.mask
         rows, heads, tokens, width = q.shape
         groups = request.num_groups
-        added, sighted = positions.derive(
+        # `derive` computes the mask in the first layer, and all others take it from there.
+        added, sees_any = positions.derive(
             ("fixed", mask, groups, q.dtype), lambda: _masks(positions, mask, groups, q.dtype)
         )
         with _takes_masks(q):
@@ -69,20 +72,21 @@ class FixedKernel:
                 attn_mask=added,
                 scale=request.scale,
             )
-        return mixed.reshape(rows, heads, tokens, -1) * sighted
+        # A blind query has the mean of all values so far, which this clears as in the definition.
+        return mixed.reshape(rows, heads, tokens, -1) * sees_any
 
 
 _KERNELS = KernelSet({FixedKernel.name: FixedKernel(), **KERNELS})
 
 
 class FixedSelfAttention(EnginePart, SelfAttention):
-    """Attention over the tokens so far."""
+    """Self-attention over the tokens so far, on fixed memory."""
 
     kernels = _KERNELS
 
 
 class FixedCrossAttention(EnginePart, CrossAttention):
-    """Attention over a memory."""
+    """Cross-attention on fixed memory."""
 
     kernels = _KERNELS
 
@@ -100,18 +104,19 @@ def fix_attention(stack: Stack) -> None:
 def _masks(
     positions: Positions, mask: Mask, groups: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Make what all layers of a step add to their scores, and what clears queries that see nothing.
+    """Make the additive mask of all layers of a step, and a factor that clears blind queries.
 
-    PyTorch would make numbers of a mask of booleans in every layer. These are finite, so that a
-    query that sees nothing gives a mean, to be cleared, and not NaN.
+    PyTorch would convert a boolean mask in every layer.
 
     Returns:
-        [B, 1, G · W, S], and [B, 1, W, 1] which is 1 for queries that see something, else 0.
+        Mask [B, 1, G · W, S]; factor [B, 1, W, 1], 1 for a query that sees a key, else 0.
     """
     visible = positions.visible(mask)
     added = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    # Finite: with −inf a query that sees nothing would give NaN, which no factor clears. Half the
+    # minimum leaves room for the score that is added.
     added.masked_fill_(~visible, torch.finfo(dtype).min / 2)
-    if groups > 1:
+    if groups > 1:  # the G heads of a group are G · W queries of one key head
         added = added.repeat(1, 1, groups, 1)
     return added, visible.any(-1, keepdim=True).to(dtype)
 

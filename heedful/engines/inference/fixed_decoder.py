@@ -1,12 +1,14 @@
-"""A decoder's steps on memory that stays where it is, so that a search runs as a graph.
+"""A decoder's steps on memory at fixed addresses, so that a search runs as a CUDA graph.
 
 Embedding, blocks, final norm and logits of a step read and write tensors that are made once, and
-the number of the step is itself one of them. A GPU then replays all of a step, and what a search
-does with its logits, as one CUDA graph: a processor starts one thing instead of some hundreds.
+the number of the step is one of these tensors. A GPU then replays a whole step, with the search's
+choice among its logits, as one CUDA graph: the host launches one graph instead of some hundred
+kernels.
 
-A search borrows a decoder of the size it needs, loads the state that a model's `start` gives, and
+A search borrows a decoder of the size it needs, loads the state that a model's `start` returns, and
 moves to another size when sentences are done or slots run out. All W continuations of a sentence
-stand in its row from the start, and `choose` only exchanges whose past is whose.
+are in its row from the start, and `choose` only changes which slots are the past of which
+continuation.
 
 Shapes: B sentences, W continuations of each, C slots, M tokens of the source, K key/value heads, E
 their width, V vocabulary.
@@ -44,14 +46,14 @@ from heedful.nn.mixer import Context
 from heedful.nn.positions import NOTHING_HERE
 
 MOST_KEPT = 64
-"""Programs kept for later searches; see `_KEPT_SHARE`."""
+"""Most programs kept for later searches; see `_KEPT_SHARE`."""
 
 _KEPT_SHARE = 8
-"""One part in so many of a GPU's memory may hold keys and values of programs kept. A program for 32
+"""Keys and values of kept programs take at most one eighth of a GPU's memory. A program for 32
 sentences and 256 slots of a base-size model has 100 MB in 16 bits."""
 
 _SOURCE_MULTIPLE = 32
-"""Lengths of the source are rounded up to multiples of it: coarsely, as each costs a recording."""
+"""Lengths of the source are rounded up to multiples of this; each length costs a recording."""
 
 
 class Program(Protocol):
@@ -59,14 +61,14 @@ class Program(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Bytes of its keys and values."""
+        """Size of the keys and values in bytes."""
 
 
 P = TypeVar("P", bound=Program)
 
 
 class DecoderState(Protocol):
-    """A translator's or a language model's state, as their `start` gives it."""
+    """The state that `start` of a translator or a language model returns."""
 
     @property
     def decoder(self) -> StackState:
@@ -87,10 +89,10 @@ class FixedSteps:
     """Fixed memory for the searches of one model.
 
     Args:
-        model: a translator or a language model; an engine's copy.
-        stack: its decoder.
-        table: its vectors of tokens.
-        record: makes of a function that has run before another that does the same again.
+        model: translator or language model; an engine's copy.
+        stack: decoder of the model.
+        table: token embeddings of the decoder.
+        record: recorder that turns a function that has run already into one that replays it.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class FixedSteps:
         self._record = record
         self._fails = False
         self._kept: OrderedDict[Hashable, list[Program]] = OrderedDict()
-        self._room = _room(self.device)
+        self._kept_limit = _kept_bytes_limit(self.device)
         self._lock = threading.Lock()
         fix_attention(stack)
 
@@ -115,9 +117,9 @@ class FixedSteps:
         """Return why a search cannot run on fixed memory, as a clause; None where it can.
 
         Args:
-            state: from the model's `start`.
-            steps: the most that the search may take.
-            width: W.
+            state: state from the model's `start`.
+            steps: most steps of the search.
+            width: number of continuations of a sentence, W.
         """
         caches = _caches(state)
         if self._fails or self.stack.by_definition:
@@ -126,12 +128,15 @@ class FixedSteps:
             return "not all blocks keep keys and values of all tokens"
         if any(block.cut for block in self._blocks):
             return "a residual connection was cut"
-        if torch.is_autocast_enabled(self.device.type):  # whose copies of weights do not last
+        # Autocast frees its copies of weights when it ends, and the graph would read them.
+        if torch.is_autocast_enabled(self.device.type):
             return "weights are converted in every step"
         if state.decoder.width > 1:
             return "the search has begun"
-        if width > STEP_TOKENS:  # whose rows would be long: they keep what nobody needs any more
+        # Rows never drop slots that no continuation needs any more, and grow by W in each step.
+        if width > STEP_TOKENS:
             return f"it has more than {STEP_TOKENS} continuations of a sentence"
+        # Checked for the whole search beforehand: a graph cannot fall back in the middle of it.
         last = self.shape(state, 1, width, slots_of(state) + steps * width).slots
         table = getattr(self.embedding.positions, "max_length", None)
         if table is not None and int(next_positions(state).max()) + steps > table:
@@ -150,7 +155,7 @@ class FixedSteps:
         return cast("Iterable[Any]", self.stack.blocks)
 
     def shape(self, state: DecoderState, rows: int, width: int, slots: int) -> Shape:
-        """The smallest shape that serves so many sentences, continuations and slots."""
+        """Return the smallest shape for these numbers of sentences, continuations and slots."""
         positions = state.decoder.memory_positions
         source = 0 if positions is None else positions.shape[1]
         source = -(-source // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
@@ -158,7 +163,7 @@ class FixedSteps:
         return Shape.around(like, slots, source)
 
     def borrow(self, key: Hashable, build: Callable[[], P]) -> P:
-        """A program of a key that no search uses now: one that is kept, or a new one.
+        """Return a program for a key that no other search is using: a kept one or a new one.
 
         Raises:
             RuntimeError: when a new one does not fit in memory, even without those kept.
@@ -167,19 +172,22 @@ class FixedSteps:
             if self._kept.get(key):
                 return cast("P", self._kept[key].pop())
         try:
+            # Tensors made in inference mode could not be written outside of it later.
             with torch.inference_mode(False), torch.no_grad():
                 return build()
         except RuntimeError as error:
             if not ran_out(error):
                 raise
+        # Kept programs are only a cache, so their memory can be freed.
         with self._lock:
             self._kept.clear()
         with torch.inference_mode(False), torch.no_grad():
             return build()
 
     def give_back(self, key: Hashable, program: Program) -> None:
-        """Keep a program for another search; those not used for longest make room for it."""
+        """Keep a program for another search; the least recently used ones make room for it."""
         with self._lock:
+            # Several searches may have programs of one key at the same time.
             self._kept.setdefault(key, []).append(program)
             self._kept.move_to_end(key)
             while self._is_too_much():
@@ -190,24 +198,27 @@ class FixedSteps:
 
     def _is_too_much(self) -> bool:
         sizes = [program.bytes for kept in self._kept.values() for program in kept]
-        return len(sizes) > MOST_KEPT or (len(sizes) > 1 and sum(sizes) > self._room)
+        return len(sizes) > MOST_KEPT or (len(sizes) > 1 and sum(sizes) > self._kept_limit)
 
     def recorded(self, compute: Callable[[], Tensor]) -> Replay:
-        """A graph of a step that has run; the step itself where none can be made of it."""
+        """Return a graph of a step that has run; the step itself if it cannot be recorded."""
         if self._fails:
             return compute
         try:
             return self._record(compute)
         except RuntimeError as error:
+            # Out of memory may pass; any other failure comes from the model and would come again.
             self._fails = self._fails or not ran_out(error)
             return compute
 
 
 def next_positions(state: DecoderState) -> Tensor:
-    """The positions of the tokens that a step is to read, [B, 1] int64."""
-    of_prompts: Tensor | None = getattr(state, "next_positions", None)
-    if of_prompts is not None:
-        return of_prompts
+    """Return the positions of a step's input tokens [B, 1] int64."""
+    # A language model's state has them, as its prompts differ in length; a translator's has
+    # lengths of the prefixes.
+    prompt_positions: Tensor | None = getattr(state, "next_positions", None)
+    if prompt_positions is not None:
+        return prompt_positions
     lengths: Tensor = cast("Any", state).lengths
     return lengths[:, None]
 
@@ -217,13 +228,13 @@ def _caches(state: DecoderState) -> list[Any]:
 
 
 def _memory(state: DecoderState) -> list[KeyValues]:
-    """Keys and values of the source, of each block that reads one."""
+    """Return keys and values of the source for each block with cross-attention."""
     read = [memory for _, _, memory in map(split_states, state.decoder.blocks)]
     return [memory for memory in read if memory is not None]
 
 
-def _room(device: torch.device) -> float:
-    """Bytes of keys and values that programs which are kept may have."""
+def _kept_bytes_limit(device: torch.device) -> float:
+    """Return the most bytes of keys and values that kept programs may have together."""
     if device.type != "cuda":
         return math.inf
     memory: int = torch.cuda.get_device_properties(device).total_memory
@@ -231,7 +242,7 @@ def _room(device: torch.device) -> float:
 
 
 def slots_of(state: DecoderState) -> int:
-    """The slots in use."""
+    """Return the number of slots in use."""
     used: int = _caches(state)[0].used
     return used
 
@@ -240,12 +251,12 @@ class FixedDecoder:
     """One step of a decoder, and the memory it works on.
 
     Args:
-        fixed: the model's.
-        shape: sizes of the memory; its tokens are W.
-        state: of sentences like those that will be loaded.
+        fixed: fixed memory of the model.
+        shape: sizes of the memory, where W is the number of tokens.
+        state: state of any sentences, for the number and size of its heads.
 
     Attributes:
-        used: [1] int64, slots in use.
+        used: number of slots in use [1] int64.
     """
 
     def __init__(self, fixed: FixedSteps, shape: Shape, state: DecoderState) -> None:
@@ -254,17 +265,23 @@ class FixedDecoder:
         rows, width, slots, device = shape.rows, shape.tokens, shape.slots, fixed.device
         self._input = _with_table(fixed, slots)
 
-        def places(count: int) -> Tensor:
+        def no_positions(count: int) -> Tensor:
             return torch.full((rows, count), NOTHING_HERE, device=device)
 
-        self._query, self._key, self._source = places(width), places(slots), places(shape.source)
-        self._own: Tensor | None = None
+        self._query, self._key, self._source = (
+            no_positions(width),
+            no_positions(slots),
+            no_positions(shape.source),
+        )
+        # [B, W, C]: the slots that are the past of each continuation. One continuation owns all.
+        self._lineage: Tensor | None = None
         if width > 1:
-            self._own = torch.zeros((rows, width, slots), dtype=torch.bool, device=device)
-        self._itself = torch.eye(width, dtype=torch.bool, device=device).expand(rows, -1, -1)
+            self._lineage = torch.zeros((rows, width, slots), dtype=torch.bool, device=device)
+        self._eye = torch.eye(width, dtype=torch.bool, device=device).expand(rows, -1, -1)
+        # A tensor, not a number: a recorded number would stay that of the recorded step.
         self.used = torch.zeros(1, dtype=torch.int64, device=device)
-        self._each = torch.arange(width, device=device)
-        self._slots = self._each.clone()
+        self._beam = torch.arange(width, device=device)
+        self._slots = self._beam.clone()
         blocks = list(cast("Iterable[Any]", fixed.stack.blocks))
 
         def zeros(heads: int, count: int, size: int) -> Tensor:
@@ -280,13 +297,13 @@ class FixedDecoder:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its keys and values."""
+        """Size of the keys and values in bytes."""
         pairs = [(c.keys, c.values) for c in self._caches]
         pairs += [(m.keys, m.values) for m in self._memory]
         return sum(keys.nbytes + values.nbytes for keys, values in pairs)
 
     def load(self, state: DecoderState) -> None:
-        """Take over the state of at most as many sentences as the shape has rows."""
+        """Load the state of sentences, at most one for each row."""
         used, rows = slots_of(state), len(next_positions(state))
         self._clear()
         self._query[:rows] = next_positions(state)
@@ -298,8 +315,8 @@ class FixedDecoder:
             for buffer, cache in zip(self._caches, caches, strict=True):
                 buffer.keys[:rows, :, :used] = cache.keys[:, :, :used]
                 buffer.values[:rows, :, :used] = cache.values[:, :, :used]
-            if self._own is not None:
-                self._own[:rows, :, :used] = True
+            if self._lineage is not None:
+                self._lineage[:rows, :, :used] = True
         self.used.fill_(used)
         positions = state.decoder.memory_positions
         if positions is None:
@@ -311,15 +328,15 @@ class FixedDecoder:
             memory.values[:rows, :, :length] = read.values
 
     def take(self, other: FixedDecoder, rows: Tensor, used: int) -> None:
-        """Take over some rows [B'] of another decoder, whose first slots are in use."""
+        """Copy rows [B'] of another decoder with their first `used` slots."""
         count = len(rows)
         self._clear()
         pairs = [(self._query, other._query), (self._source, other._source)]
         for mine, its in pairs:
             mine[:count] = its.index_select(0, rows)
         self._key[:count, :used] = other._key[:, :used].index_select(0, rows)
-        if self._own is not None and other._own is not None:
-            self._own[:count, :, :used] = other._own[..., :used].index_select(0, rows)
+        if self._lineage is not None and other._lineage is not None:
+            self._lineage[:count, :, :used] = other._lineage[..., :used].index_select(0, rows)
         for buffer, cache in zip(self._caches, other._caches, strict=True):
             buffer.keys[:count, :, :used] = cache.keys[:, :, :used].index_select(0, rows)
             buffer.values[:count, :, :used] = cache.values[:, :, :used].index_select(0, rows)
@@ -329,46 +346,52 @@ class FixedDecoder:
         self.used.fill_(used)
 
     def advance(self, tokens: Tensor) -> Tensor:
-        """Read a token of every continuation [B, W]; return logits [B, W, V] float32 of the next.
+        """Append a token to every continuation [B, W]; return logits [B, W, V] of the next.
 
-        Rows without a sentence have positions of −1, which hide them as they hide padding.
+        Logits are float32. Rows without a sentence have positions of −1, which hide them as they
+        hide padding.
         """
-        torch.add(self._each, self.used, out=self._slots)
+        # Into existing tensors throughout: a graph reads and writes the addresses it was recorded
+        # with, and nothing here may depend on a value that the host knows.
+        torch.add(self._beam, self.used, out=self._slots)
         self._key.index_copy_(1, self._slots, self._query)
-        if self._own is not None:
-            self._own.index_copy_(2, self._slots, self._itself)
+        if self._lineage is not None:
+            self._lineage.index_copy_(2, self._slots, self._eye)
         x = self._input(tokens, self._query, self._table)
-        own = FixedPositions(self._query, self._key, lineage=self._own)
+        own = FixedPositions(self._query, self._key, lineage=self._lineage)
         over = FixedPositions(self._query, self._source) if self._memory else None
         memory: Sequence[tuple[KeyValues, ...]] = [(m,) for m in self._memory]
         states = [
             (cache, *read, None)
             for cache, read in zip(self._caches, memory or [()] * len(self._caches), strict=True)
         ]
+        # Bypasses the stack's own graphs: the search records the whole step, blocks included.
         hidden = self._stack.step_in_place(x, Context(own, over), states)
         self.used += self.shape.tokens
+        # Positions count up, except −1 of empty rows, which stays.
         self._query += self._query >= 0
         return self._model.stream_logits(hidden).float()
 
     def choose(self, parents: Tensor) -> None:
-        """Go on with continuations [B, W] int64 of each sentence, whose keys stay in place."""
-        if self._own is not None:
-            index = parents[..., None].expand_as(self._own)
-            self._own.copy_(self._own.gather(1, index))
+        """Go on with the continuations `parents` [B, W] int64; keys and values stay in place."""
+        if self._lineage is not None:
+            index = parents[..., None].expand_as(self._lineage)
+            # Not in place: a lineage may be needed again after its row was overwritten.
+            self._lineage.copy_(self._lineage.gather(1, index))
 
     def _clear(self) -> None:
         for places in (self._query, self._key, self._source):
             places.fill_(NOTHING_HERE)
-        if self._own is not None:
-            self._own.fill_(False)
+        if self._lineage is not None:
+            self._lineage.fill_(False)
 
 
 class _TabledPositions(nn.Module):
-    """Positions whose vectors stand in a table that holds them all: nothing is looked at.
+    """Encodings of positions from a table that holds all of them, without a check of values.
 
     Args:
-        table: [P, D].
-        first: the row of position 0.
+        table: encodings [P, D].
+        first: row of position 0.
     """
 
     def __init__(self, table: Tensor, first: int) -> None:
@@ -377,18 +400,19 @@ class _TabledPositions(nn.Module):
         self.first = first
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Positions [B, L] int64 to vectors [B, L, D]; zeros where there is nothing."""
+        """Map positions [B, L] int64 to vectors [B, L, D]; zeros for −1."""
         rows = F.embedding(positions.clamp(min=0) + self.first, self.table)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 
 
 def _with_table(fixed: FixedSteps, slots: int) -> InputEmbedding:
-    """The embedding of a step, with a table of as many positions as there are slots."""
+    """Return the embedding of a step, with a table of as many positions as slots."""
     made = become(fixed.embedding, InputEmbedding)
     if made.positions is None:
         return made
     found = _table(made, slots, fixed)
     assert found is not None
+    # A new dictionary, since `become` shares the attributes with the model's own embedding.
     made._modules = {**made._modules, "positions": _TabledPositions(*found)}
     return made
 

@@ -25,26 +25,27 @@ if TYPE_CHECKING:
 
 
 def use_cuda_graphs(engine: AnyModel) -> None:
-    """Have CUDA graphs run the steps of a model that generates."""
+    """Let CUDA graphs run the decoding steps of a translator or language model."""
+    # One pool of memory for all graphs: no two of them are replayed at the same time.
     pool, device = torch.cuda.graph_pool_handle(), next(engine.parameters()).device
 
-    def there(record: Callable[..., Replay]) -> Record:
+    def on_device(record: Callable[..., Replay]) -> Record:
         def recorded(compute: Callable[[], Tensor]) -> Replay:
-            with torch.cuda.device(device):  # else the graph would be another device's, and empty
+            with torch.cuda.device(device):  # a graph captures the current device's kernels only
                 return record(compute, pool=pool)
 
         return recorded
 
-    use_graphs(engine, there(record_on_gpu), there(record_once_run))
+    use_graphs(engine, on_device(record_on_gpu), on_device(record_once_run))
 
 
 def use_graphs(engine: AnyModel, record: Record, record_step: Record) -> None:
-    """Have graphs run a decoder's blocks, and whole steps of a search.
+    """Let graphs run a decoder's blocks, and whole steps of a search.
 
     Args:
-        engine: a model that generates.
-        record: makes a graph of blocks, which it runs first.
-        record_step: makes a graph of a step that has run; see `record_once_run`.
+        engine: translator or language model.
+        record: recorder of blocks, which runs them once before.
+        record_step: recorder of a step that has run already; see `record_once_run`.
     """
     model = cast("Translator | CausalLM", engine)
     stack = GraphedStack.of(model.decoder, record)

@@ -1,9 +1,9 @@
 """Lower a stack to the program of kernels in C, from its spec and its weights by name.
 
 The kernels take addresses, so PyTorch's tensors and NumPy's arrays are lowered alike: a source of
-weights says where each stands; `FileWeights` is the one without PyTorch. Batches, the single
-sentence of a loaded model and the cold start run programs made here; `support` beside this file
-says which specs can be lowered.
+weights returns the address of each; `FileWeights` is the source without PyTorch. Batches, the
+single sentence of a loaded model and a cold start all run programs made here. The module `support`
+tells which specs can be lowered.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from heedful.nn.spec import GATED, AttentionSpec, FeedForwardSpec, NormSpec, Rot
 
 
 class WeightSource(Protocol):
-    """Weights of a model by their names in its state dict; it keeps them alive."""
+    """The weights of a model by name in its state dict, which the source keeps alive."""
 
     def address(self, name: str, *shape: int) -> int:
-        """The address of a float32 tensor of this shape."""
+        """Return the address of a float32 tensor of this shape."""
 
     def packed(self, maps: Mapping[str, int], in_width: int, *, has_bias: bool) -> Linear:
-        """The linear maps of these names and output widths, packed as one layer."""
+        """Return the linear maps of these names and output widths, packed as one layer."""
 
     def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
-        """A table [rows, width] and a bias [rows] of these names, packed as a layer."""
+        """Return a table [rows, width] and a bias [rows] of these names, packed as a layer."""
 
 
 class RotaryAngles:
-    """Cosines and sines that rotate queries and keys, as `Rotary` does.
+    """Cosines and sines that rotate queries and keys, as in `Rotary`.
 
     Args:
-        head_width: E.
-        spec: of the embedding.
+        head_width: width of a head, E.
+        spec: spec of the rotary embedding.
 
     Raises:
         ConfigError: when the rotated width is odd or wider than a head.
@@ -66,11 +66,11 @@ class RotaryAngles:
         self._interleaved = spec.layout == "pairs"
 
     def at(self, positions: int, rows: int) -> RotaryTable:
-        """The angles of rows at their positions.
+        """Return the angles of rows at their positions.
 
         Args:
             positions: address of the positions, int64 [rows].
-            rows: how many.
+            rows: number of rows.
         """
         pairs = len(self._frequencies)
         cosine, sine = ((c_float * (rows * pairs))() for _ in range(2))
@@ -78,12 +78,13 @@ class RotaryAngles:
             *(positions, rows, self._frequencies, pairs, self._temperature, cosine, sine)
         )
         table = _OwnTable(addressof(cosine), addressof(sine), pairs, self._interleaved)
+        # Instances of a subclass of a struct have a dictionary, which keeps the arrays alive.
         table.arrays = cosine, sine
         return table
 
 
 class _OwnTable(RotaryTable):
-    """A table with the arrays that it points to."""
+    """A rotary table that owns the arrays it points to."""
 
     arrays: object
 
@@ -92,15 +93,16 @@ class StackProgram:
     """All blocks of a stack for one call of kernels in C.
 
     Args:
-        layers: of `lower_block`.
-        rotary: rotates queries and keys of every layer, if anything does.
-        weights: the source that keeps the layers' weights alive.
+        layers: structs from `lower_block`.
+        rotary: rotary embedding of queries and keys in every layer, or None.
+        weights: source that keeps the layers' weights alive.
     """
 
     def __init__(
         self, layers: Sequence[Layer], rotary: RotaryAngles | None, weights: WeightSource
     ) -> None:
         self.rotary = rotary
+        # An array of pointers, so a program of one block can share the struct of the whole stack.
         self._layers = (ctypes.POINTER(Layer) * len(layers))(*map(ctypes.pointer, layers))
         self._weights = weights
 
@@ -108,18 +110,18 @@ class StackProgram:
         return len(self._layers)
 
     def begin(self) -> StackArgs:
-        """A pass over the layers, whose inputs are still to be set."""
+        """Return the arguments of a pass over the layers, whose inputs are still to be set."""
         return StackArgs(self._layers, len(self._layers))
 
 
 def lower_block(weights: WeightSource, name: str, spec: BlockSpec, width: int) -> Layer:
-    """A block as a layer of the kernels.
+    """Lower a block to a layer of the kernels.
 
     Args:
-        weights: by name.
-        name: of the block, such as `encoder.blocks.0`.
-        spec: of the block, which `heedful.engines.inference.support` does not refuse.
-        width: D.
+        weights: source of the weights.
+        name: name of the block, such as `encoder.blocks.0`.
+        spec: spec of the block, which `heedful.engines.inference.support` does not refuse.
+        width: width of the model, D.
     """
     layer = Layer()
     for sublayer in spec.sublayers:
@@ -128,7 +130,7 @@ def lower_block(weights: WeightSource, name: str, spec: BlockSpec, width: int) -
         part = sublayer.part
         if part.kind == "feedforward":
             _lower_feedforward(layer, weights, place, part, width)
-            layer.norm = norm
+            layer.norm = norm  # the other norms belong to their attention or recurrence
         elif part.kind == "attention":
             attention = _attention(weights, place, part, norm, width)
             if part.over == "memory":
@@ -141,13 +143,14 @@ def lower_block(weights: WeightSource, name: str, spec: BlockSpec, width: int) -
         elif part.kind == "ssru":
             layer.recurrent = _ssru(weights, place, part, norm, width)
             layer.mixer = MIXERS.index(part.kind)
+        # `block_refusals` made sure that all sub-layers agree in this.
         layer.norm_first = sublayer.norm_placement == "before"
     layer.width = width
     return layer
 
 
 def lower_memory(weights: WeightSource, name: str, spec: BlockSpec, width: int) -> Linear:
-    """The layer that projects a memory to a block's keys and values, side by side."""
+    """Return the layer that projects a memory to a block's keys and values, in one output."""
     cross = spec.cross_attention
     assert cross is not None
     out_width = head_counts(cross)[1] * cross.width_of_heads(width)
@@ -156,36 +159,33 @@ def lower_memory(weights: WeightSource, name: str, spec: BlockSpec, width: int) 
 
 
 def lower_norm(weights: WeightSource, name: str, spec: NormSpec, width: int) -> Norm:
-    """A norm of vectors [D]."""
+    """Lower a norm of vectors [D]; a missing bias makes it an RMS norm."""
     bias = weights.address(f"{name}.bias", width) if spec.kind == "layer" else None
     return Norm(weights.address(f"{name}.weight", width), bias, spec.epsilon)
 
 
 def lower_rotary(spec: AttentionSpec, width: int) -> RotaryAngles | None:
-    """The rotary embedding of an attention; None if it has none."""
+    """Return the rotary embedding of an attention; None if it has none."""
     return None if spec.rotary is None else RotaryAngles(spec.width_of_heads(width), spec.rotary)
 
 
 def stack_rotary(spec: StackSpec, width: int) -> RotaryAngles | None:
-    """The rotary embedding that all attentions over the input share; None if they have none."""
+    """Return the rotary embedding that all self-attentions share; None if they have none."""
     parts = (each.attentions().get("self_attention") for each in spec.pattern)
     attention = next((each for each in parts if each is not None), None)
     return None if attention is None else lower_rotary(attention, width)
 
 
 def recurrent_width(spec: BlockSpec, width: int) -> int | None:
-    """N, the numbers that a block's recurrence keeps of a text; None if it has attention."""
+    """Return the state size of a block's recurrence per sequence; None for attention."""
+    # Average attention keeps a sum [D] and the number of its terms.
     own = {"average_attention": width + 1, "ssru": width}
     return next((own[part.kind] for part in spec.mixers() if part.kind in own), None)
 
 
 def head_counts(spec: AttentionSpec) -> tuple[int, int]:
-    """H and K of an attention, without pruned heads."""
-    key_heads = spec.num_kv_heads or spec.num_heads
-    if spec.kept_heads is None:
-        return spec.num_heads, key_heads
-    shared = spec.num_heads // key_heads
-    return len(spec.kept_heads), len({head // shared for head in spec.kept_heads})
+    """Return the numbers of query and key heads, H and K, without pruned heads."""
+    return len(spec.heads_of_keys), len(set(spec.heads_of_keys))
 
 
 def _attention(
@@ -193,6 +193,7 @@ def _attention(
 ) -> AttentionLayer:
     each = spec.width_of_heads(width)
     heads, key_heads = head_counts(spec)
+    # Keys and values of a memory are projected once a sentence, by `lower_memory`.
     maps = {f"{name}.query": heads * each}
     if spec.over == "input":
         maps |= {f"{name}.{part}": key_heads * each for part in ("key", "value")}
@@ -216,6 +217,7 @@ def _average_attention(
         layer.up = weights.packed({f"{name}.network.up": inner}, width, has_bias=True)
         layer.down = weights.packed({f"{name}.network.down": width}, inner, has_bias=True)
     if spec.gate:
+        # Input and forget gate (Zhang 2018), both from input and average, concatenated.
         layer.gate = weights.packed({f"{name}.gate": 2 * width}, 2 * width, has_bias=True)
     return layer
 
@@ -241,29 +243,30 @@ def _lower_feedforward(
     for part, (out_width, in_width) in shapes.items():
         maps = {f"{name}.{part}": out_width}
         setattr(layer, part, weights.packed(maps, in_width, has_bias=spec.bias))
+    # A gated network (GLU, Shazeer 2020) multiplies `up` by the activation of `gate`.
     layer.activation = ACTIVATIONS.index(gate or spec.activation)
 
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
-_CACHE_LINE = 64
+_CACHE_LINE = 64  # bytes; also the width of an AVX-512 register, whose loads then never straddle
 _LARGEST = np.float32(127)
 _SMALLEST = np.float32(1e-30)
-"""Keeps a row of zeros from being divided by 0."""
+"""Smallest divisor, for rows of zeros."""
 
 
 class PackedWeight:
     """The weight and bias of `x @ weight.T + bias`, packed for kernels in C.
 
     Args:
-        weight: [N, K].
-        bias: [N] or None.
-        int8: round the weight and each input row to 8 bits, symmetrically.
-        quantize: rounds a weight; PyTorch's own does it on all cores, to the same bits.
+        weight: weight [N, K].
+        bias: bias [N] or None.
+        int8: flag of rounding the weight and each input row to 8 bits, symmetrically.
+        quantize: function that rounds a weight; PyTorch's uses all cores and gives the same bits.
 
     Attributes:
-        struct: as kernels take it; its addresses are those of the arrays here.
+        struct: struct for the kernels, with the addresses of the arrays here.
     """
 
     def __init__(
@@ -282,6 +285,8 @@ class PackedWeight:
         self.correction: npt.NDArray[np.int32] | None = None
         if int8:
             rounded, self.scale = (quantize or quantize_rows)(weight)
+            # VNNI multiplies unsigned by signed bytes: inputs are shifted by 128, and the sum that
+            # this adds is taken off again.
             self.correction = rounded.sum(1, dtype=np.int32) * np.int32(128)
             self.packed = empty((size,), np.int8)
             library.heedful_pack_int8(address(rounded), in_width, out_width, address(self.packed))
@@ -292,10 +297,10 @@ class PackedWeight:
         self.struct = Linear(*map(address, parts), in_width, out_width)
 
     def move(self, place: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
-        """Keep the packed weight elsewhere, before kernels have its address.
+        """Move the packed weight, before a program takes its address.
 
         Args:
-            place: returns an array of equal content, which begins at a cache line.
+            place: function that returns an array of equal content at a cache line.
         """
         self.packed = place(self.packed)
         self.struct.packed_weight = address(self.packed)
@@ -305,20 +310,20 @@ def quantize_rows(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Round a weight to 8 bits, each row by its largest magnitude.
 
     Args:
-        weight: [N, K].
+        weight: weight [N, K].
 
     Returns:
-        [N, K]; and the scale of each row's products, [N] (the other factor is the largest
-        magnitude of the input row).
+        Rounded weight [N, K]; scale of each output [N], whose other factor is the largest magnitude
+        of the input row.
     """
     largest = np.maximum(np.abs(weight).max(1, keepdims=True), _SMALLEST)
-    # PyTorch divides a number by an array so; in another order ties would round differently.
+    # PyTorch computes scalar / tensor in this order; in another, ties would round differently.
     rounded = np.rint(weight * (np.float32(1) / largest * _LARGEST)).astype(np.int8)
     return rounded, largest[:, 0] / np.float32(127**2)
 
 
 def multiply(layer: Linear, x: Floats) -> Floats:
-    """x [R, K] through a packed layer: [R, N]."""
+    """Map x [R, K] through a packed layer to [R, N]."""
     library, rows = kernels(), len(x)
     y = empty((rows, layer.out_width))
     space = workspace(library.heedful_linear_workspace(layer, rows))
@@ -327,8 +332,9 @@ def multiply(layer: Linear, x: Floats) -> Floats:
 
 
 def empty(shape: tuple[int, ...], kind: Any = np.float32) -> npt.NDArray[Any]:
-    """An uninitialized array that begins at a cache line."""
+    """Return an uninitialized array that begins at a cache line."""
     size = math.prod(shape) * np.dtype(kind).itemsize
+    # NumPy aligns to 16 bytes; the view below keeps the longer array alive.
     memory = np.empty(size + _CACHE_LINE - 1, np.uint8)
     start = -memory.ctypes.data % _CACHE_LINE
     array: npt.NDArray[Any] = memory[start : start + size].view(kind).reshape(shape)
@@ -336,36 +342,36 @@ def empty(shape: tuple[int, ...], kind: Any = np.float32) -> npt.NDArray[Any]:
 
 
 def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous copy that begins at a cache line."""
+    """Return a contiguous copy that begins at a cache line."""
     copy = empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 
 
 def address(array: npt.NDArray[Any] | None) -> int | None:
-    """The address of an array's first number; None for none."""
+    """Return the address of an array's first element; None for no array."""
     return None if array is None else array.ctypes.data
 
 
 def workspace(size: int) -> npt.NDArray[Any]:
-    """Uninitialized memory of so many bytes for a kernel's intermediate results."""
+    """Return uninitialized memory of `size` bytes for a kernel's intermediate results."""
     return empty((size,), np.uint8)
 
 
 class Unsupported(Exception):
-    """The NumPy runtime cannot run a model; PyTorch can, or says what is wrong."""
+    """An error: the NumPy runtime cannot run a model. PyTorch can, or tells the reason."""
 
 
 _STORED = ("F32", "F16", "I8")
-"""Types of stored weights."""
+"""Types of stored weights, by their names in safetensors headers."""
 
 
 class FileWeights:
     """A context that reads the weights of a file one by one; see `WeightSource`.
 
     Args:
-        file: in safetensors format.
-        int8: whether linear layers are packed in 8 bits.
+        file: file in safetensors format.
+        int8: flag of packing linear layers in 8 bits.
     """
 
     def __init__(self, file: Path, *, int8: bool) -> None:
@@ -408,8 +414,9 @@ class FileWeights:
 
     def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
         """See `WeightSource.projection`."""
+        # A table that serves as embedding too is in memory already.
         weight = self._arrays.get(table)
-        if weight is None:  # a table that nothing else reads
+        if weight is None:  # a table that is not tied to an embedding
             weight = aligned(self._tensor(table, (rows, width)))
         return self._pack(weight, None if bias is None else aligned(self._tensor(bias, (rows,))))
 
@@ -417,7 +424,7 @@ class FileWeights:
         """Check that every tensor of the file was read.
 
         Raises:
-            Unsupported: when the model of the file has other parts too.
+            Unsupported: when a tensor was not read, so the model has parts that are unknown here.
         """
         if self._read != self._names:
             raise Unsupported
@@ -447,7 +454,7 @@ class FileWeights:
         return restored(array, scale, where=name)
 
     def _joined(self, maps: Mapping[str, int], kind: str, *width: int) -> Floats:
-        """Tensors of these names and heights below each other."""
+        """Concatenate the tensors of these names and numbers of rows."""
         return np.concatenate(
             [self._tensor(name + kind, (height, *width)) for name, height in maps.items()]
         )

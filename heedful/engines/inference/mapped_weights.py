@@ -1,9 +1,9 @@
 """Weights that processes of one machine share through files mapped into their memory.
 
-A file is named by the digest of its bytes, so equal weights are stored once, whoever loads them and
-whatever they belong to; the first process writes it, and all map it copy on write. Written are the
-weights as an engine computes with them, packed or in 8 bits: these, not the numbers of the model's
-own file, are what each process would hold a copy of.
+A file is named by the digest of its bytes, so equal weights of any model and process are stored
+once. The first process writes the file, and all map it copy on write. Files hold weights in the
+form in which an engine computes, packed or in 8 bits, because this form, and not that of the
+model's own file, is what each process would otherwise hold a copy of.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from heedful.errors import RunError
 from heedful.memory import trim
 
 SMALLEST = 1 << 16
-"""Bytes from which an array is shared: below, a file and its pages would not be worth it."""
+"""Smallest size in bytes of a shared array; a smaller one is not worth a file and its pages."""
 
 
 def map_weights(engine: nn.Module, folder: Path) -> None:
-    """Exchange the large weights of an engine for mapped ones of equal content.
+    """Replace the large weights of an engine by mapped ones of equal content.
 
-    Mapped are parameters on the processor, and weights packed for kernels in C; layers that oneDNN
-    or PyTorch multiply stay a process's own.
+    This concerns parameters on the processor and weights packed for kernels in C. Each process
+    keeps its own layers packed for oneDNN.
 
     Args:
-        engine: whose layers are packed, and have no addresses taken of them yet.
-        folder: a private one, as whoever can write there decides what is computed. The time of a
-            file is when a process last asked for it.
+        engine: engine with packed layers, before programs take their addresses.
+        folder: private folder, because its writers decide what is computed. The time of a file is
+            that of the last request for it.
 
     Raises:
         RunError: when the folder cannot be written, such as for a full disk.
@@ -47,6 +47,7 @@ def map_weights(engine: nn.Module, folder: Path) -> None:
         if array.nbytes < SMALLEST:
             return array
         file = _file_of(array.reshape(-1).view(np.uint8), folder)
+        # Copy on write ("c"): a process that wrote by mistake would change its own pages alone.
         memory: npt.NDArray[Any] = np.memmap(file, array.dtype, "c", shape=array.shape)
         return memory
 
@@ -57,7 +58,7 @@ def map_weights(engine: nn.Module, folder: Path) -> None:
     for parameter in engine.parameters():
         if parameter.device.type == "cpu" and parameter.is_contiguous():
             parameter.data = _mapped_tensor(parameter.data, folder)
-    trim()  # the copies, which `reuse_freed` would keep for later tensors
+    trim()  # gives back the replaced copies, which `reuse_freed` would keep
 
 
 def _mapped_tensor(tensor: Tensor, folder: Path) -> Tensor:
@@ -73,6 +74,8 @@ def _file_of(content: npt.NDArray[np.uint8], folder: Path) -> Path:
     """Return the file of these bytes; write it if no process has."""
     file = folder / blake2b(content.data, digest_size=20).hexdigest()
     try:
+        # The time tells a cleaner which files are in use; it also finds out whether the file is
+        # there, without a race between a question and an answer.
         os.utime(file)
     except FileNotFoundError:
         try:

@@ -1,8 +1,8 @@
-"""A translator without PyTorch: it reads one sentence and continues its translations.
+"""A translator without PyTorch, for one sentence at a time.
 
-To load PyTorch takes longer than to translate a page, and most requests of a command line are a
-sentence. The kernels in C that PyTorch's models run on are called from NumPy here. The results are
-those of a sentence by itself in a batch, bit for bit.
+`import torch` takes one to three and a half seconds and a sentence a few hundredths of one, and
+most requests of a command line are a sentence. Here NumPy calls the kernels in C that PyTorch's
+models run on. The results are those of a batch of one sentence, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,35 +41,37 @@ from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import EmbeddingSpec
 
 _FIRST_STEPS = 32
-"""Steps that the cache has memory for at first; it doubles when it is full."""
+"""Steps that the first cache holds; a full cache is doubled."""
 
 _COMPACT_FROM = 64
-"""Slots in use from which on it pays to look for those that no continuation needs any more."""
+"""Slots in use from which on a search for slots that no continuation needs pays."""
 
 _FIRST_SINUSOIDS = 64
-"""Positions that sinusoids are computed for at first."""
+"""Positions in the first table of sinusoids."""
 
 
 class NumpyTranslator:
     """A translator of one sentence at a time.
 
     Args:
-        spec: of the model.
-        weights: of the model, by name.
+        spec: spec of the model.
+        weights: weights of the model by name.
 
     Raises:
-        Unsupported: when the model needs PyTorch, or its weights do not fit it.
+        Unsupported: when the model needs PyTorch, or its weights do not fit its spec.
     """
 
     def __init__(self, spec: TranslatorSpec, weights: WeightSource) -> None:
         if sentence_refusals(spec):  # before anything is read
             raise Unsupported
         self.spec = spec
-        self._weights = weights  # keeps alive what the addresses here are of
+        self._weights = weights  # keeps the arrays alive whose addresses are used here
         width, rows = spec.width, spec.target_vocabulary
         names = dict.fromkeys(("source_embedding", "target_embedding", "output_projection"))
         tables = {name: f"{name}.weight" for name in names}
+        # State dicts name a tied table once, and the file holds it under that name.
         tables = {name: spec.ties().get(table, table) for name, table in tables.items()}
+        # Tables are read first: a tied output projection packs the array that is in memory.
         target = weights.address(tables["target_embedding"], rows, width)
         source = weights.address(tables["source_embedding"], spec.source_vocabulary, width)
         self.source_input = _Input(
@@ -86,36 +88,37 @@ class NumpyTranslator:
         self.output = weights.projection(tables["output_projection"], bias, rows, width)
 
     def begin(self, source: Sequence[int]) -> Continuations:
-        """Read a sentence.
+        """Encode a sentence, and return its only hypothesis, which is still empty.
 
         Args:
             source: ids [S], special tokens included.
         """
         ids = np.array(source, np.int64)
         positions = np.arange(len(ids))
-        described = self.encoder.begin()
-        described.self = AttentionArgs(batch=1, num_queries=len(ids), num_keys=len(ids))
-        described.recurrence.num_texts = 1
-        states = self.encoder(self.source_input(ids, positions), positions, described)
+        args = self.encoder.begin()
+        args.self = AttentionArgs(batch=1, num_queries=len(ids), num_keys=len(ids))
+        args.recurrence.num_texts = 1
+        states = self.encoder(self.source_input(ids, positions), positions, args)
+        # Keys and values of the source are projected once, for all steps and hypotheses.
         return Continuations(self, [multiply(each, states) for each in self.memory])
 
 
 class NumpyStack:
-    """An encoder, or a decoder, by kernels in C.
+    """An encoder or a decoder by kernels in C.
 
     Args:
-        weights: of the model, by name.
+        weights: weights of the model by name.
         name: `encoder` or `decoder`.
-        spec: of the stack.
-        width: D.
+        spec: spec of the stack.
+        width: width of the model, D.
 
     Attributes:
-        state_widths: numbers that the recurrence of each layer keeps of a text; None for attention.
+        state_widths: state size of each layer's recurrence; None for a layer with attention.
     """
 
     def __init__(self, weights: WeightSource, name: str, spec: StackSpec, width: int) -> None:
         self.spec = spec
-        cross = spec.blocks[0].cross_attention  # all are alike in what is read here
+        cross = spec.blocks[0].cross_attention  # head widths are equal in all layers
         self.memory_head_width = 0 if cross is None else cross.width_of_heads(width)
         self.state_widths = [recurrent_width(each, width) for each in spec.blocks]
         self.key_heads = self.head_width = 0
@@ -133,27 +136,27 @@ class NumpyStack:
             self._final_norm = lower_norm(weights, f"{name}.final_norm", spec.final_norm, width)
 
     def begin(self) -> StackArgs:
-        """A pass whose inputs are still to be set."""
+        """Return the arguments of a pass, whose inputs are still to be set."""
         return self._program.begin()
 
     def of_layers(self, addresses: Iterable[int | None]) -> Any:
-        """An address for each layer, as kernels take them."""
+        """Return one address per layer as an array for the kernels."""
         return self._addresses(*addresses)
 
-    def __call__(self, x: Floats, positions: Integers, described: StackArgs) -> Floats:
-        """[R, D] through every layer.
+    def __call__(self, x: Floats, positions: Integers, args: StackArgs) -> Floats:
+        """Run x [R, D] through every layer.
 
         Args:
-            x: of one sentence.
-            positions: [R], of each row.
-            described: what attention and recurrences see.
+            x: rows of one sentence, [R, D].
+            positions: position of each row [R].
+            args: arguments of the pass, with keys, masks and states set.
         """
         library, rows, y = kernels(), len(x), empty(x.shape)
         if self._program.rotary is not None:
             table = self._program.rotary.at(positions.ctypes.data, rows)
-            described.rotary = table
-        space = workspace(library.heedful_stack_workspace(described, rows))
-        library.heedful_stack(described, address(x), rows, address(y), address(space))
+            args.rotary = table
+        space = workspace(library.heedful_stack_workspace(args, rows))
+        library.heedful_stack(args, address(x), rows, address(y), address(space))
         return y if self._final_norm is None else _norm_rows(y, self._final_norm)
 
 
@@ -164,14 +167,15 @@ class Continuations:
     their width.
 
     Args:
-        translator: which writes.
-        memory: of each layer [tokens, 2 · K · E], the keys of all heads, then their values.
+        translator: translator of the sentence.
+        memory: keys of all heads and then their values, [tokens, 2 · K · E], of each layer.
     """
 
     def __init__(self, translator: NumpyTranslator, memory: Sequence[Floats]) -> None:
         self._translator = translator
-        self._memory = memory  # keeps alive what its addresses are of
+        self._memory = memory  # keeps the arrays alive whose addresses are used here
         keys = [each.ctypes.data for each in memory]
+        # Values follow the keys in each row, so their address is half a row further.
         values = memory[0].shape[1] // 2 * memory[0].itemsize
         layers = translator.decoder
         self._memory_keys = layers.of_layers(keys)
@@ -188,24 +192,25 @@ class Continuations:
         """Append a token to each continuation.
 
         Args:
-            tokens: [W], the beginning of a sequence at first.
+            tokens: token ids [W]; the beginning-of-sequence token in the first step.
 
         Returns:
-            The scores of what may follow, [W, V], which may be overwritten.
+            Logits of the next token [W, V], which the caller may overwrite.
         """
         width, translator = len(tokens), self._translator
         positions = np.full(width, self._length)
         x = translator.target_input(np.array(tokens, np.int64), positions)
         layers = translator.decoder
-        described = layers.begin()
+        args = layers.begin()
         if self._slots is not None:
-            self._slots.append(width, described)
+            self._slots.append(width, args)
         after = {number: empty((width, each.shape[1])) for number, each in self._states.items()}
-        described.recurrence.num_texts = width
-        described.states = self._state_places(self._states)
-        described.next_states = self._state_places(after)
+        # Attention sees the continuations as W queries of one row, a recurrence as W sequences.
+        args.recurrence.num_texts = width
+        args.states = self._state_places(self._states)
+        args.next_states = self._state_places(after)
         source_length, row = self._memory[0].shape
-        described.cross = AttentionArgs(
+        args.cross = AttentionArgs(
             batch=1,
             num_queries=width,
             num_keys=source_length,
@@ -214,15 +219,15 @@ class Continuations:
             value_head=layers.memory_head_width,
             value_slot=row,
         )
-        described.memory_keys, described.memory_values = self._memory_keys, self._memory_values
-        states = layers(x, positions, described)
+        args.memory_keys, args.memory_values = self._memory_keys, self._memory_values
+        states = layers(x, positions, args)
         self._states, self._length = after, self._length + 1
         scale = translator.spec.output_scale
         scaled = states if scale is None else states * np.float32(scale)
         return multiply(translator.output, scaled)
 
     def choose(self, continuations: Sequence[int]) -> None:
-        """Go on with these of them, W' in any order; some perhaps several times."""
+        """Go on with the given continuations, W' in any order and possibly repeated."""
         chosen = list(continuations)
         if self._slots is not None:
             self._slots.choose(chosen)
@@ -238,11 +243,11 @@ class Continuations:
 class _Slots:
     """Keys and values of continuations whose tokens share one row of slots.
 
-    A mask says which slots are the past of which continuation, as in
-    `heedful.nn.attention.beam_cache`.
+    A mask marks the slots that are the past of each continuation, as in
+    `heedful.nn.attention.beam_cache`. So choosing beams copies no keys or values.
 
     Args:
-        layers: of the decoder, some with attention.
+        layers: layers of the decoder, at least one with attention.
     """
 
     def __init__(self, layers: NumpyStack) -> None:
@@ -254,16 +259,18 @@ class _Slots:
         self._cache = empty(shape)  # [keys and values, N, K, C, E]
         self._used = 0
 
-    def append(self, width: int, described: StackArgs) -> None:
-        """Describe attention of a token of each continuation to those before it and to itself."""
+    def append(self, width: int, args: StackArgs) -> None:
+        """Set the arguments of attention from a new token of each continuation to its past."""
         if self._mask is not None:
+            # A new token sees itself, and no new token of another continuation.
             self._mask = np.concatenate([self._mask, np.eye(width, dtype=np.bool_)], 1)
         stop = self._used + width
         self._reserve(stop)
+        # Greedy search, and the first step, need no mask.
         visible = None if self._mask is None or self._mask.all() else self._mask.view(np.uint8)
         slot = self._layers.head_width
         head = slot * self._cache.shape[3]
-        described.self = AttentionArgs(
+        args.self = AttentionArgs(
             batch=1,
             num_queries=width,
             num_keys=stop,
@@ -274,10 +281,10 @@ class _Slots:
             visible=address(visible),
             visible_query=stop,
         )
-        described.keys, described.values = self._places(0), self._places(1)
-        described.num_cached = self._used
+        args.keys, args.values = self._places(0), self._places(1)
+        args.num_cached = self._used
         self._used = stop
-        self._visible = visible  # keeps alive what its address is of
+        self._visible = visible  # keeps the mask alive, whose address is in `args`
 
     def choose(self, continuations: list[int]) -> None:
         """See `Continuations.choose`."""
@@ -289,6 +296,7 @@ class _Slots:
             return
         needed = np.ones(self._used, np.bool_) if self._mask is None else self._mask.any(0)
         count = int(needed.sum())
+        # Dropping at least half keeps the copies proportional to the tokens that were appended.
         self._compact_at = max(_COMPACT_FROM, 2 * count)
         if 2 * count > self._used:
             self._compact_at *= 2
@@ -307,10 +315,11 @@ class _Slots:
         self._cache = larger
 
     def _places(self, kind: int) -> Any:
-        """Return the addresses of each layer's first slot, of keys (0) or values (1)."""
+        """Return the addresses of each layer's first slot, for keys (0) or values (1)."""
         of_kind, of_layer = self._cache.strides[:2]
         at = self._cache.ctypes.data + kind * of_kind
         places: list[int | None] = []
+        # Layers with a recurrence have no share of the cache.
         for width in self._layers.state_widths:
             places.append(at if width is None else None)
             at += of_layer if width is None else 0
@@ -318,13 +327,13 @@ class _Slots:
 
 
 class _Input:
-    """Input embedding: ids at positions to vectors.
+    """Input embedding of ids at positions.
 
     Args:
-        weights: of the model, by name.
-        name: of the module.
-        spec: which parts there are.
-        table: address of the vocabulary's vectors, V and D.
+        weights: weights of the model by name.
+        name: name of the module.
+        spec: spec of the embedding.
+        table: address of the embedding vectors, V and D.
     """
 
     def __init__(
@@ -345,7 +354,7 @@ class _Input:
             self._encodings = at, rows, first
 
     def __call__(self, ids: Integers, positions: Integers) -> Floats:
-        """[R] each to [R, D]."""
+        """Embed ids [R] at positions [R] as vectors [R, D]."""
         table, rows, width = self.table
         if self._positions.kind == "sinusoidal":
             self._extend_sinusoids(int(positions.max()) + 1)
@@ -360,8 +369,9 @@ class _Input:
         return x if self._norm is None else _norm_rows(x, self._norm)
 
     def _extend_sinusoids(self, length: int) -> None:
-        """Have sinusoids for positions below a length."""
+        """Extend the table of sinusoids to all positions below a length."""
         if self._sinusoids is None or len(self._sinusoids) < length:
+            # Powers of two, so that a growing sequence extends the table a few times only.
             rows = max(_FIRST_SINUSOIDS, 1 << (length - 1).bit_length())
             self._sinusoids = sinusoids(rows, self.table[2], self._positions.layout)
             self._encodings = address(self._sinusoids), rows, 0
@@ -374,13 +384,14 @@ def _norm_rows(x: Floats, norm: Norm) -> Floats:
 
 
 def sinusoids(rows: int, width: int, layout: str) -> Floats:
-    """Encodings of positions 0 to rows − 1, [rows, D] (Vaswani 2017, section 3.5).
+    """Return the encodings of positions 0 to rows − 1, [rows, D] (Vaswani 2017, section 3.5).
 
     Args:
-        rows: how many.
-        width: D.
-        layout: `pairs` (sines and cosines take turns) or `halves`.
+        rows: number of positions.
+        width: width of the encodings, D.
+        layout: `pairs` (interleaved sines and cosines) or `halves` (sines, then cosines).
     """
+    # In float64 and rounded once at the end: the bits are those of PyTorch's table.
     even = np.arange(0, width, 2, dtype=np.float64)
     frequencies = np.exp(even * (-math.log(10_000.0) / width))
     angles = np.arange(rows, dtype=np.float64)[:, None] * frequencies

@@ -1,9 +1,9 @@
-"""Linear layers with weights packed once, for inference: by kernels in C, oneDNN, or in 8 bits.
+"""Linear layers for inference with weights packed once: for kernels in C, for oneDNN, or in 8 bits.
 
-oneDNN packs a plain tensor in every call, which for few rows takes longer than the product. In 8
+oneDNN packs a plain tensor in every call, which for few rows takes longer than the matmul. In 8
 bits a weight row w is stored as round(127 · w / max|w|), and each input row is rounded the same way
-in every call (Wu 2016; Bhandare 2019). Integer products are exact, so a row's result depends on no
-other row.
+in every call (Wu 2016; Bhandare 2019). PyTorch's dynamic quantisation has one scale for a batch, so
+a translation would depend on its neighbours. Sums of integers are exact, so here it does not.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from heedful.nn.linear_layers import FusedLinear
 
 _LARGEST = 127
 _SMALLEST = 1e-30
-"""Keeps a row of zeros from being divided by 0."""
+"""Smallest divisor, for rows of zeros."""
 
-_SMALL_PRODUCT = 1 << 19
-"""Products of fewer rows × K × N are quicker without a call to oneDNN."""
+_SMALL_MATMUL = 1 << 19
+"""Multiplications (rows × K × N) below which a matmul is faster without a call to oneDNN."""
 
 _FEW_ROWS = 16
-"""Up to so many, each number of rows has its own oneDNN plan."""
+"""Most rows for which every number of rows has its own oneDNN plan."""
 
 _MEASURED_ROWS = 256
-"""Of a batch of some dozen sentences, each continued in a few ways."""
+"""Rows of a decoding step in a measurement: some dozen sentences with a few hypotheses each."""
 
 _mkldnn: Any = torch.ops.mkldnn
 
@@ -45,10 +45,10 @@ class NativeLinear(nn.Module):
     """`x @ weight.T + bias` by kernels in C; a row's result depends on that row alone, bit for bit.
 
     Args:
-        weight: [N, K].
-        bias: [N] or None.
-        then: activation of the result, `none` or `relu`.
-        int8: round both sides to 8 bits, as `Int8Linear` does.
+        weight: weight [N, K].
+        bias: bias [N] or None.
+        then: activation of the result, `none` or `relu`, in the same pass.
+        int8: flag of rounding both sides to 8 bits, as in `Int8Linear`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class NativeLinear(nn.Module):
         return self.packed.struct
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] to [..., N] in the type of x."""
+        """Map x [..., K] to [..., N] in the dtype of x."""
         rows, layer = x.float().contiguous(), self.packed.struct
         y = rows.new_empty((*x.shape[:-1], layer.out_width))
         if y.numel():
@@ -93,25 +93,27 @@ class PackedLinear(nn.Module):
     """`x @ weight.T + bias` with the weight packed for oneDNN, in its own dtype.
 
     Args:
-        weight: [N, K], float32 or bfloat16.
-        bias: [N] or None.
-        then: activation of the result, `none` or `relu`.
+        weight: weight [N, K], float32 or bfloat16.
+        bias: bias [N] or None.
+        then: activation of the result, `none` or `relu`, in the same pass.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
         weight = weight.detach()
         self.packed = _mkldnn._reorder_linear_weight(weight.contiguous())
-        self.plain = weight if weight.numel() < _SMALL_PRODUCT else None
+        # Only weights this small can have a matmul below the limit, with a single row.
+        self.plain = weight if weight.numel() < _SMALL_MATMUL else None
         self.bias = None if bias is None else bias.detach()
         self.then = then
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] to [..., N]."""
-        if self.plain is not None and x.numel() * self.plain.shape[0] < _SMALL_PRODUCT:
+        """Map x [..., K] to [..., N]."""
+        if self.plain is not None and x.numel() * self.plain.shape[0] < _SMALL_MATMUL:
             y = F.linear(x, self.plain, self.bias)
             return y.relu_() if self.then == "relu" else y
         rows = x.reshape(-1, x.shape[-1])
+        # Rounded up to few numbers of rows, for which oneDNN has a plan already.
         spare = -len(rows) % _granularity(len(rows))
         if spare:
             rows = F.pad(rows, (0, 0, 0, spare))
@@ -124,14 +126,16 @@ class Int8Linear(nn.Module):
     """`x @ weight.T + bias` by PyTorch, both sides rounded to 8 bits symmetrically.
 
     Args:
-        weight: [N, K].
-        bias: [N] or None.
-        then: activation of the result, `none` or `relu`.
+        weight: weight [N, K].
+        bias: bias [N] or None.
+        then: activation of the result, `none` or `relu`, in the same pass.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
         rounded, self.scale = round_weight(weight.detach().float())
+        # [K, N] in memory: `_int_mm` reads a weight with one row or column in the wrong order if
+        # its strides are ambiguous, as those of a transposed view are (torch 2.13).
         self.transposed = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(
             rounded.t()
         )  # [K, N]
@@ -139,12 +143,12 @@ class Int8Linear(nn.Module):
         self.then = then
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] to [..., N] in the type of x."""
+        """Map x [..., K] to [..., N] in the dtype of x."""
         rows = x.reshape(-1, x.shape[-1]).float()
         largest = _largest(rows)
         rounded = (rows * (_LARGEST / largest)).round_().to(torch.int8)
-        # A product without a plan made for its shape: making one takes as long as several products,
-        # and the number of rows changes whenever a sentence is finished.
+        # `_int_mm` makes no plan. A plan takes as long as several matmuls, and the number of rows
+        # changes whenever a sentence is finished.
         product = torch._int_mm(rounded, self.transposed).float().mul_(largest)
         torch.addcmul(self.bias, product, self.scale, out=product)
         if self.then == "relu":
@@ -157,11 +161,11 @@ def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize a weight to 8 bits, each row by its largest magnitude.
 
     Args:
-        weight: [N, K] float32.
+        weight: weight [N, K] float32.
 
     Returns:
-        [N, K] int8; and the scale of each row's products, [N] float32 (the other factor is the
-        largest magnitude of the input row).
+        Rounded weight [N, K] int8; scale of each output [N] float32, whose other factor is the
+        largest magnitude of the input row.
     """
     largest = _largest(weight)
     rounded = (weight * (_LARGEST / largest)).round_().to(torch.int8)
@@ -172,8 +176,8 @@ class PackedMaps(nn.Module):
     """The maps of a `FusedLinear`, packed as one layer.
 
     Args:
-        out_widths: of the maps by name, in the order of the fused output.
-        layer: all of them as one.
+        out_widths: output widths by map, in the order of the fused output.
+        layer: packed layer of all maps.
     """
 
     def __init__(self, out_widths: dict[str, int], layer: nn.Module) -> None:
@@ -182,11 +186,11 @@ class PackedMaps(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[..., K] to one [..., out_width] per map, in order."""
+        """Map x [..., K] to one [..., out_width] per map, in order."""
         return torch.split(self.layer(x), list(self.out_widths.values()), dim=-1)
 
     def some(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
-        """Some of the maps of x [..., K]; a layer that is packed as one multiplies by all."""
+        """Return some of the maps of x [..., K]; the packed layer computes all of them."""
         every = dict(zip(self.out_widths, self(x), strict=True))
         return tuple(every[name] for name in names)
 
@@ -195,59 +199,62 @@ class PackedProjection(TokenEmbedding):
     """A table whose rows score tokens, packed as a linear layer.
 
     Args:
-        table: the output projection of the definition, whose weight is shared.
-        bias: [V] or None.
-        linear: packs weights.
+        table: output projection of the definition, whose weight is shared.
+        bias: output bias [V] or None.
+        linear: constructor of packed layers.
     """
 
     def __init__(self, table: TokenEmbedding, bias: Tensor | None, linear: MakeLayer) -> None:
+        # Not `TokenEmbedding.__init__`, which would allocate a second table.
         nn.Module.__init__(self)
         self.weight = table.weight
         self.packed = linear(table.weight, bias)
         self._linear = linear
 
     def logits(self, states: Tensor, bias: Tensor | None) -> Tensor:
-        """States [..., D] to scores of every token [..., V]."""
+        """Map states [..., D] to logits [..., V]."""
         scores: Tensor = self.packed(states)
         return scores
 
     def logits_over(self, ids: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """See `TokenEmbedding.logits_over`: the chosen rows are packed once, for many calls."""
+        """See `TokenEmbedding.logits_over`: the chosen rows are packed once for many calls."""
         return self._linear(self.weight[ids], None if bias is None else bias[ids])
 
 
 MakeLayer = Callable[..., nn.Module]
-"""Makes a packed layer of weight, bias and activation."""
+"""A constructor of packed layers from weight, bias and activation."""
 
 
 def pack_linear(module: nn.Module, linear: MakeLayer) -> None:
     """Replace all linear layers inside a module, in place, by packed ones.
 
     Args:
-        module: an engine's own copy of a model or of a part.
-        linear: packs weights, such as `PackedLinear` or `NativeLinear`.
+        module: model or part of a model, in an engine's copy.
+        linear: constructor of packed layers, such as `PackedLinear` or `NativeLinear`.
     """
     for name, child in module.named_children():
         if isinstance(child, nn.Linear | FusedLinear) and child.weight.numel() == 0:
-            continue  # of a layer whose heads were all pruned
+            continue  # attention whose heads were all pruned
+        # Exact types: a subclass (LoRA, tensor parallelism) computes more than its weight says.
         if type(child) is nn.Linear:
             setattr(module, name, linear(child.weight, child.bias))
         elif type(child) is FusedLinear:
             packed = linear(child.weight, child.bias)
             setattr(module, name, PackedMaps(child.out_widths, packed))
         else:
-            if getattr(child, "kind", None) == "relu":  # of a feed-forward network without a gate
+            if getattr(child, "kind", None) == "relu":  # a feed-forward network without a gate
                 network: Any = child
                 network.up = linear(network.up.weight, network.up.bias, "relu")
+                # The layer applies the ReLU while sums are at hand; the module must not repeat it.
                 network.activation = nn.Identity()
             pack_linear(child, linear)
 
 
 @functools.lru_cache(maxsize=2)
 def packs(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether PyTorch multiplies by packed weights of this dtype here.
+    """Return whether PyTorch multiplies by packed weights of this dtype on this processor.
 
-    It has no bfloat16 products where the processor lacks the instructions.
+    Without bfloat16 instructions there are no packed bfloat16 weights.
     """
     if not torch.backends.mkldnn.is_available() or not hasattr(_mkldnn, "_reorder_linear_weight"):
         return False
@@ -260,25 +267,26 @@ def packs(dtype: torch.dtype = torch.float32) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def torch_multiplies_int8() -> bool:
-    """Return whether PyTorch's 8-bit products are exact; old processors saturate at 16 bits."""
+    """Return whether PyTorch's 8-bit matmul is exact; old processors saturate 16-bit sums."""
     if not hasattr(torch, "_int_mm"):
         return False
+    # Ones round to 127, one side is shifted to unsigned bytes, and 2 · 255 · 127 exceeds 16 bits.
     largest = torch.full((1, 256), 1.0)
     product = Int8Linear(largest, None)(largest)
     return abs(float(product) - 256.0) < 1e-2
 
 
 def _granularity(rows: int) -> int:
-    """The step that numbers of rows are rounded up to: an eighth of the power of two below.
+    """Return the step of rounding up numbers of rows: an eighth of the power of two below.
 
-    oneDNN makes a plan for every number of rows and keeps some. Making one takes 0.7 ms to 5 ms,
-    and the number changes whenever a sentence is finished.
+    oneDNN makes a plan for every number of rows and keeps some. A plan takes 0.7 to 5 ms, and the
+    number changes whenever a sentence is finished.
     """
     return max(1, (1 << rows.bit_length()) // 16) if rows > _FEW_ROWS else 1
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """The largest magnitude of each row, [n, 1]."""
+    """Return the largest magnitude of each row [n, 1]."""
     return rows.abs().amax(1, keepdim=True).clamp_(min=_SMALLEST)
 
 
@@ -288,25 +296,25 @@ def _quantize(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
 
 
 def workspace(size: int) -> Tensor:
-    """Uninitialized memory of so many bytes for a kernel's intermediate results."""
+    """Return uninitialized memory of `size` bytes for a kernel's intermediate results."""
     return torch.empty(size, dtype=torch.uint8)
 
 
 def int8_linear() -> MakeLayer | None:
-    """The layer that multiplies in 8 bits here; None where none is exact."""
+    """Return the constructor of 8-bit layers on this processor; None if no matmul is exact."""
     if has_int8_kernels():
         return Int8NativeLinear
     return Int8Linear if torch_multiplies_int8() else None
 
 
 def measure_int8(width: int) -> float | None:
-    """Time a linear layer of `width` in 8 bits, rounding included: its rate in GFLOP/s.
+    """Measure the rate of an 8-bit linear layer in GFLOP/s, with the rounding of its input.
 
     Args:
-        width: D.
+        width: input and output width D.
 
     Returns:
-        The best of eight turns; None where there are no such products.
+        The best of eight runs; None without an exact 8-bit matmul.
     """
     linear = int8_linear()
     if linear is None:

@@ -1,8 +1,8 @@
 """Prepare a finished model for inference: the engine that runs it fastest on its device.
 
-A processor runs translators and language models by kernels in C, or by oneDNN's packed products
-where those were not compiled; a GPU replays their decoding steps as CUDA graphs. In 8 bits every
-kind of model is packed. All else is computed by the definition.
+A processor runs translators and language models by kernels in C, or by oneDNN's packed matmuls
+where the kernels were not compiled; a GPU replays their decoding steps as CUDA graphs. In 8 bits
+every kind of model is packed. The definition computes all other models.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import torch
 from heedful.device import Precision, RunningPrecision, resolve_precision
 from heedful.engines.inference.cpu_model import read_positions, use_kernels
 from heedful.engines.inference.engine_parts import copy_model
-from heedful.engines.inference.gpu_model import use_cuda_graphs
-from heedful.engines.inference.mapped_weights import map_weights
 from heedful.engines.inference.packed_linear import (
     Int8NativeLinear,
     MakeLayer,
@@ -52,19 +50,18 @@ def prepare(
     """Make an engine of a finished model: another object with the model's calls.
 
     Args:
-        model: stays as it is, and can still be trained, unless it is donated.
-        precision: auto is float32, by the fastest route that is as exact. PyTorch's routes are
-            timed to choose one; where kernels in C multiply there is nothing to choose. bf16
-            stores the weights of decoders in bfloat16, so that no step converts them (where there
-            are no bfloat16 products, float32's are used); int8 quantizes the weights of all
-            linear layers.
-        device: where it runs; the model's own if None.
-        donate: take the parameters of the model, which cannot be used any more. Each is freed as
-            soon as it is packed.
-        shared: folder in which processes share weights, see `map_weights`; they do not if None.
+        model: finished model, which does not change and can still be trained, unless it is donated.
+        precision: numeric precision. `auto` is float32 by the fastest exact route: PyTorch's routes
+            are timed to choose one, kernels in C leave no choice. `bf16` stores the weights of
+            decoders in bfloat16, so that no step converts them (without bfloat16 instructions
+            matmuls are float32). `int8` quantizes the weights of all linear layers.
+        device: device of the engine; the model's own if None.
+        donate: flag that the parameters are taken from the model, which is unusable afterwards.
+            Each parameter is freed as soon as it is packed.
+        shared: folder in which processes share weights, see `map_weights`; None for no sharing.
 
     Returns:
-        A model in eval mode; `precision_of` says in which precision it runs.
+        The engine, in eval mode; `precision_of` tells its precision.
 
     Raises:
         ConfigError: when the device does not have the precision.
@@ -77,16 +74,18 @@ def prepare(
     engine.to(device).eval()
     if device.type == "cpu":
         read_positions(engine)
+    # Past `nn.Module.__setattr__`: an attribute of the object that no state dict contains.
     vars(engine)["precision"] = _convert(engine, precision, shared)
     return engine
 
 
 def precision_of(model: torch.nn.Module) -> Precision | None:
-    """The precision that a model was prepared in; None for a model that is no engine."""
+    """Return the precision that a model was prepared in; None for a model that is no engine."""
     return cast("Precision | None", vars(model).get("precision"))
 
 
 def _choose_precision(model: AnyModel, name: RunningPrecision, device: torch.device) -> Precision:
+    # Without a choice nothing is timed, which matters at a cold start.
     native = model.spec.generates and device.type == "cpu" and library.kernels() is not None
     if name == "auto" and native:
         return Precision("fp32", "cpu", reason="kernels in C")
@@ -94,9 +93,11 @@ def _choose_precision(model: AnyModel, name: RunningPrecision, device: torch.dev
 
 
 def _convert(engine: AnyModel, precision: Precision, shared: Path | None) -> Precision:
-    """Put the parts of an engine in place; return the precision it runs in."""
+    """Replace the parts of an engine; return the precision it runs in."""
     generates = engine.spec.generates
     if generates and precision.device == "cpu":
+        # Each decoding step frees and takes the same megabytes; page faults took a tenth of the
+        # time of a small model.
         reuse_freed()
     if precision.name == "int8":
         linear = int8_linear()
@@ -111,16 +112,21 @@ def _convert(engine: AnyModel, precision: Precision, shared: Path | None) -> Pre
         return replace(precision, stored=True)
     if not generates or precision.device not in ("cpu", "cuda"):
         return precision
+    # Stored once in bfloat16: autocast would convert all weights in every decoding step.
     if precision.name == "bf16":
         engine.to(torch.bfloat16)
         precision = replace(precision, stored=True)
     if precision.device == "cuda":
+        from heedful.engines.inference.gpu_model import use_cuda_graphs  # a processor has no graphs
+
         use_cuda_graphs(engine)
     elif precision.name == "fp32" and library.kernels() is not None:
         _pack(engine, NativeLinear, shared)
         use_kernels(engine, native=True)
+    # oneDNN, for bfloat16 in general and for float32 where no kernels were compiled.
     elif packs(torch.bfloat16 if precision.name == "bf16" else torch.float32):
         _pack(engine, PackedLinear, shared)
+    # PyTorch would emulate bfloat16 here, at a tenth of the rate of float32.
     elif precision.name == "bf16" and library.kernels() is not None:
         _pack(engine, NativeLinear, shared)
         reason = "no bfloat16 products here: numbers are rounded to it, products are of float32"
@@ -136,5 +142,8 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
         decoder.output_projection = PackedProjection(
             decoder.output_projection, decoder.output_bias, linear
         )
+    # After packing, since processes share the packed form, and before addresses are taken.
     if shared is not None:
+        from heedful.engines.inference.mapped_weights import map_weights  # for workers of a server
+
         map_weights(engine, shared)

@@ -1,11 +1,13 @@
-"""The specs that each engine can run: every field is honoured, or named in a refusal.
+"""Checks of specs by inference engines: an engine honours every field, or refuses it by name.
 
-The tables below list the fields that an engine honours. A field that no table knows is refused as
-soon as its value is not the default, so a new feature of the definition is never skipped silently.
+The tables below list the fields that an engine honours. An engine refuses a field that is in none
+of its tables and has not its default value, so it never silently ignores a new feature of the
+definition.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,8 +33,8 @@ class Refusal(NamedTuple):
     """A field of a spec that an engine does not honour.
 
     Args:
-        field: its path, such as `decoder.block.self_attention.softcap`.
-        reason: a clause for people.
+        field: path of the field, such as `decoder.block.self_attention.softcap`.
+        reason: clause for people.
     """
 
     field: str
@@ -47,9 +49,9 @@ class _Rule:
     """A field that an engine honours.
 
     Args:
-        accepts: tells the values that it honours.
-        reason: why others are refused.
-        within: look into the value's own fields.
+        accepts: predicate of the values that the engine honours.
+        reason: reason for refusing other values.
+        within: flag that the value's own fields are checked too.
     """
 
     accepts: Callable[[Any], bool] = lambda value: True
@@ -69,7 +71,7 @@ def _one_of(*values: Any, reason: str) -> _Rule:
 
 
 _BY_DEFINITION = _Rule(within=False)
-"""The definition computes it, and kernels in C take the result."""
+"""The rule of a field that the definition computes, for kernels in C to use the result."""
 
 _BLOCKS: _Rules = {
     SubLayerSpec: {
@@ -80,9 +82,11 @@ _BLOCKS: _Rules = {
     },
     AttentionSpec: {
         **_honour("kind", "over", "num_heads", "num_kv_heads", "head_width", "bias"),
+        # Dropout does nothing in a finished model, so it may have any value.
         **_honour("output_bias", "scale", "dropout", "rotary", "kept_heads"),
         "softcap": _one_of(None, reason="kernels have no soft cap"),
         "query_key_norm": _one_of(None, reason="kernels do not norm queries and keys"),
+        # PyTorch makes a tensor of visible pairs or of biases, which C reads: any kind will do.
         "mask": _BY_DEFINITION,
         "position_bias": _BY_DEFINITION,
         "relative_values": _one_of(None, reason="kernels add nothing to values"),
@@ -98,6 +102,7 @@ _BLOCKS: _Rules = {
     NormSpec: {
         **_honour("epsilon"),
         "kind": _one_of("layer", "rms", reason="kernels have no such norm"),
+        # Gemma's factor is 1 + weight, and a block's struct has the address of the weight.
         "unit_offset": _one_of(False, reason="kernels take a norm's weight as its factor"),
     },
     RotarySpec: {  # `frequencies` and `temperature` are those of the definition
@@ -109,7 +114,7 @@ _BLOCKS: _Rules = {
 """Blocks by kernels in C, one at a time."""
 
 _ONE_NORM = {**_BLOCKS[NormSpec], **_honour("unit_offset")}
-"""A norm that the definition hands to kernels, with its factor."""
+"""Rules of a single norm, whose factor the definition computes before the call."""
 
 _STACKS: _Rules = {
     StackSpec: {
@@ -156,7 +161,7 @@ _SENTENCES: _Rules = {
         "position_bias": _one_of(None, reason="only the definition computes biases"),
     },
 }
-"""Translators of one sentence by kernels in C from NumPy."""
+"""Translators of single sentences by kernels in C from NumPy."""
 
 
 _SELF = ("self_attention", "attention", "input")
@@ -164,7 +169,7 @@ _CROSS = ("cross_attention", "attention", "memory")
 _NETWORK = ("feedforward", "feedforward", None)
 _RECURRENT = [("mixer", kind, None) for kind in MIXERS if kind != "attention"]
 _ORDERS = [[mixer, *cross, _NETWORK] for mixer in (_SELF, *_RECURRENT) for cross in ([], [_CROSS])]
-"""The name and kind of a block's parts, and what they attend over, in the order of the kernels."""
+"""Name, kind and attended input of a block's parts, in each order that the kernels support."""
 
 _MASKS = {
     "encoder": {"self_attention": "everything"},
@@ -173,21 +178,21 @@ _MASKS = {
 
 
 def embedding_refusals(spec: EmbeddingSpec, where: str) -> list[Refusal]:
-    """The fields of an input embedding that kernels in C do not honour."""
+    """Return the fields of an input embedding that kernels in C do not honour."""
     return list(_refusals(spec, _EMBEDDINGS, where))
 
 
 def stack_refusals(spec: StackSpec, where: str) -> list[Refusal]:
-    """The fields of a stack, its blocks aside, that kernels in C do not honour."""
+    """Return the fields of a stack, without its blocks, that kernels in C do not honour."""
     return list(_refusals(spec, _STACKS, where))
 
 
 def block_refusals(spec: BlockSpec, width: int, where: str) -> list[Refusal]:
-    """The fields of a block that kernels in C do not honour.
+    """Return the fields of a block that kernels in C do not honour.
 
     Args:
-        spec: of the block.
-        width: D.
+        spec: spec of the block.
+        width: width of the model, D.
         where: path of the block.
     """
     refusals: list[Refusal] = []
@@ -200,21 +205,24 @@ def block_refusals(spec: BlockSpec, width: int, where: str) -> list[Refusal]:
             "any, then a feed-forward network"
         )
         refusals.append(Refusal(f"{where}.sublayers", reason))
+    # A layer's struct has one flag for the placement of its norms.
     if len({each.norm_placement for each in spec.sublayers}) > 1:
         refusals.append(Refusal(f"{where}.sublayers", "kernels place all norms alike"))
     if kernels() is None:
         return [Refusal(where, "kernels in C were not compiled"), *refusals]
+    # After the check above, since the library has to tell the width of its registers.
     for path, _, attention in _attentions(spec, where):
         refusals += _head_refusals(attention, width, path)
     return refusals
 
 
 def one_call_refusals(spec: StackSpec, width: int, where: str) -> list[Refusal]:
-    """The fields of a stack whose blocks kernels in C run one by one, not all in one call."""
+    """Return the fields of a stack for which kernels in C need one call per block."""
     refusals: list[Refusal] = []
     biased = "the definition computes biases for each block"
     if spec.shared_position_bias is not None:
         refusals.append(Refusal(f"{where}.shared_position_bias", biased))
+    # The first attention of each name in the stack, which all others are compared with.
     first: dict[str, AttentionSpec] = {}
     for block in spec.pattern:
         first = block.attentions() | first
@@ -231,10 +239,12 @@ def one_call_refusals(spec: StackSpec, width: int, where: str) -> list[Refusal]:
 
 
 def cpu_refusals(spec: ModelSpec) -> list[Refusal]:
-    """The fields of a model that kernels in C do not honour; the definition computes those parts.
+    """Return the fields of a model that kernels in C do not honour.
+
+    The definition computes the parts with these fields.
 
     Args:
-        spec: of a model of any kind.
+        spec: spec of a model of any kind.
     """
     embedding: EmbeddingSpec | None = getattr(spec, "embedding", None)
     refusals = [] if embedding is None else embedding_refusals(embedding, "embedding")
@@ -246,15 +256,16 @@ def cpu_refusals(spec: ModelSpec) -> list[Refusal]:
 
 
 def explain(spec: ModelSpec) -> str:
-    """Say which engine runs a model of this spec on a processor, and why not another.
+    """Name the engine that runs a model of this spec on a processor, and the reasons.
 
     Args:
-        spec: of a model of any kind.
+        spec: spec of a model of any kind.
     """
     lines = []
     by_definition, one_by_one = cpu_refusals(spec), []
     for name, stack in spec.stacks().items():
         one_by_one += one_call_refusals(stack, spec.width, name)
+    # No decoding steps, between whose small matmuls kernels in C save passes over memory.
     if not spec.generates:
         lines.append("the definition; kernels in C in 8 bits")
     elif by_definition:
@@ -271,11 +282,13 @@ def explain(spec: ModelSpec) -> str:
 
 
 def sentence_refusals(spec: ModelSpec) -> list[Refusal]:
-    """The fields of a model that the NumPy runtime of single sentences does not honour."""
+    """Return the fields of a model that the NumPy runtime of single sentences does not honour."""
     refusals = list(_refusals(spec, _SENTENCES, ""))
     if refusals or spec.kind != "translator":
         return refusals or [Refusal("kind", "it is no translator")]
     for name, stack in spec.stacks().items():
+        # One sentence has no padding, and its decoder sees its past by the order of slots: the
+        # masks below are implied, and no others can be had.
         kinds = _MASKS[name]
         for number, block in enumerate(stack.pattern):
             where = f"{name}.pattern.{number}"
@@ -299,6 +312,7 @@ def _refusals(spec: Config, rules: _Rules, where: str) -> Iterator[Refusal]:
         value, path = getattr(spec, name), f"{where}.{name}" if where else name
         rule = known.get(name)
         if rule is None:
+            # Unknown here, but without effect as long as it has its default value.
             if value != field.get_default(call_default_factory=True):
                 yield Refusal(path, "unknown to the engine")
         elif not rule.accepts(value):
@@ -312,7 +326,7 @@ def _refusals(spec: Config, rules: _Rules, where: str) -> Iterator[Refusal]:
 
 
 def _attentions(block: BlockSpec, where: str) -> Iterator[tuple[str, str, AttentionSpec]]:
-    """Path, name and spec of each attention of a block."""
+    """Yield path, name and spec of each attention of a block."""
     for number, sublayer in enumerate(block.sublayers):
         if sublayer.part.kind == "attention":
             yield f"{where}.sublayers.{number}.part", sublayer.name, sublayer.part
@@ -320,17 +334,16 @@ def _attentions(block: BlockSpec, where: str) -> Iterator[tuple[str, str, Attent
 
 def _head_refusals(spec: AttentionSpec, width: int, where: str) -> Iterator[Refusal]:
     lanes = kernels().heedful_lanes()
+    # Dot products of heads run over whole registers, without a remainder.
     if spec.width_of_heads(width) % lanes:
         reason = f"kernels need heads of a multiple of {lanes} numbers"
         yield Refusal(f"{where}.head_width", reason)
-    if spec.kept_heads is not None:
-        shared = spec.num_heads // (spec.num_kv_heads or spec.num_heads)
-        key_heads = [head // shared for head in spec.kept_heads]
-        if len({key_heads.count(each) for each in key_heads}) > 1:
-            reason = "kernels need equally many heads for each key head"
-            yield Refusal(f"{where}.kept_heads", reason)
+    # Kernels find a query head's key head by a division.
+    if len(set(Counter(spec.heads_of_keys).values())) > 1:
+        reason = "kernels need equally many heads for each key head"
+        yield Refusal(f"{where}.kept_heads", reason)
 
 
 def _in_common(spec: AttentionSpec, width: int) -> tuple[object, ...]:
-    """Settings that one call has once for all layers."""
+    """Return the settings that one call has once for all layers."""
     return spec.mask, spec.rotary, head_counts(spec)[1], spec.width_of_heads(width)

@@ -1,14 +1,14 @@
-"""Activation checkpointing: a block's tensors are forgotten, and made again for its gradients.
+"""Activation checkpointing: a block's activations are dropped and recomputed for its gradients.
 
-Only what goes into a block is kept (Chen 2016); its pass is computed a second time when its
-gradients are, with the same random numbers, so that losses and gradients are the same bit for bit.
-The model's definition knows nothing of it, and its parameters keep their names.
+Only the input of a block is kept (Chen 2016). The backward pass computes the block a second time
+with the same random numbers, so losses and gradients are equal bit for bit. The model's definition
+knows nothing of it, and its parameters keep their names.
 
-Selectively (Korthikanti 2022), the products of matrices with weights are kept besides, and only
-what is cheap for its size is made again: norms, attention between projections, activations,
-dropout. Kernels in C that do a whole sub-layer are left as they are, since they make attention
-weights and dropout again in any case; and so are compiled blocks, whose compiler chooses likewise.
-Of recurrent layers nothing is kept.
+Selective checkpointing (Korthikanti 2022) also keeps the results of matmuls with weights, and
+recomputes only operations that are cheap for the size of their results: norms, attention between
+projections, activations, dropout. Sub-layers that kernels in C compute as a whole are kept, since
+these kernels recompute attention weights and dropout anyway. Compiled blocks are left to their
+compiler, which chooses alike. Recurrent layers keep nothing.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from heedful.nn.work import Checkpointing
 
 _aten = torch.ops.aten
 _PRODUCTS = [_aten.mm.default, _aten.addmm.default, _aten.convolution.default]
-"""Operations whose results are kept. Products of scores and values have another name, `bmm`."""
+"""Operations whose results are kept. Matmuls of attention (`bmm`) are not among them."""
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """Return the blocks of a model's stacks, in the order of a pass.
 
     Args:
-        model: any; without stacks it has none.
+        model: model of any kind; one without stacks has no blocks.
     """
     stacks: Mapping[str, Any] = getattr(model, "stacks", dict)()
     return [block for stack in stacks.values() for block in stack.blocks]
 
 
 def apply_checkpointing(model: nn.Module, mode: Checkpointing) -> None:
-    """Have every block forget what it computed in training, and compute it again for gradients.
+    """Let every block drop its activations in training, and recompute them for gradients.
 
-    Before the model is sharded or compiled; its parameters and their names stay as they are.
+    It must be called before the model is sharded or compiled. Parameters and their names stay.
 
     Args:
-        model: to train.
-        mode: `full` keeps the input of each block, `selective` the products of matrices besides;
-            `none` changes nothing.
+        model: model to train.
+        mode: `full` keeps the input of each block, `selective` also the results of matmuls with
+            weights; `none` changes nothing.
 
     Raises:
         ConfigError: when the model has no blocks.
@@ -68,20 +68,21 @@ def apply_checkpointing(model: nn.Module, mode: Checkpointing) -> None:
             remedy="Use checkpointing = none",
         )
     for block in blocks:
-        # PyTorch computes recurrent layers on top of their products, in place: none could be kept.
+        # PyTorch's recurrent layers overwrite the results of their matmuls: none could be kept.
         recurrent = any(isinstance(each, nn.RNNBase) for each in block.modules())
         selective = mode == "selective" and not recurrent
+        # In the instance, where it hides the method of the class: the class may be exchanged.
         vars(block)["forward"] = CheckpointedForward(block, selective)
 
 
 @dataclass(frozen=True)
 class CheckpointedForward:
-    """The forward pass of a block, which takes the place of its own.
+    """A checkpointed forward pass, which replaces that of a block.
 
     Args:
-        block: whose mode counts: outside training nothing is forgotten.
-        selective: whether products of matrices are kept.
-        compiled: the block's pass as a graph; None for that of its class, an engine's in training.
+        block: the block, whose activations are kept outside of training mode.
+        selective: flag that results of matmuls with weights are kept.
+        compiled: compiled pass of the block; None for the `forward` of its class.
     """
 
     block: nn.Module
@@ -89,7 +90,7 @@ class CheckpointedForward:
     compiled: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
-        """As the block's own pass."""
+        """See the block's own `forward`."""
         if not self.block.training or not torch.is_grad_enabled():
             return self._forward(*inputs)
         contexts = _selective_contexts if self.selective else _no_contexts
@@ -97,26 +98,27 @@ class CheckpointedForward:
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=contexts)
 
     def of_compiled(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what takes the place of a compiled pass of this block.
+        """Return the checkpointed form of a compiled pass of this block.
 
         Args:
-            forward: the compiled pass, which keeps products and computes again what is cheap.
+            forward: compiled pass, which keeps matmuls and recomputes cheap operations by itself.
         """
         return forward if self.selective else replace(self, compiled=forward)
 
     def _forward(self, *inputs: Any) -> Any:
         if self.compiled is not None:
             return self.compiled(*inputs)
+        # Looked up at each call: during an update the class is the engine's.
         return type(self.block).forward(self.block, *inputs)
 
 
 class _Repeatable:
     """A pass over a block that is computed twice.
 
-    The second time, which may be in another thread, it finds the settings of the first: whose
-    kernels multiply, whether padding stays. Nothing it makes is left in values that passes share:
-    keys and values of a memory, split in a block, would be there already the second time, and a
-    capture would hold on to the block's tensors.
+    Autograd may recompute it in another thread, so the second pass runs in the context variables of
+    the first: they decide which kernels multiply and whether padding is left out. Values that the
+    passes share get nothing from the block: keys and values of a memory, split inside of it, would
+    exist already in the second pass, and a capture would keep the block's tensors alive.
     """
 
     def __init__(self, forward: Callable[..., Any], kept: KeptProducts | None) -> None:
@@ -137,18 +139,19 @@ class _Repeatable:
 
 
 def _fresh(value: Any, again: bool) -> Any:
-    """Return an input of a block as a pass over it may change it."""
+    """Return a copy of an input of a block in those values that a pass changes."""
+    # The first pass fills the caller's capture; the second one fills a copy that is thrown away.
     if isinstance(value, Context) and value.capture is not None and again:
         return replace(value, capture=Capture(value.capture.wanted))
     if isinstance(value, LearnedKeyValues):
-        return replace(value)  # not split yet
+        return replace(value)  # a new object without the cached split
     if isinstance(value, tuple | list):
         return tuple(_fresh(each, again) for each in value)
     return value
 
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-"""Of the first pass and of the second."""
+"""The contexts of the first pass and of the second."""
 
 
 def _no_contexts() -> Contexts:

@@ -1,18 +1,19 @@
-"""Training by graphs that PyTorch compiles: for any sizes, or for one.
+"""Training by graphs that PyTorch compiles, for any sizes or for one shape.
 
 The model's blocks are compiled, each as one graph without a break, with its backward pass. Blocks
 of a stack are alike, so one graph serves them all: `transformer-big` takes 46 seconds on an H100's
 host, and as one whole graph 172, for no more speed (torchtitan compiles layer by layer for the same
 reason). A model without blocks is compiled as a whole. The loss is compiled chunk by chunk; seeds,
-accumulation, clipping, the optimiser and passes with captures are not. Padding stays in: a graph
-cannot have as many rows as there happen to be tokens.
+accumulation, clipping, the optimiser and passes with captures are not. Padding stays in, because a
+graph cannot follow the number of real tokens.
 
-The choice of an attention kernel is part of a graph. It is made by a plan for the device's type,
-given as a value, so that the plan for CUDA can be asked, and traced, on a processor. What the plan
-needs of positions, the blocks of pairs that a mask leaves, is made once before the blocks run.
+The choice of an attention kernel is part of a graph. A plan for a type of device makes it, so the
+plan for CUDA can be queried and traced on a processor. The block masks that the plan needs are made
+from the positions once, before the blocks run.
 
-The first batch is passed through and forgotten before the first update, always the same one: a
-failure costs nothing, the warm-up is a number, and a resumed run is compiled for the same sizes.
+Before the first update the first batch passes through without effect. It is always the same batch,
+so a failure costs nothing, the warm-up can be measured, and a resumed run is compiled for the same
+sizes.
 """
 
 from __future__ import annotations
@@ -39,26 +40,27 @@ if TYPE_CHECKING:
     from heedful.events import Events
 
 MOST_FORMS = 8
-"""Forms of a function that are compiled, each for inputs that the others do not serve. What fits
-none of them then runs uncompiled."""
+"""Most compiled forms of a function, each for inputs that the others do not serve. Inputs of a
+further form run uncompiled."""
 
 
 class CompiledEngine:
     """Training of one model by compiled graphs; see `TrainingEngine`.
 
-    A graph is made when a kind of input first comes.
+    A graph is made at the first input of its kind.
 
     Args:
-        model: the model to train.
-        events: receive the number of graphs and the seconds they took.
-        asked_for: a failure is an error; else it is a warning, and training goes on without.
-        one_shape: batches have one shape, for which the graphs are made; parts of a batch, where
-            memory runs out, get another that serves any sizes.
+        model: model to train.
+        events: receiver of the number of graphs and of the seconds they took.
+        asked_for: flag that a failure is an error; else it is a warning, and training goes on
+            uncompiled.
+        one_shape: flag that all batches have one shape, for which the graphs are made. Parts of a
+            batch that did not fit in memory get another graph, for any sizes.
         device: type of the device that the graphs are planned for; the model's own if None.
-        backend: compiles a graph: PyTorch's own, or `eager` and `aot_eager`, which only trace it.
+        backend: compiler of the graphs: `inductor`, or `eager` and `aot_eager`, which only trace.
 
     Attributes:
-        graphs: how many there are.
+        graphs: number of graphs so far.
     """
 
     def __init__(
@@ -81,14 +83,18 @@ class CompiledEngine:
         self.graphs = 0
         self._reported = 0
         self._parts = blocks_of(model) or [model]
-        own = _with_code_of_its_own(self._parts[0])
-        dynamic = None if one_shape else True  # None: once sizes differ
+
+        # All parts share one compiled function and its graphs: the blocks of a stack are alike.
+        own = _copied_forward(self._parts[0])
+        dynamic = None if one_shape else True  # None: static until a second size comes
         self._compiled = torch.compile(own, dynamic=dynamic, backend=self._compile, fullgraph=True)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """A context in which the model runs compiled, unless something of a pass is captured."""
+        """A context in which the model runs compiled, except passes with a capture."""
         before = [vars(part).get("forward") for part in self._parts]
+        # In the instances, so that parameters and their names stay: `torch.compile(block)` would
+        # wrap the block, and put `_orig_mod` into the names of a checkpoint.
         for part, own in zip(self._parts, before, strict=True):
             compiled = functools.partial(self._forward, part)
             vars(part)["forward"] = (
@@ -96,9 +102,9 @@ class CompiledEngine:
             )
         try:
             with self._exchange.made(), warnings.catch_warnings():
-                # Constants that are kept on a device are constants of a graph too.
+                # Cached constants (masks, sinusoids) are constants of a graph too, as is right.
                 warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_")
-                # The compiler looks at what comes of the block before as it does at parameters.
+                # Dynamo reads `.grad` of every input, and a block's input is no leaf tensor.
                 warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not")
                 yield
         finally:
@@ -109,10 +115,10 @@ class CompiledEngine:
 
     @contextmanager
     def reported(self, step: int) -> Iterator[None]:
-        """A context that reports afterwards what was compiled within it, and how long it took.
+        """A context that reports, when it ends, the graphs compiled within it and their seconds.
 
         Args:
-            step: of the update.
+            step: number of the update.
         """
         started = time.monotonic()
         yield
@@ -137,10 +143,10 @@ class CompiledEngine:
         )
 
     def failed(self, error: Exception) -> None:
-        """Say that compiling failed, and that training goes on without.
+        """Warn that compiling failed and that training goes on uncompiled.
 
         Args:
-            error: from a pass or its backward; raised again when it is about something else.
+            error: error of a forward or backward pass; raised again if it has another cause.
 
         Raises:
             RunError: when compiling was asked for.
@@ -155,7 +161,7 @@ class CompiledEngine:
         self.events.warn(f"{what}. Training goes on uncompiled")
 
     def _forward(self, part: nn.Module, *inputs: Any, **options: Any) -> Any:
-        if any(_looks(each) for each in (*inputs, *options.values())):
+        if any(_holds_capture(each) for each in (*inputs, *options.values())):
             return type(part).forward(part, *inputs, **options)
         with _bounded():
             try:
@@ -163,22 +169,23 @@ class CompiledEngine:
             except Exception as error:
                 if type(error).__name__ != "FailOnRecompileLimitHit":
                     raise
-                # One form more than are compiled: it is computed as it is written.
+                # The limit of forms is reached; `fullgraph` turns that into an error.
                 return type(part).forward(part, *inputs, **options)
 
     def _compile(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         compiled: Callable[..., Any] = self._backend(graph, inputs)
+        # Dynamo calls the backend once for each graph: recompilations count too.
         self.graphs += 1
         return compiled
 
 
-def _looks(given: object) -> bool:
-    """True for an argument of a pass that is, or holds, a capture of its inside."""
-    return isinstance(given, Capture) or getattr(given, "capture", None) is not None
+def _holds_capture(argument: object) -> bool:
+    """Return whether an argument of a pass is a capture or a context with one."""
+    return isinstance(argument, Capture) or getattr(argument, "capture", None) is not None
 
 
-def _with_code_of_its_own(like: nn.Module) -> Callable[..., Any]:
-    """A copy of a class's forward; PyTorch counts graphs by code, which all instances share."""
+def _copied_forward(like: nn.Module) -> Callable[..., Any]:
+    """Copy a class's forward: PyTorch counts graphs by code object, which all models share."""
     forward = type(like).forward
 
     def call(part: nn.Module, *inputs: Any, **options: Any) -> Any:
@@ -189,11 +196,10 @@ def _with_code_of_its_own(like: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """A context in which few graphs are made, each for as many inputs as can be.
-
-    Sizes that happen to be equal in the first batch (sources as long as targets) are not taken for
-    the same size.
-    """
+    """A context in which few graphs are made, each for as many inputs as possible."""
+    # Duck shaping takes sizes that are equal in the first batch (sources as long as targets) for
+    # one size, and compiles again when they differ: one of three graphs of 50 to 130 seconds each
+    # in the first six updates of `tiny` on a processor (torch 2.13).
     sizes: Any = torch.fx.experimental._config
     with (
         torch._dynamo.config.patch(recompile_limit=MOST_FORMS),
@@ -203,14 +209,15 @@ def _bounded() -> Iterator[None]:
 
 
 def why_not_compiled(error: BaseException) -> str | None:
-    """The reason why compiling failed, in a line; None when an error is not about compiling.
+    """Return in one line why compiling failed; None for an error with another cause.
 
     Args:
-        error: as PyTorch raised it.
+        error: error as PyTorch raised it.
     """
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
+    # PyTorch wraps the cause several times; the innermost error of the compiler says most.
     of_compiler = [each for each in chain if _is_of_compiler(each)]
     if not of_compiler:
         return None
@@ -219,6 +226,7 @@ def why_not_compiled(error: BaseException) -> str | None:
         cause = inner
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     first = lines[0] if lines else type(cause).__name__
+    # A C++ compiler's complaint stands deep in the message, below the command line.
     more = [line for line in lines[1:] if "error:" in line.lower()][:1]
     return ": ".join([first.rstrip(".:"), *more])
 

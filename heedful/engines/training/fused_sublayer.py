@@ -1,8 +1,9 @@
-"""A sub-layer of a block in one call while it is trained, where kernels in C do all of it.
+"""A sub-layer in training as one call of kernels in C forward, and one backward.
 
-Two linear maps with attention or an activation between them, dropout, the sum with the stream and
-its norm: each is a kernel of its own, but where matrices are small, going to and fro between them
-takes longer than they do. So there is one call for the pass and one for all its gradients.
+Two linear maps with attention or an activation between them, dropout, the residual sum and its norm
+are kernels of their own. Where matrices are small, Python, autograd and allocations between these
+kernels take longer than the kernels: two thirds of the first thread's time for four blocks 128 wide
+(nanoGPT's recipe). A whole block in one call would save only two or three calls more.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.config import PlainActivation
 from heedful.engines.training.native_attention import LONGEST
 from heedful.engines.training.products import kept, product_plan
 from heedful.engines.training.residual_norm import (
-    Draw,
+    DropoutSettings,
     ResidualNorm,
-    draw,
+    dropout_settings,
     norm_parts,
     residual_refusal,
 )
@@ -32,16 +34,15 @@ from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import Mask
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import Positions
-from heedful.nn.spec import PlainActivation
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectedMemory:
-    """Keys and values of a memory, side by side.
+    """Keys and values of a memory in one tensor, as the fused projection leaves them.
 
     Args:
-        projected: [B, Lk, 2 · K · E] keys and values of all heads; [1, M, …] without padding.
-        rows: the places of the rows, if they come without their padding.
+        projected: keys and values of all heads [B, Lk, 2 · K · E]; [1, M, …] without padding.
+        rows: places of the rows in the batch; None for a padded memory.
     """
 
     projected: Tensor
@@ -50,11 +51,11 @@ class ProjectedMemory:
 
 @dataclass(frozen=True, eq=False)
 class LearnedKeyValues:
-    """Keys and values in training: left side by side, as a fused sub-layer reads them.
+    """Keys and values in training: left in one tensor, as a fused sub-layer reads them.
 
     Args:
-        memory: the output of the projection.
-        split: makes keys and values of it, when another kernel asks for them.
+        memory: output of the projection.
+        split: function that makes keys and values of the output, for other kernels.
     """
 
     memory: ProjectedMemory
@@ -62,22 +63,22 @@ class LearnedKeyValues:
 
     @functools.cached_property
     def plain(self) -> KeyValues:
-        """These keys and values as two tensors."""
-        with torch.enable_grad():  # kept for every later call, which may want gradients
+        """Keys and values as two tensors."""
+        with torch.enable_grad():  # cached, so a later call that wants gradients gets these too
             return self.split(self.memory)
 
     @property
     def keys(self) -> Tensor:
-        """[B, K, S, E], for a kernel that reads them apart."""
+        """Keys [B, K, S, E], for a kernel that takes keys and values separately."""
         return self.plain.keys
 
     @property
     def values(self) -> Tensor:
-        """[B, K, S, Ev]."""
+        """Values [B, K, S, Ev]."""
         return self.plain.values
 
     def reorder(self, choice: Reordering) -> KeyValues:
-        """Return those of the chosen sentences; beams of a sentence share them."""
+        """Return the keys and values of the chosen sentences, which all their beams share."""
         return self.plain.reorder(choice)
 
 
@@ -86,13 +87,13 @@ class Heads:
     """The attention of a fused sub-layer: heads, positions, mask and memory.
 
     Args:
-        num_heads: of queries, H.
-        num_kv_heads: of keys and values, K.
-        scale: of the scores.
-        positions: of queries and keys.
-        mask: who may see whom.
-        rows: where the rows of the input stand, if it comes without its padding.
-        memory: what is attended to; the input itself if None.
+        num_heads: H, the number of query heads.
+        num_kv_heads: K, the number of key and value heads.
+        scale: factor of the scores.
+        positions: positions of queries and keys.
+        mask: rule for the keys that a query sees.
+        rows: places of the input's rows in the batch; None for a padded input.
+        memory: projected memory of cross-attention; None for self-attention.
     """
 
     num_heads: int
@@ -105,11 +106,11 @@ class Heads:
 
     @property
     def key_rows(self) -> RealRows | None:
-        """Return the rows of keys that come without their padding; None where padding stays."""
+        """Return the rows of keys without padding; None where padding stays."""
         return self.rows if self.memory is None else self.memory.rows
 
     def serve(self, width: int) -> bool:
-        """Return whether kernels in C serve, with all heads of queries together so wide."""
+        """Return whether kernels in C serve query heads of this total width, H · E."""
         lengths = self.positions.query.shape[1], self.positions.key.shape[1]
         if (
             max(lengths) > LONGEST
@@ -117,19 +118,22 @@ class Heads:
             or not has_row_kernels(width // self.num_heads)
         ):
             return False
+        # C finds a sentence by its first row and its length, so padding must come last.
         return all(rows is None or rows.in_front for rows in (self.rows, self.key_rows))
 
     def visible(self) -> Tensor | None:
-        """Return the keys each query may see, [B|1, H|1, Lq, Lk]; None for all that are there."""
+        """Return the keys that each query sees, [B|1, H|1, Lq, Lk]; None if it sees all rows."""
         positions, mask = self.positions, self.mask
-        there = self.rows is not None, self.key_rows is not None
+        unpadded = self.rows is not None, self.key_rows is not None
 
         def shows_all() -> bool:
-            real = _real(positions.query, there[0])[:, :, None]
-            real = real & _real(positions.key, there[1])[:, None]
+            # Slots of padding that has no row are never read, so they may be hidden or not.
+            real = _real(positions.query, unpadded[0])[:, :, None]
+            real = real & _real(positions.key, unpadded[1])[:, None]
             return bool((positions.visible(mask) | ~real[:, None]).all())
 
-        if positions.derive(("shows all rows", mask, there), shows_all):
+        # Kept with the positions: all layers of a stack ask the same question.
+        if positions.derive(("shows all rows", mask, unpadded), shows_all):
             return None
         return positions.visible(mask).contiguous()
 
@@ -147,70 +151,72 @@ class Parameters(NamedTuple):
 
 def fused_sublayer(
     x: Tensor,
-    read: Tensor,
+    y: Tensor,
     first: Parameters,
     between: PlainActivation | Heads,
     second: Parameters,
     after: ResidualNorm,
 ) -> tuple[Tensor, Tensor] | None:
-    """`x + dropout(second(between(first(read))))` and its norm; None where C does not do all of it.
+    """Compute `x + dropout(second(between(first(y))))` and its norm in one call.
 
     Args:
-        x: [..., D], the stream; of attention [B, L, D].
-        read: as x: the norm of it, or itself.
-        first: to queries, keys and values, or to the inner width.
-        between: what stands between the maps: an activation, or heads.
-        second: back to D.
-        after: dropout, sum and norm that follow.
+        x: residual stream [..., D]; [B, L, D] for attention.
+        y: input of the part, shaped as x: the normed stream, or the stream itself.
+        first: linear map to queries, keys and values, or to the inner width.
+        between: activation or attention between the two maps.
+        second: linear map back to D.
+        after: dropout, residual sum and norm that follow.
 
     Returns:
-        The stream that goes on, and the input of the next sub-layer; see `residual_norm`.
+        The new stream and the input of the next sub-layer, see `residual_norm`; None where kernels
+        in C do not serve.
     """
-    dtype = fused_plan(x, read, first, between, second, after)
+    dtype = fused_plan(x, y, first, between, second, after)
     if isinstance(dtype, str):
         return None
     norm, norm_last = after.any_norm, after.norm is not None
     heads = between if isinstance(between, Heads) else None
     projected = None if heads is None or heads.memory is None else heads.memory.projected
     weight, bias, epsilon = norm_parts(norm)
-    how = _How(
+    settings = _Settings(
         dtype,
         norm_last,
         epsilon,
-        draw(after.dropout),
+        dropout_settings(after.dropout),
         between if not isinstance(between, Heads) else None,
         heads,
         None if heads is None else heads.visible(),
     )
-    # The gradient of what is read is added to that of x at once, where they are the same.
-    is_same = read is x and x.dtype == torch.float32
-    whole, y = _FusedSublayer.apply(  # type: ignore[no-untyped-call]
-        x, None if is_same else read, projected, *first, *second, weight, bias, how
+    # If the part reads the stream itself, C adds both gradients at once instead of autograd.
+    is_same = y is x and x.dtype == torch.float32
+    residual_sum, normed = _FusedSublayer.apply(  # type: ignore[no-untyped-call]
+        x, None if is_same else y, projected, *first, *second, weight, bias, settings
     )
-    stream = y if norm_last else whole
-    return stream, stream if y is None else y
+    stream = normed if norm_last else residual_sum
+    return stream, stream if normed is None else normed
 
 
 def fused_plan(
     x: Tensor,
-    read: Tensor,
+    y: Tensor,
     first: Parameters,
     between: PlainActivation | Heads,
     second: Parameters,
     after: ResidualNorm,
 ) -> torch.dtype | str:
-    """Plan a sub-layer: the type of its products in one call of kernels in C, or why not in one.
+    """Return the dtype in which one call computes a sub-layer, or the reason why none does.
 
     Args:
-        x, read, first, between, second, after: see `fused_sublayer`.
+        x, y, first, between, second, after: arguments of `fused_sublayer`.
     """
-    dtype = product_plan(read, *first, fused=True)
-    other = product_plan(read, *second, fused=True)
+    dtype = product_plan(y, *first, fused=True)
+    other = product_plan(y, *second, fused=True)
     if isinstance(dtype, str) or isinstance(other, str):
         return dtype if isinstance(dtype, str) else other
     refusal = residual_refusal(after.any_norm, x)
     if refusal is not None:
         return refusal
+    # The kernel sums a bias's gradient while it packs the operand of the weight's.
     for weight, bias in (first, second):
         if bias is not None and bias.requires_grad and not weight.requires_grad:
             return "a map's bias is learned and its weight is not"
@@ -225,13 +231,13 @@ def fused_plan(
     return dtype
 
 
-class _How(NamedTuple):
-    """The settings of a fused sub-layer: all but the tensors that gradients flow to."""
+class _Settings(NamedTuple):
+    """The arguments of a fused sub-layer that have no gradients."""
 
     dtype: torch.dtype
     norm_last: bool
     epsilon: float
-    drop: Draw
+    dropout: DropoutSettings
     activation: PlainActivation | None
     heads: Heads | None
     visible: Tensor | None
@@ -242,7 +248,7 @@ class _FusedSublayer(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        read: Tensor | None,
+        part_input: Tensor | None,
         memory: Tensor | None,
         first: Tensor,
         first_bias: Tensor | None,
@@ -250,133 +256,151 @@ class _FusedSublayer(torch.autograd.Function):
         second_bias: Tensor | None,
         weight: Tensor | None,
         bias: Tensor | None,
-        how: _How,
+        settings: _Settings,
     ) -> tuple[Tensor | None, Tensor | None]:
         x = x.contiguous()
-        rows = (x if read is None else read).to(how.dtype).contiguous()
-        seen = None if memory is None else memory.to(how.dtype).contiguous()
+        inputs = (x if part_input is None else part_input).to(settings.dtype).contiguous()
+        keys_values = None if memory is None else memory.to(settings.dtype).contiguous()
         parameters = (first, first_bias, second, second_bias)
 
         def compute() -> tuple[Tensor, Tensor | None, Tensor]:
-            whole = torch.empty_like(x, dtype=torch.promote_types(x.dtype, how.dtype))
-            y = None
+            # The residual sum stays float32 under autocast, as PyTorch's type promotion has it.
+            sum_dtype = torch.promote_types(x.dtype, settings.dtype)
+            residual_sum, y = torch.empty_like(x, dtype=sum_dtype), None
             if weight is not None:
-                for_products = not how.norm_last and torch.is_autocast_enabled("cpu")
-                kind = torch.get_autocast_dtype("cpu") if for_products else torch.float32
-                y = torch.empty_like(x, dtype=kind)
-            of = _described(how, rows, seen, *parameters, whole, weight, bias)
-            of.x, of.y = Array(*array_args(x)), Array(*array_args(y))
-            library, pointer = kernels(), ctypes.byref(of)
+                # A pre-norm feeds matmuls, so it is written in their dtype; a post-norm is the
+                # stream itself and stays float32.
+                for_matmul = not settings.norm_last and torch.is_autocast_enabled("cpu")
+                norm_dtype = torch.get_autocast_dtype("cpu") if for_matmul else torch.float32
+                y = torch.empty_like(x, dtype=norm_dtype)
+            args = _make_args(
+                settings, inputs, keys_values, *parameters, residual_sum, weight, bias
+            )
+            args.x, args.y = Array(*array_args(x)), Array(*array_args(y))
+            library, pointer = kernels(), ctypes.byref(args)
+            # One block of bytes, whose layout only C knows: results between the maps, statistics.
             saved = torch.empty(library.heedful_sublayer_saved(pointer), dtype=torch.uint8)
             size = library.heedful_sublayer_workspace(pointer, False)
-            room = torch.empty(size, dtype=torch.uint8)
-            of.saved, of.workspace = saved.data_ptr(), room.data_ptr()
+            workspace = torch.empty(size, dtype=torch.uint8)
+            args.saved, args.workspace = saved.data_ptr(), workspace.data_ptr()
             library.heedful_sublayer(pointer)
-            return whole, y, saved
+            return residual_sum, y, saved
 
-        whole, y, saved = kept(compute)
-        ctx.save_for_backward(rows, seen, *parameters, whole, weight, bias, saved)
-        ctx.how = how
-        ctx.kinds = tuple(None if each is None else each.dtype for each in (x, read, memory))
+        residual_sum, y, saved = kept(compute)
+        ctx.save_for_backward(inputs, keys_values, *parameters, residual_sum, weight, bias, saved)
+        ctx.settings = settings
+        ctx.dtypes = tuple(None if each is None else each.dtype for each in (x, part_input, memory))
+        # An unused output has the gradient None instead of zeros, and C skips its share.
         ctx.set_materialize_grads(False)
-        return None if how.norm_last and y is not None else whole, y
+        return None if settings.norm_last and y is not None else residual_sum, y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        for_sum, for_y = (None if g is None else g.contiguous() for g in gradients)
-        up = for_y if for_sum is None else for_sum
-        if up is None:
+        grad_sum, grad_y = (None if g is None else g.contiguous() for g in gradients)
+        grad_output = grad_y if grad_sum is None else grad_sum
+        if grad_output is None:
             return (None,) * 10
         *tensors, saved = ctx.saved_tensors
-        rows, seen, first, first_bias, second, second_bias, _, weight, bias = tensors
-        needs, (kind, read_kind, memory_kind) = ctx.needs_input_grad, ctx.kinds
-        of = _described(ctx.how, *tensors)
-        of.grad_sum, of.grad_y = Array(*array_args(for_sum)), Array(*array_args(for_y))
-        of.saved = saved.data_ptr()
-        for_x = for_read = for_memory = for_weight = for_bias = None
-        if needs[0] and (for_y is not None or read_kind is None or up.dtype != kind):
-            for_x = torch.empty_like(up, dtype=kind)
-        if read_kind is not None and needs[1]:
-            for_read = torch.empty_like(rows, dtype=read_kind)
-        of.grad_x = Array(*array_args(for_x))
-        of.grad_input = of.grad_x if read_kind is None else Array(*array_args(for_read))
-        if seen is not None:
-            for_memory = torch.empty_like(seen)
-            of.grad_memory = for_memory.data_ptr()
-        if for_y is not None:
-            for_weight = torch.empty_like(weight)
-            for_bias = None if bias is None else torch.empty_like(bias)
-            of.grad_norm_weight, of.grad_norm_bias = address(for_weight), address(for_bias)
+        inputs, keys_values, first, first_bias, second, second_bias, _, weight, bias = tensors
+        needs, (dtype, input_dtype, memory_dtype) = ctx.needs_input_grad, ctx.dtypes
+        args = _make_args(ctx.settings, *tensors)
+        args.grad_sum, args.grad_y = Array(*array_args(grad_sum)), Array(*array_args(grad_y))
+        args.saved = saved.data_ptr()
+        grad_x = grad_input = grad_memory = grad_norm_weight = grad_norm_bias = None
+        # Without a norm the residual connection passes the gradient of the sum on unchanged.
+        if needs[0] and (grad_y is not None or input_dtype is None or grad_output.dtype != dtype):
+            grad_x = torch.empty_like(grad_output, dtype=dtype)
+        if input_dtype is not None and needs[1]:
+            grad_input = torch.empty_like(inputs, dtype=input_dtype)
+        args.grad_x = Array(*array_args(grad_x))
+        args.grad_input = args.grad_x if input_dtype is None else Array(*array_args(grad_input))
+        if keys_values is not None:
+            grad_memory = torch.empty_like(keys_values)
+            args.grad_memory = grad_memory.data_ptr()
+        if grad_y is not None:
+            grad_norm_weight = torch.empty_like(weight)
+            grad_norm_bias = None if bias is None else torch.empty_like(bias)
+            args.grad_norm_weight = address(grad_norm_weight)
+            args.grad_norm_bias = address(grad_norm_bias)
         parameters = (first, first_bias, second, second_bias)
+        # C skips the gradient of a frozen parameter, whose address is null.
         result = tuple(
             torch.empty_like(each) if wanted else None
             for each, wanted in zip(parameters, needs[3:7], strict=True)
         )
-        of.first.grad_weight, of.first.grad_bias = address(result[0]), address(result[1])
-        of.second.grad_weight, of.second.grad_bias = address(result[2]), address(result[3])
-        library, pointer = kernels(), ctypes.byref(of)
-        room = torch.empty(library.heedful_sublayer_workspace(pointer, True), dtype=torch.uint8)
-        of.workspace = room.data_ptr()
+        args.first.grad_weight, args.first.grad_bias = address(result[0]), address(result[1])
+        args.second.grad_weight, args.second.grad_bias = address(result[2]), address(result[3])
+        library, pointer = kernels(), ctypes.byref(args)
+        size = library.heedful_sublayer_workspace(pointer, True)
+        workspace = torch.empty(size, dtype=torch.uint8)
+        args.workspace = workspace.data_ptr()
         library.heedful_sublayer_backward(pointer)
-        if needs[0] and for_x is None:  # it is what comes down
-            for_x = up
-        if for_memory is not None:
-            for_memory = for_memory.to(memory_kind) if needs[2] else None
-        return for_x, for_read, for_memory, *result, for_weight, for_bias, None
+        if needs[0] and grad_x is None:
+            grad_x = grad_output
+        if grad_memory is not None:
+            grad_memory = grad_memory.to(memory_dtype) if needs[2] else None
+        return grad_x, grad_input, grad_memory, *result, grad_norm_weight, grad_norm_bias, None
 
 
-def _described(
-    how: _How,
-    rows: Tensor,
+def _make_args(
+    settings: _Settings,
+    inputs: Tensor,
     memory: Tensor | None,
     first: Tensor,
     first_bias: Tensor | None,
     second: Tensor,
     second_bias: Tensor | None,
-    whole: Tensor,
+    residual_sum: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> Sublayer:
     """Return the arguments that the forward and the backward pass have in common."""
-    seed, least, kept_scale = how.drop
-    of = Sublayer(
+    seed, drop_threshold, keep_scale = settings.dropout
+    args = Sublayer(
+        # A weight is [out, in]; the struct takes its sizes as in, out.
         LinearTraining(first.data_ptr(), address(first_bias), None, None, *reversed(first.shape)),
         LinearTraining(
             second.data_ptr(), address(second_bias), None, None, *reversed(second.shape)
         ),
-        input=rows.data_ptr(),
-        sum=Array(*array_args(whole)),
+        input=inputs.data_ptr(),
+        sum=Array(*array_args(residual_sum)),
         norm_weight=address(weight),
         norm_bias=address(bias),
-        rows=rows.numel() // rows.shape[-1],
+        rows=inputs.numel() // inputs.shape[-1],
+        # Dropout is a hash of the seed and an element's index: the mask is recomputed, not saved.
         dropout_seed=seed,
-        drop_threshold=least,
-        keep_scale=kept_scale,
-        epsilon=how.epsilon,
-        is_bf16=how.dtype == torch.bfloat16,
-        activation=ACTIVATIONS.index(how.activation) if how.activation else len(ACTIVATIONS),
+        drop_threshold=drop_threshold,
+        keep_scale=keep_scale,
+        epsilon=settings.epsilon,
+        is_bf16=settings.dtype == torch.bfloat16,
+        activation=(  # not read for attention, which C knows by `num_heads`
+            ACTIVATIONS.index(settings.activation) if settings.activation else len(ACTIVATIONS)
+        ),
     )
-    if how.heads is not None:
-        _describe_heads(of, how.heads, how.visible, memory)
-    return of
+    if settings.heads is not None:
+        _set_heads(args, settings.heads, settings.visible, memory)
+    return args
 
 
-def _describe_heads(
-    of: Sublayer, heads: Heads, visible: Tensor | None, memory: Tensor | None
-) -> None:
-    batch, of.num_queries = heads.positions.query.shape
-    of.batch, of.num_keys = heads.positions.key.shape
-    of.num_heads, of.num_kv_heads, of.score_scale = heads.num_heads, heads.num_kv_heads, heads.scale
+def _set_heads(args: Sublayer, heads: Heads, visible: Tensor | None, memory: Tensor | None) -> None:
+    batch, args.num_queries = heads.positions.query.shape
+    args.batch, args.num_keys = heads.positions.key.shape
+    args.num_heads, args.num_kv_heads, args.score_scale = (
+        heads.num_heads,
+        heads.num_kv_heads,
+        heads.scale,
+    )
     if heads.rows is not None:
-        of.query_starts = heads.rows.starts.data_ptr()
+        args.query_starts = heads.rows.starts.data_ptr()
     if heads.key_rows is not None:
-        of.key_starts = heads.key_rows.starts.data_ptr()
+        args.key_starts = heads.key_rows.starts.data_ptr()
     if memory is not None:
-        of.memory, of.memory_rows = memory.data_ptr(), memory.numel() // memory.shape[-1]
+        args.memory, args.memory_rows = memory.data_ptr(), memory.numel() // memory.shape[-1]
     if visible is not None:
+        # Expanded axes have a stride of 0, so one mask serves all heads or all sentences.
         strides = visible.expand(batch, heads.num_heads, -1, -1).stride()
-        of.visible, (of.visible_batch, of.visible_head, of.visible_query, _) = (
+        args.visible, (args.visible_batch, args.visible_head, args.visible_query, _) = (
             address(visible),
             strides,
         )

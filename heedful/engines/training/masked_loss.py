@@ -1,9 +1,9 @@
-"""Cross-entropy for GPUs: every place of a batch has logits, a chunk at a time; some do not count.
+"""Cross-entropy for GPUs: all positions of a batch get logits, a chunk at a time; padding counts 0.
 
-A processor takes the real positions out of a padded batch. On a GPU their number is not at hand
-without waiting, and a loss of one shape can be part of a recorded update; so padding is computed
-and its rows are multiplied by 0. Between the products a chunk is gone over by one function of few
-operations, which a compiler makes into two kernels: the logits are read twice and written once.
+On a processor the real positions are taken out of a padded batch. On a GPU their number is unknown
+to the host without waiting, and a loss of one shape can be part of a CUDA graph, so padding is
+computed and its rows are multiplied by 0. Between the matmuls one function of few operations
+processes a chunk; compiled, it is two kernels that read the logits twice and write them once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.device import full_precision, requested_dtype
-from heedful.engines.training.chunked_loss import ChunkedLosses
+from heedful.engines.training.chunked_loss import ChunkedLosses, scaled_gradients
 from heedful.nn.losses import LossSums
 
 IGNORED = -1
@@ -25,10 +25,10 @@ IGNORED = -1
 
 
 class MaskedLosses(ChunkedLosses):
-    """Losses whose targets may be −1, where nothing is to be predicted.
+    """Losses whose targets may be −1, at positions that have nothing to predict.
 
     Args:
-        compiled: whether the function between the products is compiled.
+        compiled: flag that the function between the matmuls is compiled.
     """
 
     takes_padding = True
@@ -59,16 +59,17 @@ class MaskedLosses(ChunkedLosses):
 def chunk_work(
     logits: Tensor, targets: Tensor, smoothing: float, softcap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sums of a chunk's losses, and their gradient by the logits.
+    """Return the sums of a chunk's losses, and the gradient of the logits.
 
     Args:
-        logits: [r, V] of the products, before the cap.
-        targets: [r] int64; −1 where nothing is to be predicted.
-        smoothing: ε.
-        softcap: of the logits, or None.
+        logits: logits [r, V] before the soft cap.
+        targets: target tokens [r] int64; −1 at positions that have nothing to predict.
+        smoothing: label smoothing ε.
+        softcap: soft cap of the logits, or None.
 
     Returns:
-        Smoothed loss [] and negative log-likelihood [], float32; [r, V] as the logits.
+        Smoothed loss [] and negative log-likelihood [], float32; gradient [r, V] in the logits'
+        dtype.
     """
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
     slope = None
@@ -76,15 +77,18 @@ def chunk_work(
         squashed = torch.tanh(scores / softcap)
         scores, slope = softcap * squashed, 1.0 - squashed.square()
     counts = (targets != IGNORED).to(scores.dtype)[:, None]
-    right = targets.clamp(min=0)[:, None]
-    log_total = scores.logsumexp(-1, keepdim=True)
-    nll = (log_total - scores.gather(1, right)) * counts
-    uniform = (log_total - scores.mean(-1, keepdim=True)) * counts
+    # −1 is no valid index: padding gathers token 0, and `counts` removes it from every sum.
+    target = targets.clamp(min=0)[:, None]
+    logsumexp = scores.logsumexp(-1, keepdim=True)
+    nll = (logsumexp - scores.gather(1, target)) * counts
+    uniform = (logsumexp - scores.mean(-1, keepdim=True)) * counts
     loss = (1.0 - smoothing) * nll + smoothing * uniform
-    pieces = torch.arange(scores.shape[1], device=scores.device)
-    wanted = (1.0 - smoothing) * (pieces == right).to(scores.dtype)
-    wanted = wanted + smoothing / scores.shape[1]
-    gradient = (torch.exp(scores - log_total) - wanted) * counts
+    # A comparison instead of a scatter: the compiler fuses it with the rest, and the smoothed
+    # distribution [r, V] is never in memory.
+    tokens = torch.arange(scores.shape[1], device=scores.device)
+    expected = (1.0 - smoothing) * (tokens == target).to(scores.dtype)
+    expected = expected + smoothing / scores.shape[1]
+    gradient = (torch.exp(scores - logsumexp) - expected) * counts
     if slope is not None:
         gradient = gradient * slope
     return loss.sum(), nll.sum(), gradient.to(logits.dtype)
@@ -92,6 +96,7 @@ def chunk_work(
 
 @functools.cache
 def _compiled_work() -> Callable[..., Any]:
+    # Static: chunks have at most a few sizes, see the rounding in `_MaskedLoss`.
     return torch.compile(chunk_work, fullgraph=True, dynamic=False)
 
 
@@ -107,28 +112,28 @@ class _MaskedLoss(torch.autograd.Function):
         dtype: torch.dtype,
         elements: int,
     ) -> tuple[Tensor, Tensor]:
-        cast, rows = weight.to(dtype), hidden.to(dtype)
+        cast, hidden_rows = weight.to(dtype), hidden.to(dtype)
         added = None if bias is None else bias.to(dtype)
         needs = ctx.needs_input_grad[:3]
-        grad_hidden = torch.empty_like(rows) if needs[0] else None
+        grad_hidden = torch.empty_like(hidden_rows) if needs[0] else None
         grad_weight = torch.zeros_like(weight) if needs[1] else None
         grad_bias = torch.zeros_like(bias) if bias is not None and needs[2] else None
         wide = torch.promote_types(dtype, torch.float32)
         loss, nll = (torch.zeros((), dtype=wide, device=hidden.device) for _ in range(2))
-        size = max(1, elements // (2 * weight.shape[0]))
+        size = max(1, elements // (2 * weight.shape[0]))  # logits and their gradient
         # Chunks of nearly one size: a last one of a few rows would be a graph of its own.
-        count = -(-len(rows) // size)
-        size = -(-len(rows) // count) if count else 1
-        for start in range(0, len(rows), size):
-            part, wanted = rows[start : start + size], targets[start : start + size]
-            logits = F.linear(part, cast, added)
-            part_loss, part_nll, gradient = work(logits, wanted)
-            loss += part_loss
-            nll += part_nll
+        count = -(-len(hidden_rows) // size)
+        size = -(-len(hidden_rows) // count) if count else 1
+        for start in range(0, len(hidden_rows), size):
+            states, target = hidden_rows[start : start + size], targets[start : start + size]
+            logits = F.linear(states, cast, added)
+            chunk_loss, chunk_nll, gradient = work(logits, target)
+            loss += chunk_loss
+            nll += chunk_nll
             if grad_hidden is not None:
-                torch.mm(gradient, cast, out=grad_hidden[start : start + len(part)])
+                torch.mm(gradient, cast, out=grad_hidden[start : start + len(states)])
             if grad_weight is not None:
-                grad_weight += torch.mm(gradient.T, part)
+                grad_weight += torch.mm(gradient.T, states)
             if grad_bias is not None:
                 grad_bias += gradient.sum(0, dtype=wide)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
@@ -138,10 +143,4 @@ class _MaskedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        scale = gradients[0]
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        if grad_hidden is not None:
-            grad_hidden = grad_hidden.to(ctx.hidden_dtype) * scale
-        grad_weight = None if grad_weight is None else grad_weight * scale
-        grad_bias = None if grad_bias is None else grad_bias * scale
-        return grad_hidden, grad_weight, grad_bias, *(None,) * 4
+        return *scaled_gradients(ctx, gradients[0]), *(None,) * 4

@@ -1,9 +1,9 @@
 """Training on a processor: kernels in C where they serve, and no work for padding.
 
-The model is that of the definition. For the time of an update its modules are of this engine's
+The model is that of the definition. For the time of an update its modules have this engine's
 classes, which compute the same with fewer calls: whole sub-layers at once where matrices are small,
-products that read float32 weights as they are stored, rows without padding, dropout with cheap
-random numbers. What none of them serves goes to the definition, part by part.
+matmuls that read float32 weights as they are stored, rows without padding, dropout with cheap
+random numbers. The definition computes the parts that none of these classes serves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from heedful.config import PlainActivation
 from heedful.engines.class_exchange import Exchange, has_no_hooks
 from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.engines.training.fused_sublayer import Parameters, fused_sublayer
@@ -38,8 +39,7 @@ from heedful.engines.unpadding import (
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.mixer import Context, Memory, MixerState
-from heedful.nn.spec import PlainActivation
+from heedful.nn.mixer import Context, CrossMixer, Memory, MixerState
 
 
 class ProcessorEngine:
@@ -57,9 +57,10 @@ class ProcessorEngine:
         outputs = {id(each.output) for each in mixers if hasattr(each, "output")}
 
         def own(module: nn.Module) -> type[nn.Module] | None:
+            # The class of an output map follows from its place: another nn.Linear does not pack.
             if id(module) in outputs and hasattr(module, "in_features"):
                 return PackingLinear
-            # Maps of which this process has a part multiply by a product of their own.
+            # Under tensor parallelism a map has its own matmul, and only unpacks the result here.
             return UnpackingLinear if hasattr(module, "mesh") else None
 
         kinds = {
@@ -98,15 +99,17 @@ class ProcessorEngine:
 
 
 class ProcessorStack(Stack):
-    """A stack that leaves out padding in training."""
+    """A stack that computes real tokens only in training."""
 
     def forward(self, x: Tensor, context: Context, read: Any = ()) -> Tensor:
         """See `Stack.forward`."""
         rows = None
+        # Captures are promised in the padded shape [B, L, …].
         if self.training and context.capture is None:
             rows = _training_rows(x, context.positions.query)
         if rows is None:
             return super().forward(x, context, read)
+        # Packed once and unpacked once for all blocks: only attention needs sequences in rows.
         packed = rows.pack(x)
         here = self._enter(packed, PackedContext.of(context, rows, packed))
         y, _ = self._run(packed, here, read)
@@ -118,28 +121,31 @@ class ProcessorStack(Stack):
         if rows is None:
             return super().read(memory)
         packed = PackedMemory.of(memory, rows)
-        return tuple(tuple(_read(part, packed) for part in block.parts()) for block in self._blocks)
+        return tuple(
+            tuple(
+                None if part is None else _project_memory(part, packed) for part in block.readers()
+            )
+            for block in self._blocks
+        )
 
 
-def _read(part: Any, memory: PackedMemory) -> MixerState | None:
-    """Return what a part keeps of a memory; None for a part that reads none."""
-    if not hasattr(part, "read"):
-        return None
-    read: Memory = memory
+def _project_memory(part: CrossMixer, memory: PackedMemory) -> MixerState:
+    """Return the state that a part keeps of a memory."""
+    source: Memory = memory
     if not getattr(part, "reads_rows", False):
-        # Unpacked for each part: gradients are summed in the order in which they always were.
-        read = replace(memory.padded, states=memory.rows.unpack(memory.states))
-    state: MixerState = part.read(read)
-    return state
+        # Unpacked for each part and not once: gradients of the memory are then summed in the order
+        # of the definition, to the same bits.
+        source = replace(memory.padded, states=memory.rows.unpack(memory.states))
+    return part.read(source)
 
 
 def _training_rows(x: Tensor, positions: Tensor) -> RealRows | None:
-    """Return the rows of x [B, L, D] if training goes without its padding."""
-    return real_rows(positions, as_they_stand=may_fuse_sublayer(x))
+    """Return the real rows of x [B, L, D] if leaving out the padding pays."""
+    return real_rows(positions, exact_count=may_fuse_sublayer(x))
 
 
 class ProcessorBlock(Block):
-    """A block in training: each sub-layer in one call, or its part and one call for the rest."""
+    """A block in training: one call for a sub-layer, or its part and one call for the rest."""
 
     def forward(
         self, x: Tensor, context: Context, states: BlockState = ()
@@ -148,6 +154,8 @@ class ProcessorBlock(Block):
         if context.capture is not None or not self.training:
             return super().forward(x, context, states)
         first = self.sublayers[0]
+        # x is the stream and y the input of the next part. Every sub-layer ends with the norm of
+        # the one after it, so only the first norm stands alone.
         y = apply_norm(x, self.modules_of(first)[1]) if first.norms_input else x
         next_states: list[MixerState | None] = []
         for index, sublayer in enumerate(self.sublayers):
@@ -156,7 +164,7 @@ class ProcessorBlock(Block):
             result = None
             if fusion_refusal(part, after, context.biases) is None:
                 result = part.fuse(x, y, after, context, state)
-            if result is None:
+            if result is None:  # refused for these sizes or types, or as a whole
                 with _inputs_of(part, y, context) as (inputs, inside, rows):
                     if state is None:
                         output = part(inputs, inside)
@@ -169,9 +177,10 @@ class ProcessorBlock(Block):
         return x, next_states
 
     def _after(self, index: int) -> ResidualNorm:
-        """Return what follows the part of a sub-layer, up to the input of the next part."""
+        """Return the dropout, sum and norms between a part and the input of the next part."""
         here, following = self.sublayers[index], self.sublayers[index + 1 : index + 2]
         _, norm, output_norm, dropout = self.modules_of(here)
+        # Empty after the last sub-layer: the stream goes to the next block, which norms it itself.
         reads_norm = any(each.norms_input for each in following)
         return ResidualNorm(
             norm=norm if here.placement == "after" else None,
@@ -192,14 +201,15 @@ class ProcessorFeedForward(FeedForward):
         """See `FeedForward.forward`."""
         drops = self.training and self.dropout.p > 0.0
         captures = context is not None and context.capture is not None
+        # The pair has no inner dropout and no gate, and never writes the inner input to memory.
         if not captures and self.kind is not None and not drops:
-            whole = activated_pair(x, self.up, self.kind, self.down)
-            if whole is not None:
-                return whole
+            output = activated_pair(x, self.up, self.kind, self.down)
+            if output is not None:
+                return output
         return super().forward(x, context)
 
     def fusion_refusal(self, biases: Sequence[Any]) -> str | None:
-        """Say why no call in C does all of the sub-layer; None where one may."""
+        """Say why no single call in C computes the sub-layer; None where one may."""
         if self.kind is None:
             return "it has no gate beside the activation"
         if self.dropout.p > 0.0:
@@ -211,18 +221,18 @@ class ProcessorFeedForward(FeedForward):
     def fuse(
         self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
     ) -> tuple[Tensor, Tensor] | None:
-        """Do all of the sub-layer in one call; see `fused_sublayer`."""
+        """Compute the whole sub-layer in one call; see `fused_sublayer`."""
         up = Parameters(self.up.weight, self.up.bias)
         down = Parameters(self.down.weight, self.down.bias)
         return fused_sublayer(x, y, up, cast("PlainActivation", self.kind), down, after)
 
 
 def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -> str | None:
-    """Say why no call in C does all of a sub-layer, whatever goes through it; None where one may.
+    """Say why no single call in C computes a sub-layer of any input; None where one may.
 
     Args:
-        part: of the sub-layer, of this engine's classes.
-        after: dropout, sum and norms that follow.
+        part: part of the sub-layer, of this engine's classes.
+        after: dropout, residual sum and norms that follow.
         biases: position biases that blocks share.
     """
     if not after.is_fusable:
@@ -237,16 +247,16 @@ def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -
 def _inputs_of(
     part: Any, y: Tensor, context: Context
 ) -> Iterator[tuple[Tensor, Context, RealRows | None]]:
-    """A context for the call of a part, with its inputs as it takes them.
+    """A context for the call of a part, which gives its inputs with or without padding.
 
     Args:
         part: part of a sub-layer, of this engine's classes.
-        y: [B, L, D]; [1, R, D] without its padding.
+        y: input [B, L, D]; [1, R, D] without its padding.
         context: context of the pass.
 
     Yields:
-        The input with padding or without, the context that goes with it, and the rows that the
-        output is to be packed into; None for these where it comes out as y went in.
+        The input with or without padding; its context; and the rows for packing the output, or
+        None where the output has the shape of y already.
     """
     packed = rows_of(context)
     if packed is None:
@@ -255,10 +265,11 @@ def _inputs_of(
     padded: Context = context.padded  # type: ignore[attr-defined]
     inside = replace(padded, biases=context.biases, embedding=context.embedding)
     takes = getattr(part, "rows", None)
-    if takes is None:  # convolutions and recurrences need each text in a row of its own
+    if takes is None:  # convolutions and recurrences need each sequence in a row of its own
         yield packed.unpack(y), inside, packed
         return
-    # Maps of attention work on rows without padding, and lay them out for its heads themselves.
+    # The first map of such a mixer unpacks its output and the last one packs its input. A context
+    # variable tells them, so that the mixers of the definition know nothing of it.
     token = rows_in_use.set(packed) if takes == "maps" else None
     try:
         yield y, inside, None

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from heedful.nn.mixer import Context, Memory
 
 
-class _InOneCall(Attention):
-    """Attention that kernels in C compute with all that follows it."""
+class _FusedAttention(Attention):
+    """Attention whose whole sub-layer kernels in C may compute in one call."""
 
     kernels = PROCESSOR_KERNELS
     rows = "maps"
 
     def fusion_refusal(self, biases: Sequence[Bias]) -> str | None:
-        """Say why no call in C does all of the sub-layer; None where one may.
+        """Say why no single call in C computes the sub-layer; None where one may.
 
         Args:
             biases: position biases that blocks share.
@@ -50,6 +50,7 @@ class _InOneCall(Attention):
             return "pruning left key heads that unequally many query heads share"
         if self.dropout:
             return "it drops no attention weights"
+        # The call passes by the modules of its maps, so hooks and parametrisations would not run.
         own = getattr(self.projection, "multiplies_by_kernels", False) and is_plain(self.output)
         if not own or not has_no_hooks(self, self.projection):
             return "a map is divided among processes, parametrised or watched"
@@ -58,20 +59,22 @@ class _InOneCall(Attention):
     def fuse(
         self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
     ) -> tuple[Tensor, Tensor] | None:
-        """Do all of the sub-layer in one call; see `fused_sublayer`.
+        """Compute the whole sub-layer in one call; see `fused_sublayer`.
 
         Args:
-            x: [B, L, D], the stream; [1, R, D] without its padding.
-            y: as x, the input of the part.
-            after: dropout, sum and norm that follow.
+            x: residual stream [B, L, D]; [1, R, D] without its padding.
+            y: input of the part, shaped as x.
+            after: dropout, residual sum and norm that follow.
             context: positions of x.
-            state: the memory that is read; x itself if None.
+            state: keys and values of the memory; None for self-attention.
         """
         positions, memory = context.positions, None
         if state is not None:
+            # Keys and values that were split already, as while decoding, have no `memory`.
             memory = getattr(state, "memory", None)
             if memory is None or context.memory_positions is None:
                 return None
+            # For cross-attention these hold the positions of both queries and keys.
             positions = context.memory_positions
         heads = Heads(
             self.heads_left,
@@ -87,22 +90,24 @@ class _InOneCall(Attention):
         return fused_sublayer(x, y, first, heads, second, after)
 
 
-class ProcessorSelfAttention(_InOneCall, SelfAttention):
+class ProcessorSelfAttention(_FusedAttention, SelfAttention):
     """Self-attention on a processor."""
 
 
-class ProcessorCrossAttention(_InOneCall, CrossAttention):
-    """Attention over a memory, whose projection stays as it is until something splits it."""
+class ProcessorCrossAttention(_FusedAttention, CrossAttention):
+    """Attention over a memory; keys and values stay in one tensor until a kernel splits them."""
 
     reads_rows = True
 
     def read(self, memory: Memory) -> Any:
         """See `CrossAttention.read`."""
         projection, rows = self.memory_projection, getattr(memory, "rows", None)
-        learns = self.training and torch.is_grad_enabled()
-        if learns and has_no_hooks(projection):
+        trains = self.training and torch.is_grad_enabled()
+        # FSDP gathers the projection's shards in its hooks, which a call of `product` passes by.
+        if trains and has_no_hooks(projection):
             projected = ProjectedMemory(projection.product(memory.states), rows)
             return LearnedKeyValues(projected, self._split)
+        # The projection of the definition unpacks its output by this variable.
         token = rows_in_use.set(rows)
         try:
             return super().read(memory)

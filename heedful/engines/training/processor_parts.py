@@ -1,8 +1,8 @@
-"""Parts of blocks while they are trained on a processor, and the classes of the engine.
+"""Parts of blocks in training on a processor, and the table of the engine's classes.
 
-A part of this engine says how it takes rows without padding: `rows` is "tokens" where each token
-stands alone, and "maps" where its first map unpacks and its last one packs. All other parts are
-given the padded batch.
+The attribute `rows` of a part says how it takes rows without padding: "tokens" if it treats every
+token by itself, "maps" if its first linear map unpacks and its last one packs. A part without the
+attribute gets the padded batch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from heedful.nn.mixers.linformer import Linformer
 
 
 class ProcessorGlobalAttention(GlobalSelfAttention):
-    """Self-attention with global tokens, whose two projections no call in C has."""
+    """Self-attention with global tokens; its second projection fits no call in C."""
 
+    # The kernels alone: `fuse` would compute the second projection's tokens by the first one.
     kernels = ProcessorSelfAttention.kernels
     rows = "maps"
 
@@ -43,19 +44,20 @@ class ProcessorLinearAttention(LinearAttention):
 
 
 class ProcessorLinformer(Linformer):
-    """Attention over sums on a processor."""
+    """Linformer's attention over projected keys and values on a processor."""
 
     rows = "maps"
 
 
 class ProcessorScoreAttention(ScoreAttention):
-    """Attention of one head, whose weights are of padded texts and whose output map packs."""
+    """Attention of one head: weights are computed of padded sequences, and the output map packs."""
 
     rows = "maps"
 
     def step(self, x: Tensor, state: Any, context: Any) -> tuple[Tensor, Any]:
         """See `ScoreAttention.step`."""
         rows = rows_in_use.get()
+        # The scores are computed of the input itself, so no first map unpacks it.
         if rows is not None:
             x, embedding = rows.unpack(x), context.embedding
             if embedding is not None:
@@ -64,7 +66,7 @@ class ProcessorScoreAttention(ScoreAttention):
 
 
 class ProcessorRecurrence(LinearRecurrence):
-    """A linear recurrence whose maps see rows without padding, and whose scan sees texts."""
+    """A linear recurrence whose maps take rows without padding, and whose scan takes sequences."""
 
     rows = "maps"
 
@@ -73,11 +75,13 @@ class ProcessorRecurrence(LinearRecurrence):
         terms, rows = super().terms(x), rows_in_use.get()
         if rows is None:
             return terms
+        # The scan runs along the length, so each sequence needs a row of its own.
         return cast("tuple[Tensor, Tensor]", tuple(map(rows.unpack, terms)))
 
     def result(self, x: Tensor, state: Tensor, context: Any) -> Tensor:
         """See `LinearRecurrence.result`."""
         rows = rows_in_use.get()
+        # The output map takes rows again, so the states of the scan are packed for it.
         return super().result(x, state if rows is None else rows.pack(state), context)
 
 
@@ -94,4 +98,4 @@ PART_KINDS = {
     nn.Linear: ProcessorLinear,
     nn.Dropout: CheapDropout,
 }
-"""The classes of the engine by those of the definition."""
+"""The engine's classes by the definition's; a subclass of the definition's is served too."""

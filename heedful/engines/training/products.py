@@ -1,9 +1,9 @@
-"""Linear layers while they are trained on a processor: products, activations, gradients in C.
+"""Linear layers in training on a processor: matmuls, activations and gradients by kernels in C.
 
-A step of training is mostly these products, so kernels in C multiply where they are the fastest.
-They read weights as they are stored, in float32, and round them to bfloat16 on the way; they give
-weight gradients in float32, and add biases, apply activations and their gradients while sums are in
-registers. Nothing is copied only to be converted, and no plan is made for every new number of rows.
+A training step is mostly matmuls, so kernels in C compute them where these are the fastest. They
+read weights as they are stored, in float32, and round them to bfloat16 while packing; they write
+weight gradients in float32, and add biases and apply activations and their gradients while sums are
+in registers. Nothing is copied only to be converted, and no new number of rows needs a plan.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from heedful.kernels.library import emulates_bf16, has_gemm
 from heedful.nn.linear_layers import FusedLinear
 
 _FEWEST_ROWS = 64
-"""Laying out a weight takes as long as multiplying it with some rows."""
+"""Packing a weight takes as long as multiplying it with some rows."""
 
 
 class ProcessorLinear(nn.Linear):
-    """`x @ weight.T + bias`, by whatever computes it fastest."""
+    """A linear layer that multiplies by kernels in C or by PyTorch, whichever is faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] to [..., N]."""
+        """Map x [..., K] to [..., N]."""
         return linear(x, self.weight, self.bias)
 
 
 class PackingLinear(ProcessorLinear):
-    """The last map of a mixer, where a pass goes without its padding: its input is packed.
+    """The last linear map of a mixer, which packs its input in a pass without padding.
 
-    Before any hook sees it: those of matrices in parts make a tensor of several processes of it.
+    It packs before any hook runs: under tensor parallelism hooks turn the input into a DTensor.
     """
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[B, L, K] to [B, L, N], or to [1, R, N] where rows are in use."""
+        """Map x [B, L, K] to [B, L, N], or to [1, R, N] in a pass without padding."""
         rows = rows_in_use.get()
         result: Tensor = super().__call__(x if rows is None else rows.pack(x))
         return result
 
 
 class UnpackingLinear(FusedLinear):
-    """The first maps of a mixer, where a pass goes without its padding: their output is unpacked.
+    """The first linear maps of a mixer, which unpack their output in a pass without padding.
 
-    Their product may be any, such as one of which this process has a part.
+    The matmul itself may be any, such as one of which this process holds a part.
     """
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[B, L, in_width], or [1, R, in_width] where rows are in use, to [B, L, …] per map."""
-        rows, product = rows_in_use.get(), self.product(x)
-        return self.split(product if rows is None else rows.unpack(product))
+        """Map x [B, L, in_width], or [1, R, in_width] without padding, to [B, L, …] per map."""
+        rows, fused = rows_in_use.get(), self.product(x)
+        return self.split(fused if rows is None else rows.unpack(fused))
 
     def split(self, fused: Tensor) -> tuple[Tensor, ...]:
-        """See `FusedLinear.split`; gradients that lie side by side are not copied to lie so."""
+        """See `FusedLinear.split`; adjacent gradients are joined without a copy."""
         widths = list(self.out_widths.values())
         if not fused.requires_grad:
             return torch.split(fused, widths, dim=-1)
-        parts: tuple[Tensor, ...] = _Parts.apply(fused, widths)  # type: ignore[no-untyped-call]
+        parts: tuple[Tensor, ...] = _Split.apply(fused, widths)  # type: ignore[no-untyped-call]
         return parts
 
 
@@ -81,7 +81,7 @@ class ProcessorFusedLinear(UnpackingLinear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., K] times weight [N, K] transposed, plus bias [N]: [..., N]."""
+    """Return `x @ weight.T + bias` [..., N] of x [..., K], weight [N, K] and bias [N]."""
     dtype = product_dtype(x, weight, bias)
     if dtype is None:
         return F.linear(x, weight, bias)
@@ -90,13 +90,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated_pair(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | None:
-    """`down(activation(up(x)))` of x in one step; None where that is not to be had.
+    """Compute `down(activation(up(x)))` as one autograd function; None where no kernel serves.
 
     Args:
-        x: [..., D].
-        up: to the inner width.
+        x: input [..., D].
+        up: linear map to the inner width.
         activation: `relu`, `silu`, `gelu` or `gelu_tanh`.
-        down: back to D.
+        down: linear map back to D.
 
     Returns:
         [..., D].
@@ -106,16 +106,16 @@ def activated_pair(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -
     dtype = product_dtype(x, up.weight, up.bias)
     if dtype is None or product_dtype(x, down.weight, down.bias) is None:
         return None
-    result: Tensor = _Fed.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _ActivatedPair.apply(  # type: ignore[no-untyped-call]
         x, up.weight, up.bias, activation, down.weight, down.bias, dtype
     )
     return result
 
 
 def is_plain(*maps: nn.Module) -> bool:
-    """Return whether maps are no more than their weights and biases.
+    """Return whether linear maps consist of their weights and biases alone.
 
-    A map with a parametrised weight is not plain, nor one with hooks.
+    A map with a parametrised weight (LoRA) is not plain, nor is one with hooks.
     """
     plain = (ProcessorLinear, PackingLinear)
     return all(type(each) in plain for each in maps) and has_no_hooks(*maps)
@@ -124,7 +124,7 @@ def is_plain(*maps: nn.Module) -> bool:
 def product_dtype(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, fused: bool = False
 ) -> torch.dtype | None:
-    """Return the type in which kernels in C multiply x and weight; None if they do not.
+    """Return the dtype in which kernels in C multiply x and weight; None if they do not.
 
     See `product_plan`.
     """
@@ -135,23 +135,25 @@ def product_dtype(
 def product_plan(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, fused: bool = False
 ) -> torch.dtype | str:
-    """Plan the product of x and weight: by kernels in C where they are faster than PyTorch.
+    """Choose kernels in C for the matmul of x and weight, or say why PyTorch computes it.
 
-    They are where gradients are wanted, or PyTorch would be slow without them too, and the matrices
-    are large enough, unless `own_products` says that they must not.
+    They are faster for large enough matrices if gradients are wanted, or if PyTorch emulates
+    bfloat16. `own_products` switches them off.
 
     Args:
-        x: [..., K].
-        weight: [N, K].
-        bias: [N] or None.
-        fused: whether one call does all of a sub-layer, where smaller matrices are enough.
+        x: input [..., K].
+        weight: weight [N, K].
+        bias: bias [N] or None.
+        fused: flag that one call does a whole sub-layer, for which smaller matrices are enough.
 
     Returns:
-        The type in which kernels multiply, or why they do not.
+        The dtype in which kernels multiply, or the reason why they do not.
     """
     if not _may_multiply(x):
         return "x is not on a processor, or own products are switched off"
     dtype = requested_dtype(x)
+    # Without gradients nothing around the matmul is saved. The exception are processors without
+    # bfloat16 instructions, where PyTorch multiplies at a tenth of its float32 rate.
     if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_bf16()):
         return "no gradient is wanted: PyTorch is as fast"
     if not has_gemm(_name(dtype), min(weight.shape), fused=fused):
@@ -159,17 +161,19 @@ def product_plan(
     for each in (weight, bias):
         if each is not None and (each.dtype != torch.float32 or not each.is_contiguous()):
             return "weight or bias is not float32 and contiguous"
+    # The kernel converts float32 while it reads; any other dtype would need a copy.
     if x.dtype not in (torch.float32, dtype):
         return "x is neither float32 nor of the type of the product"
     if x.numel() < _FEWEST_ROWS * x.shape[-1]:
         return "packing the weight would take longer than multiplying so few rows"
+    # bfloat16 instructions add two products at a time, so operands are packed in pairs of units.
     if weight.shape[0] % 2 or weight.shape[1] % 2:
         return "numbers are multiplied in pairs, and a side of the weight is odd"
     return dtype
 
 
 def may_fuse_sublayer(x: Tensor) -> bool:
-    """Return whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
+    """Return whether kernels in C may train a whole sub-layer of input x [..., D] in one call."""
     return _may_multiply(x) and has_gemm(_name(requested_dtype(x)), x.shape[-1], fused=True)
 
 
@@ -185,26 +189,27 @@ Results = TypeVar("Results", bound=tuple[Tensor | None, ...])
 
 
 class KeptProducts:
-    """Products of one pass over a block, which the same pass takes when it is computed again.
+    """Matmul results of one pass over a block, reused when the block is recomputed.
 
-    Activation checkpointing computes a block a second time in the backward pass. Where it is
-    selective, products with weights are kept: they take the most time for each number that they
-    leave. PyTorch's own are operations that it can recognise; kernels in C run inside functions
-    that it does not look into, so these pass what they computed through `kept`.
+    Activation checkpointing computes a block a second time in the backward pass. Selective
+    checkpointing keeps the results of matmuls with weights, which take the most time for each
+    element that they leave (Korthikanti 2022). PyTorch recognises its own operations; kernels in C
+    run inside autograd functions that it does not look into, so they hand their results to `kept`.
     """
 
     def __init__(self) -> None:
         self._results: list[tuple[Tensor | None, ...]] = []
-        self._unread: Iterator[Any] | None = None
+        self._remaining: Iterator[Any] | None = None
 
     @contextmanager
     def used(self, *, again: bool) -> Iterator[None]:
-        """A context in which kernels' results are kept, or taken where the pass is made again.
+        """A context in which kernels' results are kept, or reused if the pass is a repetition.
 
         Args:
-            again: whether this is the pass that recomputes.
+            again: flag of the pass that recomputes.
         """
-        self._unread = iter(self._results) if again else None
+        # Both passes call the kernels in one order, so results need no names.
+        self._remaining = iter(self._results) if again else None
         token = _in_use.set(self)
         try:
             yield
@@ -212,14 +217,14 @@ class KeptProducts:
             _in_use.reset(token)
 
     def result(self, compute: Callable[[], Results]) -> Results:
-        """Return what the first pass computed here; in the first pass, compute it."""
-        if self._unread is not None:
-            results = cast("Results", next(self._unread))
+        """Compute and keep a result in the first pass; return the kept one in the second."""
+        if self._remaining is not None:
+            results = cast("Results", next(self._remaining))
             # An operation in place would be done a second time on top of the first.
             assert all(each is None or not each._version for each in results), "changed in place"
-            return _apart(results)
+            return _detached(results)
         results = compute()
-        self._results.append(_apart(results))
+        self._results.append(_detached(results))
         return results
 
 
@@ -227,17 +232,17 @@ _in_use: ContextVar[KeptProducts | None] = ContextVar("products in use", default
 
 
 def kept(compute: Callable[[], Results]) -> Results:
-    """Compute tensors, unless a pass before has kept them.
+    """Compute tensors, unless an earlier pass has kept them.
 
     Args:
-        compute: of a kernel, without gradient; calls come in the same order in both passes.
+        compute: call of a kernel, without gradient, in the same order in both passes.
     """
     results = _in_use.get()
     return compute() if results is None else results.result(compute)
 
 
-def _apart(results: Results) -> Results:
-    """Return the same numbers without their history: kept in it, it would keep itself alive."""
+def _detached(results: Results) -> Results:
+    """Return results without their graph: a result kept in its own graph would never be freed."""
     return cast("Results", tuple(None if each is None else each.detach() for each in results))
 
 
@@ -246,25 +251,28 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        rows = _rows(x, dtype)
-        ctx.save_for_backward(rows, weight)
+        inputs = _as_matrix(x, dtype)
+        # The weight is saved as it is, in float32: the backward pass packs and rounds it again,
+        # which costs less memory than a second copy of all weights.
+        ctx.save_for_backward(inputs, weight)
         ctx.shape, ctx.x_dtype = x.shape, x.dtype
-        (out,) = kept(lambda: (_forward(rows, weight, bias, x.shape),))
+        (out,) = kept(lambda: (_forward(inputs, weight, bias, x.shape),))
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight = ctx.saved_tensors
-        up = _rows(gradient, rows.dtype)
-        for_x = None
+        inputs, weight = ctx.saved_tensors
+        grad_output = _as_matrix(gradient, inputs.dtype)
+        grad_x = None
         if ctx.needs_input_grad[0]:
-            for_x = _for_input(up, weight, ctx.x_dtype).view(ctx.shape)
-        for_weight, for_bias = _for_parameters(up, rows, *ctx.needs_input_grad[1:3])
-        return for_x, for_weight, for_bias, None
+            grad_x = _input_gradient(grad_output, weight, ctx.x_dtype).view(ctx.shape)
+        needs = ctx.needs_input_grad[1:3]
+        grad_weight, grad_bias = _parameter_gradients(grad_output, inputs, *needs)
+        return grad_x, grad_weight, grad_bias, None
 
 
-class _Fed(torch.autograd.Function):
+class _ActivatedPair(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -276,53 +284,56 @@ class _Fed(torch.autograd.Function):
         down_bias: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        rows = _rows(x, dtype)
+        inputs = _as_matrix(x, dtype)
 
         def compute() -> tuple[Tensor, Tensor | None, Tensor]:
-            inner = rows.new_empty(len(rows), len(up))
-            # A rectifier's slopes are seen in what it gives.
+            inner = inputs.new_empty(len(inputs), len(up))
+            # The slope of a ReLU follows from its output. Others are written beside the output,
+            # in the same pass, since the input of the activation is never in memory.
             slopes = None if activation == "relu" else torch.empty_like(inner)
             PackedB(up.t(), dtype).multiply(
-                rows, inner, bias=up_bias, activation=activation, slopes=slopes
+                inputs, inner, bias=up_bias, activation=activation, slopes=slopes
             )
             return inner, slopes, _forward(inner, down, down_bias, x.shape)
 
         inner, slopes, out = kept(compute)
-        ctx.save_for_backward(rows, inner, slopes, up, down)
+        ctx.save_for_backward(inputs, inner, slopes, up, down)
         ctx.shape, ctx.x_dtype = x.shape, x.dtype
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, inner, slopes, up, down = ctx.saved_tensors
+        inputs, inner, slopes, up, down = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        top = _rows(gradient, rows.dtype)
-        for_down = _for_parameters(top, inner, *needs[4:6])
-        for_x: Tensor | None = None
-        for_up: tuple[Tensor | None, Tensor | None] = (None, None)
+        grad_output = _as_matrix(gradient, inputs.dtype)
+        grad_down = _parameter_gradients(grad_output, inner, *needs[4:6])
+        grad_x: Tensor | None = None
+        grad_up: tuple[Tensor | None, Tensor | None] = (None, None)
         if any(needs[:3]):
+            # The kernel multiplies by the slopes, or zeros where the gate is zero (ReLU).
             gate = inner if slopes is None else None
-            below = _for_input(top, down, rows.dtype, slopes=slopes, gate=gate)
-            for_up = _for_parameters(below, rows, *needs[1:3])
+            grad_inner = _input_gradient(grad_output, down, inputs.dtype, slopes=slopes, gate=gate)
+            grad_up = _parameter_gradients(grad_inner, inputs, *needs[1:3])
             if needs[0]:
-                for_x = _for_input(below, up, ctx.x_dtype).view(ctx.shape)
-        return for_x, *for_up, None, *for_down, None
+                grad_x = _input_gradient(grad_inner, up, ctx.x_dtype).view(ctx.shape)
+        return grad_x, *grad_up, None, *grad_down, None
 
 
-def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """As [R, K], side by side."""
+def _as_matrix(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x [..., K] as a contiguous matrix [R, K]."""
     return x.reshape(-1, x.shape[-1]).to(dtype).contiguous()
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, shape: torch.Size) -> Tensor:
-    """[R, K] to [..., N] for `shape` [..., K]; no view, which could not be changed in place."""
+    """Multiply x [R, K] by the weight; the result has the shape [..., N] for `shape` [..., K]."""
+    # The shaped tensor owns its memory: autograd refuses in-place changes of a function's views.
     out = x.new_empty(*shape[:-1], weight.shape[0])
     PackedB(weight.t(), x.dtype).multiply(x, out.view(-1, len(weight)), bias=bias)
     return out
 
 
-def _for_input(
+def _input_gradient(
     gradient: Tensor,
     weight: Tensor,
     dtype: torch.dtype,
@@ -330,24 +341,25 @@ def _for_input(
     slopes: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> Tensor:
-    """[R, N] to [R, K]."""
+    """Map the gradient [R, N] of a linear map's result to that of its input [R, K]."""
     out = torch.empty(gradient.shape[0], weight.shape[1], dtype=dtype)
     return PackedB(weight, gradient.dtype).multiply(gradient, out, slopes=slopes, gate=gate)
 
 
-def _for_parameters(
+def _parameter_gradients(
     gradient: Tensor, x: Tensor, weight: bool, bias: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of a weight and a bias, where they are wanted, of those [R, N] of the result."""
+    """Return the wanted gradients of a weight and a bias from those of the result [R, N]."""
     width = gradient.shape[1]
     if not weight:
         return None, gradient.sum(0, dtype=torch.float32) if bias else None
+    # The kernel reads every element of the gradient anyway, so it sums the bias's on the way.
     sums = torch.empty(width) if bias else None
     return gemm_transposed(gradient, x, torch.empty(width, x.shape[1]), column_sums=sums), sums
 
 
-class _Parts(torch.autograd.Function):
-    """Parts of each row. Gradients that lie side by side already are not copied to lie so."""
+class _Split(torch.autograd.Function):
+    """A split along the last axis whose backward pass joins adjacent gradients without a copy."""
 
     @staticmethod
     def forward(ctx: Any, fused: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
@@ -355,20 +367,24 @@ class _Parts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _side_by_side(gradients), None
+        return _joined(gradients), None
 
 
-def _side_by_side(parts: tuple[Tensor, ...]) -> Tensor:
-    """The parts [..., width] joined: the memory that they share, if they lie in it as the whole."""
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """Join parts [..., width]: without a copy if they are adjacent slices of one tensor.
+
+    Attention in C writes the gradients of queries, keys and values so (`native_attention`).
+    """
     first = parts[0]
     shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))
     strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     at = first.storage_offset()
     for part in parts:
+        # Each part must begin where the one before it ended, with the strides of the joined tensor.
         elsewhere = part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
         if elsewhere or part.storage_offset() != at or part.stride() != strides:
             return torch.cat(parts, dim=-1)
         at += part.shape[-1]
-    if torch.is_grad_enabled():  # second derivatives need to know of every part
+    if torch.is_grad_enabled():  # second derivatives: `as_strided` would see the first part alone
         return torch.cat(parts, dim=-1)
     return first.as_strided(shape, strides)

@@ -1,7 +1,6 @@
-"""Parts of a model as graphs have them: attention by a plan for a device, masks made ahead.
+"""Classes of a compiled model: attention planned for a type of device, block masks made ahead.
 
-A plan takes the type of the device as a value, so that the plan for CUDA can be asked, and traced,
-on a processor.
+The type of device is a value, so the plan for CUDA can be queried and traced on a processor.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from heedful.nn.positions import Positions
 
 
 def obstacle_in(model: nn.Module) -> str | None:
-    """Return why no graph can be made of a model, a clause; None where one can.
+    """Return a clause that says why a model cannot be compiled; None if it can.
 
     Args:
-        model: to train.
+        model: model to train.
     """
     for module in model.modules():
+        # Sizes that depend on values break a graph, and here every block is one without breaks.
         if hasattr(module, "experts"):
             return "which expert works on a token no graph can tell beforehand"
         if isinstance(module, nn.RNNBase):
@@ -39,15 +39,16 @@ def obstacle_in(model: nn.Module) -> str | None:
 
 
 def _is_plain(positions: Positions, mask: Mask) -> bool:
-    """Return whether FlashAttention needs no mask for rows that are whole texts."""
+    """Return whether rows are whole sequences and FlashAttention's causal flag is mask enough."""
     return positions.counted and mask in (Causal(), Everything())
 
 
 @functools.cache
 def compiled_kinds(device: str) -> Kinds:
-    """Return the engine's classes for a type of device: attention by the kernels of its plan."""
+    """Return the engine's classes for a type of device, whose attention follows its plan."""
     by_name: dict[str, Kernel] = {**KERNELS}
     if device == "cuda":
+        # In a compiled block masks and biases become code of the kernel, and are never in memory.
         by_name[InlineFlex.name] = InlineFlex()
     kernels = KernelSet(by_name, device)
     kinds: dict[type[nn.Module], type[nn.Module]] = {
@@ -58,9 +59,10 @@ def compiled_kinds(device: str) -> Kinds:
 
 
 class TracedPositions(Positions):
-    """Positions as a graph may have them: it computes what it needs, and keeps nothing with them.
+    """Positions that keep nothing derived from them.
 
-    What a first block kept would be another input of the second, and so another graph.
+    A tensor that the first block kept would be another input of the second block, which would then
+    need a graph of its own.
     """
 
     @classmethod
@@ -68,12 +70,13 @@ class TracedPositions(Positions):
         """Return positions with the block masks that graphs will ask for.
 
         Args:
-            positions: made outside of graphs.
-            masks: of attention by `flex_attention`.
+            positions: positions made outside of graphs.
+            masks: masks of layers that run `flex_attention`.
         """
         values = {each.name: getattr(positions, each.name) for each in fields(positions)}
         derived = {("flex", mask): block_mask(positions, mask) for mask in masks}
-        result = cls(**{name: values[name] for name in _GIVEN})
+        result = cls(**{name: values[name] for name in _INIT_FIELDS})
+        # Past the frozen dataclass: the group and derived values are no arguments of `Positions`.
         vars(result).update(group=positions.group, _derived=derived)
         return result
 
@@ -82,7 +85,7 @@ class TracedPositions(Positions):
         return value
 
 
-_GIVEN = tuple(each.name for each in fields(Positions) if each.init)
+_INIT_FIELDS = tuple(each.name for each in fields(Positions) if each.init)
 
 
 class PlannedStack(Stack):
@@ -103,6 +106,7 @@ class PlannedStack(Stack):
             for part in block.parts()
             if getattr(part, "over_memory", None) is over_memory
         ]
+        # A set: layers with equal masks share one block mask, made once a batch.
         masks = {each.mask.within_segments(positions) for each in attentions}
         planned = any(each.kernels.device == "cuda" for each in attentions)
         return TracedPositions.of(

@@ -1,8 +1,8 @@
-"""The engine that computes a model's passes while it is trained.
+"""The engine that computes a model's passes in training.
 
-Inference makes another object of a model (`heedful.engines.inference.prepare`). Training cannot: an
-optimiser changes these very parameters, processes share them, checkpoints name them. So the model
-stays, and for the time of an update an engine computes it.
+For inference an engine is a copy of the model (`heedful.engines.inference.prepare`). Training
+cannot use a copy: the optimiser changes the model's own parameters, processes share them, and
+checkpoints name them. So the model stays, and an engine computes it for the time of an update.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ class TrainingEngine(Protocol):
         """Cross-entropies as the engine computes them."""
 
     def active(self) -> AbstractContextManager[None]:
-        """A context in which calls of the model, and their gradients, are the engine's."""
+        """A context in which the engine computes calls of the model and their gradients."""
 
     def explain(self) -> str:
-        """Return which part computes what, and why, for people."""
+        """Return a text for people: the kernel of each sub-layer, and the reason for it."""
 
 
 class DefinitionEngine:
-    """The model as it is written, a kernel for each operation; see `TrainingEngine`.
+    """Training by the definition, one PyTorch kernel per operation; see `TrainingEngine`.
 
     Args:
-        reason: why no other engine computes it, a clause.
+        reason: clause that says why no other engine computes the model.
     """
 
+    # Taking real positions out of a batch would make a GPU wait for their number.
     losses = MaskedLosses(compiled=False)
 
     def __init__(self, reason: str) -> None:
@@ -65,9 +66,10 @@ def prepare_training(model: nn.Module, device: torch.device) -> TrainingEngine:
     """Make the engine that trains a model on a device, uncompiled.
 
     Args:
-        model: to train; it stays as it is, but for the time in which its engine is active.
-        device: that its parameters are on.
+        model: model to train; only while the engine is active do its modules change.
+        device: device of the parameters.
     """
+    # Compiled engines are made where compiling was chosen (`heedful.train.update`).
     if device.type == "cpu":
         return ProcessorEngine(model)
     return DefinitionEngine(f"on {device.type} it is compiled, or computed as it is written")

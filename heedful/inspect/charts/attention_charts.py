@@ -1,4 +1,4 @@
-"""Attention as matrices, one or one for each layer and head, and as lines between tokens."""
+"""Charts of attention: one matrix, a grid by layer and head, and lines between tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PANELS_ACROSS = 4
 
 @dataclass(frozen=True)
 class _Sides:
-    """Tokens or words of the rows and of the columns, with titles."""
+    """Tokens or words of rows and columns, with the titles of both axes."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -57,15 +57,15 @@ def matrix(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> alt.Chart:
-    """Draw one matrix: the mean of layers and heads.
+    """Draw one matrix, the mean of layers and heads.
 
     Args:
-        attention: from `attention`.
-        layers: of those in it; all of them if None.
-        heads: of those in it; all of them if None.
+        attention: attention map, from `attention`.
+        layers: layers of the map; all if None.
+        heads: heads of the map; all if None.
 
     Raises:
-        ConfigError: when it has no such layer or head, or is too large to be drawn.
+        ConfigError: when the map has no such layer or head, or is too large for a chart.
     """
     chosen = select_heads(attention, layers, heads)
     title, sides = _titled_sides(chosen)
@@ -78,19 +78,20 @@ def grid(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> alt.FacetChart:
-    """Draw a small matrix for each layer and head, in the same colours.
+    """Draw a small matrix for each layer and head, all with the same colour scale.
 
     Args:
-        attention: from `attention`.
-        layers: of those in it; all of them if None.
-        heads: of those in it; all of them if None.
+        attention: attention map, from `attention`.
+        layers: layers of the map; all if None.
+        heads: heads of the map; all if None.
 
     Raises:
-        ConfigError: when it has no such layer or head, or is too large to be drawn.
+        ConfigError: when the map has no such layer or head, or is too large for a chart.
     """
     chosen = select_heads(attention, layers, heads)
     title, sides = _titled_sides(chosen)
     along = {"layer": chosen.layers, "head": chosen.heads}
+    # An axis with a single layer or head goes into the title instead of a row of panels.
     many = [name for name, numbers in along.items() if len(numbers) > 1]
     one = [f"{name} {numbers[0]}" for name, numbers in along.items() if name not in many]
     chart = _panels(chosen.weights, sides, "attention", many or ["head"], **along)
@@ -101,10 +102,10 @@ def tracing(traced: Tracing) -> alt.FacetChart:
     """Draw the share of each input token in each state, a matrix for each layer.
 
     Args:
-        traced: from `rollout` or `flow`.
+        traced: shares from `rollout` or `flow`.
 
     Raises:
-        ConfigError: when it is too large to be drawn.
+        ConfigError: when there are too many tokens or cells for a chart.
     """
     sides = _Sides(traced.rows, traced.columns, "state", "input")
     chart = _panels(traced.weights, sides, "share", ["layer"], layer=traced.layers)
@@ -112,14 +113,14 @@ def tracing(traced: Tracing) -> alt.FacetChart:
 
 
 def words(attention: WordAttention, choice: HeadChoice) -> alt.Chart:
-    """Draw attention between words, the mean of heads that align them.
+    """Draw attention between words as the mean of the heads that align them.
 
     Args:
-        attention: of a sentence pair, from `word_attention`.
-        choice: the heads, from `choose_heads` or `Alignments.forward`.
+        attention: attention of a sentence pair, from `word_attention`.
+        choice: chosen heads, from `choose_heads` or `Alignments.forward`.
 
     Raises:
-        ConfigError: when it is too large to be drawn.
+        ConfigError: when there are too many tokens or cells for a chart.
     """
     sides = _Sides(attention.target_words, attention.source_words, "target", "source")
     chart = _panel(choice.matrix(attention), sides, "attention")
@@ -131,16 +132,18 @@ def links(pair: AlignedPair) -> alt.Chart:
     """Draw the links between the words of a pair.
 
     Args:
-        pair: one of `Alignments.pairs`.
+        pair: aligned sentence pair, one of `Alignments.pairs`.
 
     Raises:
-        ConfigError: when it is too large to be drawn.
+        ConfigError: when there are too many tokens or cells for a chart.
     """
+    # [target words, source words], like attention between words.
     linked = np.zeros((len(pair.target_words), len(pair.source_words)), np.float32)
     for source, target in pair.links:
         linked[target, source] = 1
     sides = _Sides(pair.target_words, pair.source_words, "target", "source")
     scale = alt.Scale(domain=[0, 1], range=[NOTHING, MUCH])
+    # A link is there or not, so a colour scale would explain nothing.
     colour = alt.Color("weight:Q", scale=scale, legend=None)
     return with_title(_panel(linked, sides, "link").encode(color=colour), "Words that are linked")
 
@@ -148,10 +151,10 @@ def links(pair: AlignedPair) -> alt.Chart:
 def select_heads(
     attention: AttentionMap, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> AttentionMap:
-    """Return the part of a map with some layers and heads.
+    """Return a map with only some layers and heads.
 
     Raises:
-        ConfigError: naming the first that is not in it.
+        ConfigError: when the map lacks a layer or head; the first such one is named.
     """
     layers = attention.layers if layers is None else tuple(layers)
     heads = attention.heads if heads is None else tuple(heads)
@@ -165,6 +168,7 @@ def select_heads(
                     f"The map has no {name} {number}",
                     remedy=f"It has: {', '.join(map(str, present))}",
                 )
+    # A map may hold only some layers, so layer 5 can be its first: indices are looked up.
     index = np.ix_(
         [attention.layers.index(layer) for layer in layers],
         [attention.heads.index(head) for head in heads],
@@ -181,9 +185,11 @@ def _panel(
     side: str = "top",
     **along: Sequence[int],
 ) -> alt.Chart:
-    """Draw a matrix, or many over each other [..., rows, columns], to be put side by side."""
+    """Draw a matrix, or matrices [..., rows, columns] that a facet splits into panels."""
     numbers = {**along, "row": range(len(sides.rows)), "column": range(len(sides.columns))}
+    # Square cells: the longer side decides the size.
     size = cell_pixels(max(len(sides.rows), len(sides.columns)), available=available)
+    # Below 8 pixels labels cannot be read; labels of some tokens are left out instead.
     letters = min(10, max(8, size))
     down = token_axis(sides.rows, size, sides.row_title, label=letters)
     across = token_axis(sides.columns, size, sides.column_title, side=side, label=letters)
@@ -196,6 +202,8 @@ def _panel(
         )
         .mark_rect()
         .transform_calculate(
+            # Labels are looked up by index in the chart; in every
+            # row of the data they would enlarge it many times.
             from_token=label_expr(sides.rows, "datum.row"),
             to_token=label_expr(sides.columns, "datum.column"),
         )
@@ -213,31 +221,33 @@ def _panel(
 
 
 def _titled_sides(attention: AttentionMap) -> tuple[str, _Sides]:
-    title, *does = TITLES[attention.part]
-    return title, _Sides(attention.rows, attention.columns, *does)
+    title, row_title, column_title = TITLES[attention.part]
+    return title, _Sides(attention.rows, attention.columns, row_title, column_title)
 
 
 def _panels(
     weights: np.ndarray, sides: _Sides, value: str, names: Sequence[str], **along: Sequence[int]
 ) -> alt.FacetChart:
-    """Draw a panel for each value of one field, or of two: down and across."""
+    """Draw a panel for each value of one field, or of two fields down and across."""
     panel = _panel(weights, sides, value, available=_PANEL_PIXELS, side="bottom", **along)
-    over = [f"{name}:O" for name in names]
+    fields = [f"{name}:O" for name in names]
     heads = [alt.Header(title=None, labelExpr=f"'{n} ' + datum.value") for n in names]
     if len(names) == 2:
         row, column = (
             kind(field, header=head)
-            for kind, field, head in zip((alt.Row, alt.Column), over, heads, strict=True)
+            for kind, field, head in zip((alt.Row, alt.Column), fields, heads, strict=True)
         )
         return panel.facet(row=row, column=column, spacing=12)
-    facet = alt.Facet(over[0], header=heads[0])
+    # Panels are wrapped: 16 heads in one row would be wider than a page.
+    facet = alt.Facet(fields[0], header=heads[0])
     return panel.facet(facet=facet, columns=_PANELS_ACROSS, spacing=12)
 
 
+# Thousands of nearly invisible lines would make a chart slow and grey.
 _FAINTEST = 0.02
 _LEFT, _RIGHT, _WIDE = 130, 350, 480
 _ROW_PIXELS = 17
-_APART = 0.1
+_HEAD_SPACING = 0.1
 
 
 def lines(
@@ -247,19 +257,19 @@ def lines(
     heads: Sequence[int] | None = None,
     each: bool = False,
 ) -> alt.LayerChart:
-    """Draw lines between tokens with the strength of the attention.
+    """Draw lines between tokens whose opacity is the attention weight.
 
-    Pointing at a token keeps only its lines; a click on a head in the legend only those of the
-    head. Altair cannot put a chart with such layers beside another chart.
+    Pointing at a token shows only its lines; a click on a head in the legend only the head's lines.
+    Altair cannot concatenate this chart with another, because its layers share a selection.
 
     Args:
-        attention: from `attention`.
-        layers: of those in it; all of them if None.
-        heads: of those in it; all of them if None.
-        each: draw lines of each head in its own colour, not of the mean.
+        attention: attention map, from `attention`.
+        layers: layers of the map; all if None.
+        heads: heads of the map; all if None.
+        each: flag of separate lines for each head, in its own colour; else lines of the mean.
 
     Raises:
-        ConfigError: when it has no such layer or head, or there are more heads than colours.
+        ConfigError: when the map has no such layer or head, or there are more heads than colours.
     """
     chosen = select_heads(attention, layers, heads)
     names = [
@@ -269,18 +279,20 @@ def lines(
     weights = chosen.weights.reshape(-1, *chosen.weights.shape[2:])
     if not each:
         names, weights = [describe_mean(chosen)], chosen.mean()[None]
+    # Two heads of one colour would be mistaken for one.
     if len(names) > len(SERIES):
         raise ConfigError(
             f"{len(names)} heads cannot be told apart by colour",
             remedy=f"Choose layers and heads, {len(SERIES)} at most, or take their mean",
         )
     title, left, right = TITLES[chosen.part]
-    # Marks of all layers share their events: tokens of either side and lines react to the pointer.
+    # One selection serves the whole chart: tokens of both
+    # sides and lines react to the same pointer.
     pointer = alt.selection_point(
         fields=["row", "column"], on="pointerover", clear="pointerout", empty=False
     )
     count = max(len(chosen.rows), len(chosen.columns))
-    # Lines come first, so that letters are drawn over them.
+    # Lines are the first layer, so that letters are drawn over them.
     chart = alt.layer(
         _between(chosen, names, weights, pointer),
         _tokens(chosen.rows, "row", count, pointer, left),
@@ -309,13 +321,14 @@ def _between(
         )
     heads = [names[number] for number in places[0].tolist()]
     # Lines of several heads between the same tokens are drawn side by side.
-    shift = (places[0] - (len(names) - 1) / 2) * _APART
+    shift = (places[0] - (len(names) - 1) / 2) * _HEAD_SPACING
     data = table(head=heads, row=places[1], column=places[2], weight=weights[places], shift=shift)
     key = alt.Legend(
         title=None, orient="top", columns=4, symbolOpacity=1, symbolStrokeWidth=3, labelLimit=400
     )
     legend = key if len(names) > 1 else None
-    on = alt.selection_point(fields=["head"], bind="legend")
+    choice = alt.selection_point(fields=["head"], bind="legend")
+    shown = f"{_selected(pointer, 'row')} && {_selected(pointer, 'column')} && {_head_on(choice)}"
     return (
         alt.Chart(data)
         .mark_rule(strokeWidth=2, strokeCap="round")
@@ -334,7 +347,7 @@ def _between(
                 "head:N", scale=alt.Scale(domain=list(names), range=list(SERIES)), legend=legend
             ),
             opacity=alt.condition(
-                f"{_selected(pointer, 'row')} && {_selected(pointer, 'column')} && {_head_on(on)}",
+                shown,
                 alt.Opacity("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None),
                 alt.value(0.03),
             ),
@@ -345,42 +358,45 @@ def _between(
                 alt.Tooltip("weight:Q", title="attention", format=".3f"),
             ],
         )
-        .add_params(on, pointer)
+        .add_params(choice, pointer)
     )
 
 
 def _tokens(
-    pieces: Sequence[str], field: str, count: int, pointer: alt.Parameter, does: str
+    pieces: Sequence[str], field: str, count: int, pointer: alt.Parameter, title: str
 ) -> alt.Chart:
-    """Draw the tokens of one side; `count` rows from top to bottom."""
+    """Draw the tokens of one side, at the height of `count` rows."""
     left = field == "row"
     data = table(**{field: range(len(pieces)), "token": labels(pieces)})
     return (
         alt.Chart(data)
         .mark_text(align="right" if left else "left", dx=-6 if left else 6, fontSize=12)
         .encode(
+            # Fixed pixels: the two columns of tokens have no scale between them.
             x=alt.value(_LEFT if left else _RIGHT),
             y=_down(field, count),
             text="token:N",
             color=alt.value(INK),
             opacity=alt.condition(_selected(pointer, field), alt.value(1), alt.value(0.4)),
-            tooltip=alt.Tooltip("token:N", title=does),
+            tooltip=alt.Tooltip("token:N", title=title),
         )
     )
 
 
 def _selected(pointer: alt.Parameter, field: str) -> str:
-    """Return an expression that is true if the pointer selects a token in this field, or none."""
+    """Return an expression: the pointer selects this token, or no token of its side."""
     chosen = f"{pointer.name}.{field}"
+    # Before the first event the selection is empty, and its field undefined.
     return f"(!{chosen} || !isValid({chosen}[0]) || indexof({chosen}, datum.{field}) >= 0)"
 
 
-def _head_on(on: alt.Parameter) -> str:
-    """Return an expression that is true if the legend selects the head of a line, or none."""
-    return f"(!{on.name}.head || indexof({on.name}.head, datum.head) >= 0)"
+def _head_on(choice: alt.Parameter) -> str:
+    """Return an expression: the legend selects the head of this line, or no head."""
+    return f"(!{choice.name}.head || indexof({choice.name}.head, datum.head) >= 0)"
 
 
 def _down(field: str, count: int) -> alt.Y:
-    """Return rows from top to bottom."""
+    """Return a vertical channel with `count` rows from top to bottom."""
+    # Quantitative, not ordinal: heads shift their lines by fractions of a row.
     scale = alt.Scale(domain=[-0.5, count - 0.5], reverse=True, nice=False, zero=False)
     return alt.Y(f"{field}:Q", scale=scale, axis=None)

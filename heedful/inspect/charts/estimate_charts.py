@@ -1,4 +1,4 @@
-"""Charts of estimates: a number with the range that it may well have."""
+"""Charts of estimates with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FEW = 40
 
 
 class Estimate(NamedTuple):
-    """A number and the ends of its interval.
+    """An estimate and its interval.
 
     Args:
-        x: place on the horizontal axis: a number, or the name of a category.
-        y: the estimate.
-        low: the lower end; `y` where there is no interval.
-        high: the upper end.
+        x: position on the horizontal axis, a number or the name of a category.
+        y: estimate.
+        low: lower end of the interval; `y` without an interval.
+        high: upper end of the interval.
     """
 
     x: float | str
@@ -47,33 +47,36 @@ def bands(
     mark: float | None = None,
     mark_label: str = "",
 ) -> alt.LayerChart:
-    """Draw a line of estimates for each name, in a band between the ends of their intervals.
+    """Draw a line of estimates for each name, within the band of their intervals.
 
     Args:
-        series: the estimates of each name; places are numbers.
+        series: estimates by name, with numbers as positions.
         x: title of the horizontal axis.
         y: title of the vertical axis.
-        title, more: of the chart, and the smaller line below it.
-        log: whether the horizontal axis is logarithmic; places are above 0.
-        log_y: whether the vertical axis is; estimates and their intervals are above 0.
-        mark: a place where a line goes from top to bottom.
-        mark_label: the words at that line.
+        title, more: title of the chart, and the smaller line below it.
+        log: logarithmic horizontal axis, for positions above 0.
+        log_y: logarithmic vertical axis, for estimates and intervals above 0.
+        mark: position of a vertical line; None without.
+        mark_label: label of that line.
 
     Raises:
-        DataError: when there is nothing to draw.
+        DataError: when there are no estimates.
     """
     data, count = _rows(series, y)
+    # Base 2: positions are sizes or lengths, which are mostly doubled from one to the next.
     scale = alt.Scale(type="log", base=2, nice=False) if log else alt.Scale(zero=False, nice=False)
     base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
         x=alt.X("x:Q", scale=scale, axis=_axis(x, format="~s")), color=_colour(series)
     )
     vertical = {"type": "log", "nice": False} if log_y else {"domain": _domain(series)}
+    # Clipped, since the domain may be narrower than the widest interval.
     band = base.mark_area(opacity=0.16, clip=True).encode(y=_y(y, "low:Q", **vertical), y2="high:Q")
     line = base.mark_line(strokeWidth=2, point=count <= _FEW * len(series)).encode(
         strokeDash=_dashes(series),
         y=_y(y, "y:Q", **vertical),
         tooltip=_tooltip(alt.Tooltip("x:Q", title=x, format=".4~s"), y),
     )
+    # The line is drawn over its band, which would dull its colour otherwise.
     layers: list[alt.Chart] = [band, line]
     if mark is not None:
         place = alt.Chart(table(x=[float(mark)], label=[mark_label]))
@@ -88,19 +91,20 @@ def bands(
 def categories(
     panels: Mapping[str, Series], *, x: str, title: str = "", more: str = ""
 ) -> alt.HConcatChart:
-    """Draw estimates by category with bars for their intervals, a panel for each figure.
+    """Draw estimates by category with bars for their intervals, a panel for each metric.
 
     Args:
-        panels: for each figure, the estimates of each name; places are names of categories.
+        panels: estimates by metric and name, with names of categories as positions.
         x: title of the horizontal axes.
-        title, more: of the chart, and the smaller line below it.
+        title, more: title of the chart, and the smaller line below it.
 
     Raises:
-        DataError: when there is nothing to draw.
+        DataError: when there are no estimates.
     """
     charts = []
     for figure, series in panels.items():
         data, _ = _rows(series, figure)
+        # Vega sorts categories by the alphabet unless given an order.
         order = list(dict.fromkeys(each.x for points in series.values() for each in points))
         base = alt.Chart(data, width=_PANEL, height=_TALL).encode(
             x=alt.X(
@@ -124,18 +128,19 @@ def categories(
 
 
 def ranking(estimates: Sequence[Estimate], *, x: str, title: str = "", more: str = "") -> Any:
-    """Draw an estimate for each name below the others, in the given order, with its interval.
+    """Draw estimates with intervals from top to bottom, in the given order.
 
     Args:
-        estimates: whose places are names.
+        estimates: estimates with names as positions.
         x: title of the horizontal axis.
-        title, more: of the chart, and the smaller line below it.
+        title, more: title of the chart, and the smaller line below it.
 
     Raises:
-        DataError: when there is nothing to draw.
+        DataError: when there are no estimates.
     """
     series = {str(each.x): [each] for each in estimates}
     data, _ = _rows(series, x)
+    # Differences between systems are small beside their distance from 0.
     scale = alt.Scale(zero=False, padding=12)
     base = alt.Chart(data, width=_WIDE, height=_ROW * len(series)).encode(
         y=alt.Y(
@@ -171,7 +176,7 @@ def _rows(series: Series, figure: str) -> tuple[alt.InlineData, int]:
 
 def _colour(series: Series, **settings: Any) -> alt.Color:
     names = labels(list(series))
-    # A dozen names need more colours than people can tell apart; they come round again.
+    # Beyond eight names colours repeat, since readers cannot tell more apart; dashes differ then.
     colours = [SERIES[number % len(SERIES)] for number in range(len(names))]
     if "legend" not in settings:
         key = alt.Legend(title=None, labelLimit=300, symbolOpacity=1)
@@ -180,7 +185,7 @@ def _colour(series: Series, **settings: Any) -> alt.Color:
 
 
 def _dashes(series: Series) -> Any:
-    """Whole lines for the first round of colours, dashed ones for the next."""
+    """Return solid lines for the first eight names, and dashes where colours repeat."""
     names = labels(list(series))
     if len(names) <= len(SERIES):
         return alt.Undefined
@@ -191,9 +196,10 @@ def _dashes(series: Series) -> Any:
 
 
 def _domain(series: Series) -> list[float]:
-    """The range of an axis: intervals of two seeds, often huge, must not press the lines flat."""
+    """Return the range of an axis, at most half the span of the estimates beyond them."""
     points = [each for several in series.values() for each in several]
     lowest, highest = min(each.y for each in points), max(each.y for each in points)
+    # Intervals of two seeds are often so wide that the lines would be flat at their scale.
     span = (highest - lowest) or abs(highest) or 1.0
     return [
         max(min(each.low for each in points), lowest - span / 2),

@@ -1,8 +1,8 @@
 """Common elements of charts: tables, axes, colours, titles, and files in PNG, SVG and HTML.
 
-Data goes into a specification as a text of JSON. Altair checks every value of a list against its
-schema, which takes minutes for a matrix of 256 tokens; a text is one value. CSV is not used because
-Vega reads it by compiling a program, which a page should not have to allow.
+Data goes into a specification as a JSON string. Altair validates every value of a list against its
+schema, which takes minutes for a matrix of 256 tokens; a string is one value. CSV is not used
+because Vega parses it by compiling a program, which a page's security policy would have to allow.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from heedful.inspect.attention_maps import printable
 from heedful.text.pretokenization import MARK
 
 NOTHING, MUCH, LITTLE = "#f8f7f4", "#0f3781", "#a53d03"
-"""Colours of 0, of the largest and of the smallest number; the studio's ramps in the light."""
+"""Colours of 0, of the largest and of the smallest value, as in the studio's light theme."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b4bb0", "#6b6b6b")
-"""Colours for people who do not tell red from green, too (Okabe and Ito 2008)."""
+"""Colours of series, distinct for colour-blind readers too (Okabe and Ito 2008)."""
 
 INK, SOFT = "#222222", "#555555"
 
 MOST_CELLS = 100_000
-"""Most cells of a chart: seconds to draw, megabytes to store."""
+"""Upper bound of the cells in a chart: seconds to draw, megabytes to store."""
 MOST_TOKENS = 600
-"""Most tokens along a side: each needs some pixels."""
+"""Upper bound of the tokens along a side: each needs some pixels."""
 _EXACT_CELLS = 10_000
+# Below one of 256 steps of a colour channel, a cell looks like 0.
 _FAINTEST = 1 / 256
 _LONGEST_LABEL = 24
 _WIDEST_LABEL = 260
@@ -43,7 +44,7 @@ _FEWEST_PIXELS = 3
 
 
 def table(**columns: Sequence[Any] | np.ndarray) -> alt.InlineData:
-    """Make the data of a chart from columns of equal length; float32 with the fewest digits."""
+    """Make the data of a chart from columns of equal length."""
     lists = [_values(np.asarray(column).ravel()) for column in columns.values()]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
@@ -51,6 +52,8 @@ def table(**columns: Sequence[Any] | np.ndarray) -> alt.InlineData:
 
 
 def _values(column: np.ndarray) -> list[Any]:
+    # NumPy writes the shortest decimal that gives the same float32, 0.1 instead of
+    # 0.10000000149011612, which halves the file.
     if column.dtype == np.float32:
         return [float(text) for text in column.astype(str).tolist()]
     plain: list[Any] = column.tolist()
@@ -58,16 +61,16 @@ def _values(column: np.ndarray) -> list[Any]:
 
 
 def cell_table(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
-    """Make the data of an array: a row for each cell, with its number along each axis.
+    """Make the data of an array: a row for each cell, with its indices along the axes.
 
-    Of many cells those are left out whose colour nobody could tell from that of 0.
+    Beyond 10,000 cells, cells whose colour is that of 0 are left out.
 
     Args:
-        weights: [..., rows, columns] of numbers ≥ 0; the field `weight` of the table.
-        axes: the numbers along each, in order.
+        weights: [..., rows, columns] values ≥ 0, the field `weight` of the table.
+        axes: indices along each axis, in order.
 
     Raises:
-        ConfigError: when they are too many to draw.
+        ConfigError: when there are too many cells or tokens for a chart.
     """
     if max(weights.shape[-2:]) > MOST_TOKENS:
         raise ConfigError(
@@ -78,7 +81,8 @@ def cell_table(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
     drawn = np.ones(weights.shape, dtype=bool)
     if weights.size > _EXACT_CELLS:
         drawn = weights >= _FAINTEST * weights.max()
-        drawn[..., 0, 0] = True  # without a cell there would be no panel
+        # A facet without any cell would have no panel.
+        drawn[..., 0, 0] = True
     if drawn.sum() > MOST_CELLS:
         raise ConfigError(
             f"{int(drawn.sum()):,} cells are more than the {MOST_CELLS:,} that a chart can show",
@@ -93,11 +97,12 @@ def cell_table(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
 
 
 def labels(pieces: Sequence[str]) -> list[str]:
-    """Make pieces visible, and shorten long ones."""
+    """Return token labels with visible white space, shortened where they are long."""
     texts = []
     for piece in pieces:
         label = "␣" * len(piece) if piece.isspace() and piece.isprintable() else printable(piece)
-        label = label.replace(MARK, "_")  # few fonts have the mark
+        # SentencePiece's mark of a space, U+2581, is missing from many fonts.
+        label = label.replace(MARK, "_")
         short = len(label) <= _LONGEST_LABEL
         texts.append(label if short else label[: _LONGEST_LABEL - 1] + "…")
     return texts
@@ -105,6 +110,8 @@ def labels(pieces: Sequence[str]) -> list[str]:
 
 def label_expr(pieces: Sequence[str], field: str) -> str:
     """Return an expression for the label of the index in a field."""
+    # Axes count indices and are labelled by expression: a
+    # token may occur twice, and would be one category.
     return f"{json.dumps(labels(pieces), ensure_ascii=False)}[{field}]"
 
 
@@ -118,15 +125,14 @@ def token_axis(
 ) -> dict[str, Any]:
     """Return axis and scale of tokens by their index, for a channel of an encoding.
 
-    Where cells are small, only some tokens have a label.
-
     Args:
-        pieces: the tokens.
-        size: pixels of a cell.
-        title: of the axis.
+        pieces: tokens as strings.
+        size: size of a cell in pixels.
+        title: title of the axis.
         side: `left`, `top` or `bottom`.
-        label: size of the letters.
+        label: font size in pixels.
     """
+    # Rounded up: where cells are smaller than letters, every second or third token has a label.
     step = -(-label // size)
     upright = side != "left"
     tokens = axis(
@@ -144,7 +150,7 @@ def token_axis(
 
 
 def axis(**settings: Any) -> alt.Axis:
-    """Return an axis without lines, with a quiet title."""
+    """Return an axis without lines and with a grey title."""
     quiet = {"labelColor": INK, "titleColor": SOFT, "titleFontWeight": "normal"}
     return alt.Axis(domain=False, ticks=False, **quiet, **settings)
 
@@ -152,14 +158,15 @@ def axis(**settings: Any) -> alt.Axis:
 def sequential_colour(
     weights: np.ndarray, title: str, *, field: str = "weight", kind: str = "linear"
 ) -> alt.Color:
-    """Return the colour of numbers from 0 to the largest; kind `sqrt` for an uneven range."""
+    """Return the colour encoding of values from 0; kind `sqrt` for skewed values."""
+    # A domain from 0 to 0 would give every cell an arbitrary colour.
     most = float(weights.max()) or 1.0
     scale = alt.Scale(type=kind, domain=[0, most], range=[NOTHING, MUCH], interpolate="lab")
     return alt.Color(f"{field}:Q", scale=scale, legend=legend(title))
 
 
 def diverging_colour(numbers: np.ndarray, title: str, *, field: str) -> alt.Color:
-    """Return the colour of signed numbers: blue above 0, ochre below."""
+    """Return the colour encoding of signed values: blue above 0, ochre below."""
     most = float(np.abs(numbers).max()) or 1.0
     scale = alt.Scale(
         domain=[-most, 0, most], range=[LITTLE, NOTHING, MUCH], interpolate="lab", clamp=True
@@ -173,7 +180,8 @@ def legend(title: str) -> alt.Legend:
 
 
 def text_colour(field: str, half: float) -> alt.Color:
-    """Return dark letters for light cells, light ones for cells with a value above `half`."""
+    """Return the text colour of cells: white where the value exceeds `half`, else dark."""
+    # Quoted as a string, since names of fields may hold any character.
     over = f"datum[{json.dumps(field)}]"
     return alt.condition(f"abs({over}) > {half}", alt.value("#ffffff"), alt.value(INK), empty=False)
 
@@ -198,9 +206,10 @@ def no_frame() -> alt.ViewBackground:
 
 
 Kind = Literal["html", "json", "png", "svg"]
-"""The kind of file; json is the specification in Vega-Lite, for other programs to draw."""
+"""File format; json is the Vega-Lite specification, for other programs to draw."""
 
-_PIXELS_PER_PIXEL = 2.0
+# Screens with two device pixels per CSS pixel show PNG files sharply.
+_PIXEL_RATIO = 2.0
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -228,10 +237,11 @@ vegaEmbed("#chart", specification, {options});
 PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
-"""The page fetches nothing and evaluates no text: expressions are interpreted."""
+"""The page loads nothing from the network and evaluates no strings as code."""
 
 _LIBRARY = "window.vegaEmbed = vegaEmbed;"
 EMBED_OPTIONS = {
+    # Expressions go through Vega's interpreter, since the policy forbids `eval`.
     "ast": True,
     "renderer": "svg",
     "actions": {"export": True, "source": False, "compiled": False, "editor": False},
@@ -243,12 +253,12 @@ def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
 
     Args:
         chart: any Altair chart.
-        kind: `png`, `svg`, `json`, or `html`: an interactive page that needs no other file and no
-            network.
+        kind: file format; `html` is an interactive page without other files or network access.
 
     Raises:
         ConfigError: when the installed Altair is too new for the installed vl-convert.
     """
+    # vl-convert ships a fixed set of Vega-Lite versions and fails obscurely on others.
     version = _schema_version()
     if version not in vl_convert.get_vegalite_versions():
         raise ConfigError(
@@ -263,19 +273,19 @@ def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
         return _page(specification).encode()
     if kind == "svg":
         return vl_convert.vegalite_to_svg(specification, vl_version=version).encode()
-    return vl_convert.vegalite_to_png(specification, vl_version=version, scale=_PIXELS_PER_PIXEL)
+    return vl_convert.vegalite_to_png(specification, vl_version=version, scale=_PIXEL_RATIO)
 
 
 def save(chart: alt.TopLevelMixin, path: Path | str) -> None:
-    """Write a chart to a file, whole or not at all.
+    """Write a chart to a file atomically.
 
     Args:
         chart: any Altair chart.
-        path: ends in .html, .json, .png or .svg.
+        path: file name with the suffix .html, .json, .png or .svg.
 
     Raises:
-        ConfigError: when it ends otherwise.
-        OSError: when it cannot be written.
+        ConfigError: when the suffix is another.
+        OSError: when the file cannot be written.
     """
     content = draw(chart, kind_of(path))
     with whole(Path(path)) as file:
@@ -283,10 +293,10 @@ def save(chart: alt.TopLevelMixin, path: Path | str) -> None:
 
 
 def kind_of(path: Path | str) -> Kind:
-    """Return the kind of file by its name.
+    """Return the file format by the suffix of a file name.
 
     Raises:
-        ConfigError: when a chart cannot be such a file.
+        ConfigError: when the suffix is not that of a chart.
     """
     suffix = Path(path).suffix.removeprefix(".")
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
@@ -300,19 +310,19 @@ def kind_of(path: Path | str) -> Kind:
 
 
 def script_data(specification: dict[str, Any]) -> str:
-    """Return a specification as JSON that may stand in a script of a page."""
-    # A token must not end the script it stands in.
+    """Return a specification as JSON that is safe inside a script element."""
+    # A token `</script>` would end the element and run what follows it.
     return json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def script_library() -> str:
-    """Return the script that defines `vegaEmbed`, whole, to be put into a page."""
+    """Return the complete script that defines `vegaEmbed`, for embedding in a page."""
     bundle = vl_convert.javascript_bundle(_LIBRARY, _schema_version())
     return bundle.replace("</script", "<\\/script")
 
 
 def _schema_version() -> str:
-    """The version of Vega-Lite that Altair writes."""
+    """Return the major and minor version of Vega-Lite that Altair writes."""
     return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 

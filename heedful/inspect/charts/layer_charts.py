@@ -33,24 +33,28 @@ from heedful.inspect.charts.frame import (
 from heedful.inspect.head_measures import MEANING, HeadMeasures, Measures
 from heedful.inspect.residual_stream import Contributions, Lens
 
-_TALL = 24
-_WIDE = 66
+# Pixels of a cell: a line of text high, and at most as wide as most tokens need.
+_CELL_HEIGHT = 24
+_CELL_WIDTH = 66
+# Pixels of a cell that hold two digits or a short token.
 _READABLE = 40
 
 
 def lens(result: Lens) -> alt.LayerChart:
-    """Draw the likeliest piece after each layer, darker where it is likelier.
+    """Draw the most probable token after each layer, darker with its probability.
 
     Args:
-        result: from `lens`.
+        result: predictions by layer, from `lens`.
 
     Raises:
-        ConfigError: when there are too many tokens to be drawn.
+        ConfigError: when there are too many tokens for a chart.
     """
+    # [layers, rows], flattened by `table` in the same order as the tokens below.
     best = result.probabilities[:, :, 0]
     pieces = [row for layer in result.pieces for row in layer]
     chart = _table(
         _Axes("layer", result.layers, "after layer", result.rows),
+        # The scale ends at 1 whatever the data, so that charts of several texts can be compared.
         sequential_colour(np.ones(1), "probability", field="probability"),
         "piece:N",
         tooltip=[
@@ -72,17 +76,19 @@ def lens(result: Lens) -> alt.LayerChart:
 
 
 def sublayers(result: Contributions) -> alt.LayerChart:
-    """Draw the length of each sub-layer's output, relative to the stream it is added to.
+    """Draw the length of each sub-layer's output relative to the stream before the addition.
 
     Args:
-        result: from `contributions`.
+        result: contributions to the stream, from `contributions`.
 
     Raises:
-        ConfigError: when there are too many tokens to be drawn.
+        ConfigError: when there are too many tokens for a chart.
     """
     share = result.sizes / np.maximum(result.stream_sizes, np.finfo(np.float32).tiny)
     chart = _table(
         _Axes("sublayer", result.sublayers, "sub-layer", result.rows),
+        # The scale is a square root, since first layers often add many times the length of the
+        # stream and later ones a few percent.
         sequential_colour(share, "share", field="share", kind="sqrt"),
         "share:Q",
         tooltip=[
@@ -105,14 +111,14 @@ def sublayers(result: Contributions) -> alt.LayerChart:
 
 
 def scores(result: Contributions) -> alt.LayerChart:
-    """Draw the share of each part in the score of each token: blue for it, ochre against it.
+    """Draw the contribution of each part to the logit of each token: blue above 0, ochre below.
 
     Args:
-        result: from `contributions`.
+        result: contributions to the stream, from `contributions`.
 
     Raises:
-        ModelError: when scores are no sums in this model.
-        ConfigError: when there are too many tokens to be drawn.
+        ModelError: when the logits of this stack are no sums over its parts.
+        ConfigError: when there are too many tokens for a chart.
     """
     if result.scores is None or result.tokens is None:
         raise ModelError(
@@ -134,7 +140,7 @@ def scores(result: Contributions) -> alt.LayerChart:
 
 
 class _Axes(NamedTuple):
-    """Layers or parts down, by the field `down`, and tokens across."""
+    """Axes of a table: layers or parts from top to bottom in the field `down`, tokens across."""
 
     down: str
     names: Sequence[str]
@@ -150,14 +156,14 @@ def _table(
     tooltip: Sequence[alt.Tooltip],
     **columns: Sequence[Any] | np.ndarray,
 ) -> alt.LayerChart:
-    """Draw a cell for each layer or part and token, with its text where it fits.
+    """Draw a cell for each layer or part and token, with text where cells are large enough.
 
     Args:
-        axes: down and across.
-        colour: of the cells, by the first of the columns.
-        text: field that is written into them; numbers get two digits.
-        tooltip: the others.
-        columns: arrays or lists of all cells, row by row.
+        axes: axes of the table.
+        colour: colour encoding of the cells, by the first column.
+        text: field with the text of the cells; numbers get two digits.
+        tooltip: fields of the tooltip.
+        columns: values of all cells, row by row.
     """
     down, names, title, rows = axes
     if len(rows) > MOST_TOKENS:
@@ -165,14 +171,16 @@ def _table(
             f"A chart has room for {MOST_TOKENS} tokens along a side, and there are {len(rows)}",
             remedy="Look at a shorter text",
         )
-    size = cell_pixels(len(rows), available=1600, most=_WIDE)
+    # Wider than a screen if need be: a cell without its token says little.
+    size = cell_pixels(len(rows), available=1600, most=_CELL_WIDTH)
     layer, row = (each.ravel() for each in np.indices((len(names), len(rows))))
     labelled = axis(title=title, labelExpr=label_expr(names, "datum.value"))
+    # One data set for both layers; texts and rectangles must not store it twice.
     base = (
         alt.Chart(
             table(**{down: layer}, row=row, **columns),
             width=alt.Step(size),
-            height=alt.Step(_TALL),
+            height=alt.Step(_CELL_HEIGHT),
         )
         .transform_calculate(
             row_name=label_expr(rows, "datum.row"),
@@ -186,6 +194,8 @@ def _table(
     )
     layers = [base.mark_rect().encode(color=colour)]
     if size >= _READABLE:
+        # The first column is the one that colours the
+        # cells, so it decides which letters must be white.
         field, values = next(iter(columns.items()))
         most = 1.0 if text.endswith(":N") else float(np.abs(values).max()) or 1.0
         words = alt.Text(text, format=".2f") if text.endswith(":Q") else alt.Text(text)
@@ -206,31 +216,31 @@ _COLOURS = dict(zip(MEANING, (*SERIES, "#117733"), strict=True))
 _NONE, _NO_COLOUR = "none", "#f0f0ee"
 
 
-def heads(measures: Measures, of: str = LABEL) -> alt.LayerChart:
+def heads(measures: Measures, measure: str = LABEL) -> alt.LayerChart:
     """Draw a cell for each head of each layer.
 
     Args:
-        measures: from `measure`.
-        of: `label`: the labels of heads, where the evidence is strong; `entropy`, `confidence`,
-            `distance` or `offset`; or a kind of key, such as `previous`: the share of attention on
-            it.
+        measures: measures of heads, from `measure`.
+        measure: the value to draw: `label` for the labels of heads with strong evidence; `entropy`,
+            `confidence`, `distance` or `offset`; or a kind of key, e.g. `previous`, for the share
+            of attention on it.
 
     Raises:
-        ConfigError: when that was not measured.
+        ConfigError: when the measures have no such value.
     """
     title = f"Heads of {measures.part} attention"
     corpus = f"{measures.rows:,} rows of {measures.sentences:,} sentences"
-    if of == LABEL:
+    if measure == LABEL:
         chart = _labels(measures)
         return with_title(chart, f"{title}: labels", f"{corpus}; no label, no strong evidence")
     values_of = [
-        (head, value) for head in measures.heads if (value := _value(head, of)) is not None
+        (head, value) for head in measures.heads if (value := _value(head, measure)) is not None
     ]
     if not values_of:
         known = [LABEL, *_MEASURES, *dict.fromkeys(k for h in measures.heads for k in h.shares)]
         raise ConfigError(
-            f"Heads of {measures.part} attention have no measure {of!r}",
-            remedy=suggest(of, known),
+            f"Heads of {measures.part} attention have no measure {measure!r}",
+            remedy=suggest(measure, known),
         )
     values = np.array([value for _, value in values_of])
     data = table(
@@ -238,23 +248,26 @@ def heads(measures: Measures, of: str = LABEL) -> alt.LayerChart:
         head=[head.head for head, _ in values_of],
         value=values,
         baseline=[
-            f"{head.shares[of].baseline:.3f}" if of in head.shares else "" for head, _ in values_of
+            f"{head.shares[measure].baseline:.3f}" if measure in head.shares else ""
+            for head, _ in values_of
         ],
     )
-    more = [alt.Tooltip("baseline:N", title="even attention")] if of not in _MEASURES else []
-    tooltip = [*_WHICH, alt.Tooltip("value:Q", title=of, format=".3f"), *more]
-    colour = (diverging_colour if of == "offset" else sequential_colour)(values, of, field="value")
+    more = [alt.Tooltip("baseline:N", title="even attention")] if measure not in _MEASURES else []
+    tooltip = [*_HEAD_TOOLTIP, alt.Tooltip("value:Q", title=measure, format=".3f"), *more]
+    # Only the offset has a sign.
+    colour_of = diverging_colour if measure == "offset" else sequential_colour
+    colour = colour_of(values, measure, field="value")
     base = _head_table(data, measures).encode(tooltip=tooltip)
     text = base.mark_text(fontSize=11).encode(
         text=alt.Text("value:Q", format=".2f"),
         color=text_colour("value", 0.55 * (float(np.abs(values).max()) or 1.0)),
     )
-    meaning = _MEASURES.get(of) or f"share of attention {MEANING[of]}"
+    meaning = _MEASURES.get(measure) or f"share of attention {MEANING[measure]}"
     chart = alt.layer(base.mark_rect().encode(color=colour), text).properties(view=no_frame())
     return with_title(chart, f"{title}: {meaning}", corpus)
 
 
-_WHICH = [alt.Tooltip("layer:O"), alt.Tooltip("head:O")]
+_HEAD_TOOLTIP = [alt.Tooltip("layer:O"), alt.Tooltip("head:O")]
 
 
 def _labels(measures: Measures) -> alt.LayerChart:
@@ -267,21 +280,24 @@ def _labels(measures: Measures) -> alt.LayerChart:
         name=["" if kind == _NONE else kind for kind in kinds],
         why=["no strong evidence" if h.label is None else h.label.why for h in measures.heads],
     )
-    there = [kind for kind in MEANING if kind in kinds]
+    # Kinds keep the order of `MEANING`, so that each has the same colour in every chart.
+    present = [kind for kind in MEANING if kind in kinds]
     scale = alt.Scale(
-        domain=[*there, _NONE], range=[*(_COLOURS[kind] for kind in there), _NO_COLOUR]
+        domain=[*present, _NONE], range=[*(_COLOURS[kind] for kind in present), _NO_COLOUR]
     )
-    tooltip = [*_WHICH, alt.Tooltip("kind:N"), alt.Tooltip("why:N")]
+    tooltip = [*_HEAD_TOOLTIP, alt.Tooltip("kind:N"), alt.Tooltip("why:N")]
     base = _head_table(data, measures).encode(tooltip=tooltip)
     colour = alt.Color("kind:N", scale=scale, legend=legend("attends mostly to"))
-    # A light cell with its label in dark letters, as colour alone must not carry the meaning.
+    # Light cells with the label in dark letters: colour alone must not carry the meaning.
     cells = base.mark_rect(stroke="white", fillOpacity=0.45).encode(color=colour)
     names = base.mark_text(fontSize=10, color=INK).encode(text="name:N")
     return alt.layer(cells, names).properties(view=no_frame())
 
 
 def _head_table(data: alt.InlineData, measures: Measures) -> alt.Chart:
-    """Make a table with layers down and heads across."""
+    """Return a chart with a row for each layer and a column for each head."""
+    # Axes cover all measured heads, so that pruned heads
+    # and heads without the value leave an empty cell.
     across = sorted({head.head for head in measures.heads})
     down = sorted({head.layer for head in measures.heads})
     return alt.Chart(data, width=alt.Step(_HEAD_WIDTH), height=alt.Step(_HEAD_HEIGHT)).encode(
@@ -290,15 +306,16 @@ def _head_table(data: alt.InlineData, measures: Measures) -> alt.Chart:
     )
 
 
-def _value(head: HeadMeasures, of: str) -> float | None:
-    if of in head.shares:
-        return head.shares[of].share
-    value: float | None = getattr(head, of) if of in _MEASURES else None
+def _value(head: HeadMeasures, measure: str) -> float | None:
+    if measure in head.shares:
+        return head.shares[measure].share
+    # Looked up in a fixed list, since a name from a command line must not reach other attributes.
+    value: float | None = getattr(head, measure) if measure in _MEASURES else None
     return value
 
 
 _METRICS = "metrics.jsonl"
-_WIDE, _TALL = 560, 300
+_CURVE_WIDTH, _CURVE_HEIGHT = 560, 300
 _FEW, _MANY = 60, 1000
 _KINDS = {None: "training", "validation": "validation"}
 
@@ -306,21 +323,22 @@ Points = Sequence[tuple[float, float]]
 
 
 def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> alt.Chart:
-    """Draw numbers against numbers, a line for each name.
+    """Draw a line of (x, y) points for each name.
 
     Args:
-        series: (x, y) of each name; points that are not finite are left out.
+        series: points (x, y) by name; points that are not finite are left out.
         x: title of the horizontal axis.
         y: title of the vertical axis.
-        title: of the chart.
+        title: title of the chart.
 
     Raises:
-        DataError: when there is no point.
+        DataError: when there are no finite points.
     """
     rows = [
         (name, first, second)
         for name, points in series.items()
         for first, second in points
+        # A loss can become NaN or infinite, and JSON has no such numbers.
         if math.isfinite(first) and math.isfinite(second)
     ]
     if not rows:
@@ -332,12 +350,16 @@ def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> 
         x=[float(first) for _, first, _ in rows],
         y=[float(second) for _, _, second in rows],
     )
+    # The domain keeps the given order; Vega would sort the
+    # names, and colours would differ between charts.
     colours = alt.Scale(domain=names, range=list(SERIES))
     key = alt.Legend(title=None, labelLimit=300) if len(names) > 1 else None
     return with_title(
-        alt.Chart(data, width=_WIDE, height=_TALL)
+        alt.Chart(data, width=_CURVE_WIDTH, height=_CURVE_HEIGHT)
+        # Points show where a short curve was measured; on a long one they are a thick band.
         .mark_line(point=len(rows) <= _FEW, strokeWidth=2 if len(rows) <= _MANY else 1)
         .encode(
+            # Steps begin far from 0 after a resume, and losses never reach it.
             x=alt.X("x:Q", scale=alt.Scale(zero=False, nice=False), axis=_axis(x)),
             y=alt.Y("y:Q", scale=alt.Scale(zero=False), axis=_axis(y)),
             color=alt.Color("name:N", scale=colours, legend=key),
@@ -352,14 +374,14 @@ def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> 
 
 
 def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
-    """Draw a figure of runs by step, in training and in validation.
+    """Draw a metric of training runs by step, from training and from validation.
 
     Args:
         runs: run directories.
-        figure: such as `loss`, `lr`, `bleu`.
+        figure: name of the metric, e.g. `loss`, `lr`, `bleu`.
 
     Raises:
-        DataError: when a run has no record, or none has such a figure.
+        DataError: when a run has no record of metrics, or no run has this metric.
     """
     series: dict[str, list[tuple[float, float]]] = {}
     known: set[str] = set()
@@ -368,6 +390,7 @@ def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
             numbers = {name: v for name, v in event.items() if isinstance(v, int | float)}
             known |= numbers.keys()
             kind = event.get("event")
+            # Training events have no name of their own in the record; validation events do.
             if figure in numbers and "step" in numbers and kind in _KINDS:
                 name = f"{run.name} {_KINDS[kind]}" if len(runs) > 1 else _KINDS[kind]
                 series.setdefault(name, []).append((numbers["step"], numbers[figure]))
@@ -377,7 +400,7 @@ def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
 
 
 def _events(run: Path) -> list[dict[str, Any]]:
-    """Read the whole lines of a run's record; the last may be half written."""
+    """Read the events of a run's record of metrics."""
     file = run / _METRICS
     try:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -385,6 +408,7 @@ def _events(run: Path) -> list[dict[str, Any]]:
         raise DataError(
             "There is no record of training", where=str(file), remedy="Name a run directory"
         ) from None
+    # A running training may have written only half of its last line.
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 

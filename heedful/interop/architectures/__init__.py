@@ -1,1 +1,1 @@
-"""Hugging Face's architectures: a module for each, of the name of its `model_type`."""
+"""Hugging Face's architectures, one module for each, named by its `model_type`."""

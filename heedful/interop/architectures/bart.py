@@ -1,4 +1,4 @@
-"""BART (Lewis 2020), and what Marian's files have in common with it: post-norm stacks."""
+"""BART (Lewis 2020), with the rules for post-norm stacks that Marian's files share."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
+# Fairseq counted positions from the row after the padding id 1, and transformers keeps the offset.
 _UNUSED_ROWS = 2
-_FRAME = 2  # the tokens around a source
+# <s> and </s> around a source take two positions.
+_FRAME = 2
 _BIAS = "final_logits_bias"
+# A file may say 0 as an integer or as a float; both mean that no layer is skipped in training.
 _NO_LAYER_DROP = (0, 0.0)
 _ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 _LAYER = {
     **{f"self_attn.{theirs}": f"self_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    # Post-norm: the norm of a sub-layer's residual sum.
     "self_attn_layer_norm": "self_attention_norm",
     "fc1": "feedforward.up",
     "fc2": "feedforward.down",
+    # Every layer has this norm; it is not that of the stack, in spite of its name.
     "final_layer_norm": "feedforward_norm",
 }
 _CROSS_ATTENTION = {
@@ -46,10 +51,12 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
         width=fields.integer("d_model"),
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
+        # Both stacks share one table here; the output projection shares it if it is tied.
         share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
         embedding=EmbeddingSpec(
             scale=fields.flag("scale_embedding", False),
             positions=PositionSpec(kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS),
+            # `layernorm_embedding`: a norm of tokens and positions before the first block.
             norm=NormSpec(),
             dropout=fields.number("dropout", 0.1),
         ),
@@ -64,8 +71,9 @@ def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec
     """Return the spec of an encoder or a decoder.
 
     Raises:
-        ModelError: when a setting is missing, wrong or without a counterpart here.
+        ModelError: when a field is missing, wrong or without a counterpart here.
     """
+    # Settings of pre-norm variants (mBART) that transformers once kept in this config.
     fields.refuse_unless("normalize_before", [False], False)
     fields.refuse_unless("add_final_layer_norm", [False], False)
     fields.refuse_unless(f"{side}_layerdrop", _NO_LAYER_DROP, 0.0)
@@ -90,7 +98,8 @@ def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec
 
 
 def has_bias(names: Names) -> bool:
-    """Return whether logits have a bias in files with these names; files may leave out zeros."""
+    """Return True if files with these tensors have a bias of the logits."""
+    # Files without it mean a bias of zeros; without names it is assumed to exist.
     return not names or _BIAS in names
 
 
@@ -105,7 +114,7 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
 
 
 def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
-    """Return the settings that `read_stack` reads, of both stacks."""
+    """Return the fields of both stacks, from which `read_stack` reads them."""
     block = spec.encoder.block
     activation = block.feedforward.activation
     config: dict[str, Any] = {
@@ -113,7 +122,7 @@ def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
         "dropout": block.dropout,
         "attention_dropout": block.self_attention.dropout,
         "activation_dropout": block.feedforward.dropout,
-        # Our own name where theirs has none: reading refuses it.
+        # An activation without a name of theirs keeps ours, which reading back refuses.
         "activation_function": ACTIVATION_NAMES.get(activation, activation),
         "scale_embedding": spec.embedding.scale,
         "is_encoder_decoder": True,
@@ -138,15 +147,15 @@ def _table(spec: TranslatorSpec, names: Names) -> Table:
 
 
 def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[RepeatedTensor]]:
-    """Return the rules and copies of both stacks, the vocabulary tables and the logits' bias.
+    """Return the rules and copies of both stacks, the embedding tables and the logits' bias.
 
     Args:
-        spec: of the model.
-        names: of their tensors, which lack "model." in files of a model without its head.
+        spec: spec of the model.
+        names: names of their tensors, without "model." in files of a model without head.
     """
     prefix = prefix_of(names, "model.")
     share = spec.share_embeddings
-    # A projection that is not tied makes transformers untie the tables too: each must be there.
+    # With an untied projection transformers unties the embedding tables too and expects each one.
     written = share == "inputs"
     source, target = f"{prefix}encoder.embed_tokens.weight", f"{prefix}decoder.embed_tokens.weight"
     if share in ("all", "inputs"):
@@ -163,7 +172,8 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
         rules.append(same("lm_head.weight", "output_projection.weight"))
     if spec.output_bias:
         size = spec.target_vocabulary
-        rules.append(reshaped(_BIAS, "output_bias", (1, size), (size,)))  # a buffer of theirs
+        # Theirs is a buffer of shape [1, V].
+        rules.append(reshaped(_BIAS, "output_bias", (1, size), (size,)))
     for side, stack in spec.stacks().items():
         modules = _LAYER if side == "encoder" else _LAYER | _CROSS_ATTENTION
         for number in range(stack.num_layers):

@@ -1,4 +1,4 @@
-"""BERT (Devlin 2019), and the encoders that are built like it under their own names."""
+"""BERT (Devlin 2019), and encoders with its structure under other names, such as RoBERTa."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from heedful.config import PlainActivation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
 from heedful.interop.tensor_table import RepeatedTensor, Rule, Table, renamed, same
 from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
-from heedful.nn.spec import PlainActivation
 
-# Files of a pre-trained model often hold these heads although config.json names a class without.
+# Files of a pre-trained model often hold these heads although config.json names a class without
+# them: `bert-base-uncased` says BertForMaskedLM and has the next-sentence head too.
 _PRETRAINED = ("masked_lm", "next_sentence")
 _LAYER = {
     "attention.self.query": "self_attention.query",
@@ -28,17 +29,17 @@ _LAYER = {
 
 @dataclass(frozen=True)
 class BertNames:
-    """The settings that tell the encoders built like BERT apart.
+    """Names and settings in which encoders with the structure of BERT differ.
 
     Args:
-        model_type: in config.json.
-        classes: its classes and the kinds of heads of each, in alphabetical order.
-        prefix: of the encoder's names in classes with heads.
-        head_layers: for each kind of head, our names of its layers and theirs.
-        vocabulary: the module that holds the bias of each piece's score.
-        sequence_source: the state that labels of a text are predicted from.
-        lm_activation: the masked language model's activation; the encoder's if None.
-        padding_rows: the position table begins with unused rows, up to that of the padding id.
+        model_type: name of the architecture in config.json.
+        classes: kinds of heads, in alphabetical order, by class of transformers.
+        prefix: prefix of the encoder's tensors in classes with heads.
+        head_layers: names of a head's layers in the files by our names, for each kind of head.
+        vocabulary: module with the bias of the masked language model's logits.
+        sequence_source: state that labels of a text are predicted from.
+        lm_activation: activation of the masked language model's head; the encoder's if None.
+        padding_rows: flag of a position table with unused rows up to that of the padding id.
     """
 
     model_type: str
@@ -51,7 +52,7 @@ class BertNames:
     padding_rows: bool
 
     def architecture(self) -> Architecture[EncoderSpec]:
-        """Return the architecture of these names."""
+        """Return the architecture with these names."""
         return Architecture(
             model_type=self.model_type,
             kind="encoder",
@@ -62,9 +63,11 @@ class BertNames:
         )
 
     def _read(self, fields: Fields, names: Names) -> EncoderSpec:
+        # Relative keys (Shaw 2018) have tables in every layer that no rule here converts.
         fields.refuse_unless("position_embedding_type", ("absolute",), "absolute")
         fields.refuse_unless("is_decoder", (False,), False)
         fields.refuse_unless("add_cross_attention", (False,), False)
+        # Pruned checkpoints have smaller matrices in some layers.
         fields.refuse_unless("pruned_heads", ({},), {})
         kinds = self._head_kinds(fields, names)
         unused_rows = _rows_to_padding(fields) if self.padding_rows else 0
@@ -75,6 +78,7 @@ class BertNames:
             "width": fields.integer("hidden_size"),
             "vocabulary": fields.integer("vocab_size"),
             "embedding": {
+                # Unlike the Transformer of 2017, BERT does not multiply embeddings by sqrt(D).
                 "scale": False,
                 "num_segments": fields.integer("type_vocab_size", 2),
                 "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
@@ -103,19 +107,22 @@ class BertNames:
         return EncoderSpec.parse(plain, where=fields.where)
 
     def _head_kinds(self, fields: Fields, names: Names) -> tuple[str, ...]:
-        """Return the heads of the class, and others that the files hold."""
+        """Return the kinds of heads of the class, and of other heads among the tensors."""
         written = fields.texts("architectures")
         if len(written) > 1 or any(name not in self.classes for name in written):
             raise fields.wrong("architectures", f"Heedful reads one of {', '.join(self.classes)}")
         kinds = set(self.classes[written[0]]) if written else set()
         for kind in _PRETRAINED:
             layers = self.head_layers.get(kind, {})
+            # Tensors that no rule names are an error, so
+            # heads that are present must be in the spec.
             if any(f"{layer}.weight" in names for layer in layers.values()):
                 kinds.add(kind)
         return tuple(sorted(kinds))
 
     def _has_pooler(self, kinds: Names, names: Names) -> bool:
         if names:
+            # `add_pooling_layer` is an argument of the class, not a field of the config.
             return any(name.endswith("pooler.dense.weight") for name in names)
         pooled = "sequence" in kinds and self.sequence_source == "pooled"
         return not kinds or pooled or "next_sentence" in kinds
@@ -124,14 +131,18 @@ class BertNames:
         head: dict[str, Any] = {"kind": kind}
         if kind == "masked_lm":
             encoder_activation = fields.choice("hidden_act", ACTIVATIONS, "gelu")
+            # RoBERTa's head calls GELU whatever `hidden_act` says; BERT's uses `hidden_act`.
             head["activation"] = self.lm_activation or encoder_activation
             head["norm"] = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
             head["tied"] = fields.flag("tie_word_embeddings", True)
         if kind == "sequence":
+            # Regression and multi-label heads have the same
+            # tensors and another meaning of the logits.
             fields.refuse_unless("problem_type", (None, "single_label_classification"), None)
             head["source"] = self.sequence_source
         if kind in ("sequence", "token"):
             head["labels"] = fields.labels()
+            # A null or missing `classifier_dropout` means the dropout of the hidden layers.
             hidden = fields.number("hidden_dropout_prob", 0.1)
             head["dropout"] = fields.number("classifier_dropout", hidden)
         return head
@@ -140,6 +151,7 @@ class BertNames:
         block, positions = spec.encoder.block, spec.embedding.positions
         kinds = tuple(head.kind for head in spec.heads)
         config: dict[str, Any] = {
+            # Empty for a combination of heads that no class has; `differences` then reports them.
             "architectures": [name for name, heads in self.classes.items() if heads == kinds],
             "vocab_size": spec.vocabulary,
             "hidden_size": spec.width,
@@ -154,6 +166,7 @@ class BertNames:
             "layer_norm_eps": block.norm.epsilon,
         }
         if self.padding_rows:
+            # The table's offset is not stored; transformers derives it from the padding id.
             config["pad_token_id"] = positions.unused_rows - 1
         for head in spec.heads:
             config |= _write_head(head)
@@ -167,6 +180,7 @@ class BertNames:
         ]
 
     def _table(self, spec: EncoderSpec, names: Names) -> Table:
+        # Classes with heads hold the encoder as an attribute, the bare encoder has no prefix.
         prefix = self.prefix if spec.heads else ""
         if names:
             prefix = self.prefix if any(name.startswith(self.prefix) for name in names) else ""
@@ -183,6 +197,7 @@ class BertNames:
         if spec.pooler:
             rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
         copies: tuple[RepeatedTensor, ...] = ()
+        # Buffers 0, 1, 2 … that older versions saved.
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
         for head in spec.heads:
             layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
@@ -191,6 +206,7 @@ class BertNames:
                 last = _vocabulary_table(head, self.vocabulary, prefix, names)
                 rules += last.rules
                 copies, ignored = last.copies, (*ignored, *last.ignored)
+        # TensorFlow's names, which the first PyTorch conversions of 2018 kept.
         if any(name.endswith("LayerNorm.gamma") for name in names):
             rules = [_with_first_norm_names(rule) for rule in rules]
         return Table(tuple(rules), copies, ignored)
@@ -200,6 +216,7 @@ def _rows_to_padding(fields: Fields) -> int:
     padding = fields.integer("pad_token_id", 1)
     if padding < 0:
         raise fields.wrong("pad_token_id", "positions are numbered from the one after it")
+    # Fairseq's convention: the first token has the position after the padding id, 2 in RoBERTa.
     return padding + 1
 
 
@@ -212,12 +229,12 @@ def _write_head(head: HeadSpec) -> dict[str, Any]:
 
 
 def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: Names) -> Table:
-    """Return the rules of a masked language model's last layer, which files hold partly twice."""
+    """Return the rules of the masked language model's output layer, whose bias files hold twice."""
     weight, bias, other = f"{module}.decoder.weight", f"{module}.decoder.bias", f"{module}.bias"
     ours = "heads.masked_lm"
     if head.tied:
         copies = (
-            RepeatedTensor(weight, of=f"{prefix}embeddings.word_embeddings.weight"),
+            RepeatedTensor(weight, f"{prefix}embeddings.word_embeddings.weight"),
             RepeatedTensor(bias, other),
         )
         return Table((same(other, f"{ours}.bias"),), copies)
@@ -228,13 +245,13 @@ def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: N
         )
     if bias not in names:
         return Table((projection, same(other, f"{ours}.bias")))
-    # Of an untied head's two biases this one is added; the other is a leftover that training
-    # does not touch, so they may differ.
+    # Of an untied head's two biases `decoder.bias` is added; the other is a leftover that training
+    # does not touch, so the two may differ.
     return Table((projection, same(bias, f"{ours}.bias")), ignored=(other.replace(".", r"\."),))
 
 
 def _with_first_norm_names(rule: Rule) -> Rule:
-    """Rename for files of 2018, which say gamma and beta where later ones say weight and bias."""
+    """Return the rule for files of 2018, with gamma and beta instead of weight and bias."""
     (name,), (ours,) = rule.theirs, rule.ours
     name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
     return same(name.replace("LayerNorm.bias", "LayerNorm.beta"), ours)
@@ -263,6 +280,7 @@ NAMES = BertNames(
         "span": {"output": "qa_outputs"},
     },
     vocabulary="cls.predictions",
+    # [CLS] through the pooler's dense layer and tanh, which was trained on next sentences.
     sequence_source="pooled",
     lm_activation=None,
     padding_rows=False,

@@ -1,4 +1,4 @@
-"""Gemma 2 (Riviere 2024): LLaMA with norms around every part, soft caps, and windows in turn."""
+"""Gemma 2 (Riviere 2024): LLaMA with sandwich norms, soft caps and alternating windows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import NormSpec
 
+# Defaults of transformers' Gemma2Config, which a config.json may leave out.
 _SIZES = {
     "vocab_size": 256000,
     "hidden_size": 2304,
@@ -31,6 +32,8 @@ _SIZES = {
     "max_position_embeddings": 8192,
     "sliding_window": 4096,
 }
+# `post_attention_layernorm` is a norm of the attention's output here; in LLaMA the same name is the
+# norm of the feed-forward network's input.
 _NORMS = {
     "input_layernorm": "self_attention_norm",
     "post_attention_layernorm": "self_attention_output_norm",
@@ -44,12 +47,16 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
     spec = read_decoder(
         fields,
         _SIZES,
+        # Layers 0, 2, 4 … have a window; newer files list them in `layer_types`.
         windows=read_windows(fields, _SIZES, lambda number: number % 2 == 0, names),
         bias=fields.flag("attention_bias", False),
+        # This is not always the head width: the 27B model divides by sqrt(144) with heads of 128.
         scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
         softcap=_read_softcap(fields, "attn_logit_softcapping", 50.0),
     )
+    # The factor is 1 + weight, so that weight decay pulls it to 1; the files hold the weight.
     norm = NormSpec(kind="rms", epsilon=spec.decoder.pattern[0].norm.epsilon, unit_offset=True)
+    # Their code uses this field; `hidden_act` is in some files too and may differ.
     activation = fields.choice("hidden_activation", GATED, "gelu_pytorch_tanh")
 
     def sandwiched(block: BlockSpec) -> BlockSpec:
@@ -60,6 +67,8 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
     return spec.model_copy(
         update={
             "decoder": spec.decoder.model_copy(update={"pattern": pattern, "final_norm": norm}),
+            # The factor sqrt(D) is cast to the dtype of the states first:
+            # for a width of 3072 it is 55.5 in bfloat16, not 55.43.
             "embedding": spec.embedding.model_copy(update={"scale": "rounded"}),
             "tied": fields.flag("tie_word_embeddings", True),
             "logits_softcap": _read_softcap(fields, "final_logit_softcapping", 30.0),
@@ -68,7 +77,7 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
 
 
 def _read_softcap(fields: Fields, key: str, default: float) -> float | None:
-    """Return a cap; a file without the key means the default, and null means no cap."""
+    """Return a soft cap: the default if the field is missing, None if it is null."""
     return None if fields.is_null(key) else fields.number(key, default)
 
 
@@ -76,6 +85,7 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     block = spec.decoder.pattern[0]
     attention, activation = block.self_attention, block.feedforward.activation
     config = write_decoder(spec) | write_windows(spec)
+    # Their field is `hidden_activation`.
     del config["hidden_act"]
     width = config["head_dim"]
     return {
@@ -83,6 +93,8 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
         **config,
         "hidden_activation": GATED_NAMES.get(activation, activation),
         "attention_bias": attention.bias,
+        # The field is an integer: reading it back refuses a scale that is not the inverse square
+        # root of one.
         "query_pre_attn_scalar": round(attention.scale**-2) if attention.scale else width,
         "attn_logit_softcapping": attention.softcap,
         "final_logit_softcapping": spec.logits_softcap,

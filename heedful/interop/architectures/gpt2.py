@@ -1,4 +1,4 @@
-"""GPT-2 (Radford 2019)."""
+"""GPT-2 (Radford 2019): a pre-norm decoder with learned positions and biases."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ _LINEAR = {
     "mlp.c_fc": "feedforward.up",
     "mlp.c_proj": "feedforward.down",
 }
-"""Convolutions of width 1, which store their weight [in, out]."""
+"""Modules of the class Conv1D, whose weight is stored as [in, out] instead of [out, in]."""
 
 
 def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    # This option scales the scores of every layer differently.
     fields.refuse_unless("scale_attn_by_inverse_layer_idx", [False], False)
     fields.refuse_unless("add_cross_attention", [False], False)
-    # reorder_and_upcast_attn is about rounding in half precision: scores are float32 here anyway.
+    # `reorder_and_upcast_attn` computes scores in float32,
+    # which is always done here; the call only checks its type.
     fields.flag("reorder_and_upcast_attn", False)
     width = fields.integer("n_embd", 768)
     norm = NormSpec(epsilon=fields.number("layer_norm_epsilon", 1e-5))
@@ -48,6 +50,7 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
             mask=CausalSpec(),
         ),
         feedforward=FeedForwardSpec(
+            # The field is null in most files, which means 4 D.
             width=fields.optional_integer("n_inner") or 4 * width,
             activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
         ),
@@ -100,6 +103,7 @@ def _table(spec: CausalLMSpec, names: Names) -> Table:
     for number in range(spec.decoder.num_layers):
         layer, block = f"{prefix}h.{number}.", f"decoder.blocks.{number}."
         rules += renamed(_NORMS, theirs=layer, ours=block)
+        # `c_attn` is q, k and v side by side, [D, 3 D]; its transpose has them below each other.
         for part in ("weight", "bias"):
             maps = [f"{block}self_attention.{name}.{part}" for name in ("query", "key", "value")]
             name, sizes = f"{layer}attn.c_attn.{part}", [spec.width] * 3
@@ -109,9 +113,11 @@ def _table(spec: CausalLMSpec, names: Names) -> Table:
             rules.append(same(f"{layer}{theirs}.bias", f"{block}{ours}.bias"))
     copies: tuple[RepeatedTensor, ...] = ()
     if spec.tied:
+        # Most files lack it, as the output projection is tied.
         copies = (RepeatedTensor("lm_head.weight", embedding),)
     else:
         rules.append(same("lm_head.weight", "output_projection.weight"))
+    # Buffers: the causal mask and the score of hidden keys, −10,000.
     return Table(tuple(rules), copies, ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",))
 
 

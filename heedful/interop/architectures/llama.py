@@ -1,4 +1,4 @@
-"""LLaMA (Touvron 2023; 3.1: Grattafiori 2024), and what the decoders built like it share."""
+"""LLaMA (Touvron 2023; 3.1: Grattafiori 2024), with what decoders of its structure share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from heedful.config import Activation
 from heedful.interop.architecture import Architecture, Names, check_layers
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
@@ -22,7 +23,6 @@ from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import AllOfSpec, CausalSpec, MaskSpec, WindowSpec
 from heedful.nn.spec import (
-    Activation,
     AttentionSpec,
     EmbeddingSpec,
     FeedForwardSpec,
@@ -31,6 +31,7 @@ from heedful.nn.spec import (
     RotarySpec,
 )
 
+# A gated network names only the activation of its gate in config.json (Shazeer 2020).
 GATED: Mapping[str, Activation] = {
     "silu": "swiglu",
     "swish": "swiglu",
@@ -47,6 +48,7 @@ GATED_NAMES: Mapping[Activation, str] = {
 }
 _SCALINGS = ("default", "linear", "llama3", "yarn")
 _BASE = 10_000.0
+# Defaults of transformers' LlamaConfig, those of the 7B model of 2023.
 _SIZES = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -57,6 +59,7 @@ _SIZES = {
 }
 _NORMS = {
     "input_layernorm": "self_attention_norm",
+    # After the attention's residual sum, which is before the feed-forward network: pre-norm.
     "post_attention_layernorm": "feedforward_norm",
 }
 _SLIDING, _FULL = "sliding_attention", "full_attention"
@@ -70,26 +73,32 @@ def read_decoder(
     feedforward_bias: bool = False,
     **attention: Any,
 ) -> CausalLMSpec:
-    """Return the spec of a decoder built like LLaMA.
+    """Return the spec of a decoder with the structure of LLaMA.
 
     Args:
-        fields: its config.json.
-        sizes: what a file without a size means.
-        windows: keys that a query sees in each layer of the pattern; None for all before it.
-        feedforward_bias: whether the maps of the feed-forward network have a bias.
-        **attention: settings of `AttentionSpec` that the architecture has of its own.
+        fields: fields of config.json.
+        sizes: defaults of sizes that config.json leaves out.
+        windows: window of each layer of the pattern, in keys; None for causal attention without
+            window.
+        feedforward_bias: flag of biases in the feed-forward network.
+        **attention: further settings of `AttentionSpec`.
 
     Raises:
-        ModelError: when a value is wrong or describes what cannot be represented.
+        ModelError: when a value is wrong or cannot be represented.
     """
     max_length = fields.integer("max_position_embeddings", sizes["max_position_embeddings"])
     norm = NormSpec(kind="rms", epsilon=fields.number("rms_norm_eps", 1e-6))
     kv_heads = sizes.get("num_key_value_heads")
     own_attention = AttentionSpec(
         num_heads=fields.integer("num_attention_heads", sizes["num_attention_heads"]),
+        # Missing before LLaMA 2, where every query head has its own keys and values.
         num_kv_heads=fields.optional_integer("num_key_value_heads") or kv_heads,
+        # Unset means D / H. Some models have another width,
+        # e.g. Mistral NeMo 128 of 5120 / 32 = 160.
         head_width=fields.optional_integer("head_dim") or sizes.get("head_dim"),
         dropout=fields.number("attention_dropout", 0.0),
+        # Half-split layout, channel i with i + E/2: transformers permuted Meta's interleaved
+        # weights when it converted them.
         rotary=_read_rotary(fields, max_length),
         **attention,
     )
@@ -110,6 +119,7 @@ def read_decoder(
     return CausalLMSpec(
         width=fields.integer("hidden_size", sizes["hidden_size"]),
         vocabulary=fields.integer("vocab_size", sizes["vocab_size"]),
+        # No scale, and no positions in the stream: they are in the rotation of queries and keys.
         embedding=EmbeddingSpec(scale=False, positions=PositionSpec(kind="none")),
         decoder=StackSpec(
             num_layers=fields.integer("num_hidden_layers", sizes["num_hidden_layers"]),
@@ -137,20 +147,25 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
 
 
 def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
-    """Read `rope_parameters` of new files, or `rope_theta` and `rope_scaling` of older ones."""
+    """Return the rotary embedding from `rope_parameters`, or `rope_theta` and `rope_scaling`."""
+    # Phi and StableLM rotate only a part of each head, which is not supported.
     fields.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
     base = fields.number("rope_theta", _BASE)
     rope = fields.table("rope_scaling") or fields.table("rope_parameters")
     if rope is None:
         return RotarySpec(base=base)
     rope.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
+    # `rope_parameters`, of transformers 5, holds the base as well.
     base = rope.number("rope_theta", base)
+    # Older files say `type`.
     key = "rope_type" if rope.has("rope_type") else "type"
     scaling = rope.choice(key, {name: name for name in _SCALINGS}, "default")
     if scaling == "default":
         return RotarySpec(base=base)
     if scaling == "linear":
         return RotarySpec(base=base, scaling="linear", factor=rope.number("factor"))
+    # A stretched model's `max_position_embeddings` is the
+    # new length, the original is the trained one.
     length = rope.integer("original_max_position_embeddings", max_length)
     if scaling == "llama3":
         return RotarySpec(
@@ -158,9 +173,11 @@ def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
             scaling="by_wavelength",
             factor=rope.number("factor"),
             original_length=length,
+            # Turns over the trained length; wavelengths in tokens are that length over the factors.
             beta_fast=rope.number("high_freq_factor"),
             beta_slow=rope.number("low_freq_factor"),
         )
+    # Rounded bounds of the ramp, as in the paper's code; gpt-oss turns the rounding off.
     rope.refuse_unless("truncate", [True], True)
     factor = rope.number("factor", max_length / length)
     return RotarySpec(
@@ -175,9 +192,10 @@ def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
 
 
 def _read_temperature(rope: Fields, factor: float) -> float | None:
-    """Return YaRN's factor on queries and keys; None for the one of the paper."""
+    """Return YaRN's factor on queries and keys; None for the factor of Peng (2023)."""
     if rope.has("attention_factor"):
         return rope.number("attention_factor")
+    # DeepSeek's variant: a ratio of two of the paper's factors, each with a weight of its own.
     above, below = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
     if above and below:
         growth = 0.1 * math.log(factor)
@@ -186,12 +204,12 @@ def _read_temperature(rope: Fields, factor: float) -> float | None:
 
 
 def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
-    """Return the settings that `read_decoder` reads."""
+    """Return the fields that `read_decoder` reads."""
     block = spec.decoder.pattern[0]
     attention = block.self_attention
     rotary = attention.rotary or RotarySpec()
     scaling = _write_scaling(rotary)
-    # Models without a longest length can be asked for any; the file must name one.
+    # The field is required there, while a model of ours need not have a longest sequence.
     length = spec.max_length or max(2048, 2 * (rotary.original_length or 0))
     activation = block.feedforward.activation
     return {
@@ -206,7 +224,7 @@ def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
         "max_position_embeddings": length,
         "rms_norm_eps": block.norm.epsilon,
         "attention_dropout": attention.dropout,
-        # Readers older than `rope_parameters` know these two, and newer ones too.
+        # Fields of versions before `rope_parameters`; later versions read them too.
         "rope_theta": rotary.base,
         **({"rope_scaling": scaling} if scaling else {}),
         "tie_word_embeddings": spec.tied,
@@ -216,18 +234,20 @@ def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
 def read_windows(
     fields: Fields, sizes: Mapping[str, int], usual: Callable[[int], bool], names: Names
 ) -> list[int | None]:
-    """Return the keys that a query sees in each layer: `layer_types` and `sliding_window`.
+    """Return the window of each layer, from `layer_types` and `sliding_window`.
 
     Args:
-        fields: a config.json.
-        sizes: what a file without a size means.
-        usual: whether a layer slides, in files without `layer_types`.
-        names: of the tensors, more than layers.
+        fields: fields of config.json.
+        sizes: defaults of sizes that config.json leaves out.
+        usual: function from the index of a layer to the flag of a window, for files without
+            `layer_types`.
+        names: names of the tensors, to check the number of layers.
 
     Raises:
-        ModelError: when there is not one known type for each layer.
+        ModelError: when `layer_types` does not have one known type per layer.
     """
     num_layers = fields.integer("num_hidden_layers", sizes["num_hidden_layers"])
+    # Checked before a tuple of that length is built: the number of layers is not trusted.
     check_layers(num_layers, names, fields.where)
     types = fields.texts("layer_types")
     if not types:
@@ -236,6 +256,7 @@ def read_windows(
         raise fields.wrong("layer_types", f"{_SLIDING} or {_FULL} of each layer is needed")
     window = fields.integer("sliding_window", sizes["sliding_window"]) if _SLIDING in types else 0
     windows = [window if each == _SLIDING else None for each in types]
+    # The shortest repeating pattern is returned: [4096, None] for Gemma 2 instead of 26 layers.
     for period in range(1, num_layers):
         if all(windows[i] == windows[i % period] for i in range(num_layers)):
             return windows[:period]
@@ -243,7 +264,7 @@ def read_windows(
 
 
 def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
-    """Return the settings that `read_windows` reads."""
+    """Return the fields that `read_windows` reads."""
     windows = [window_of(block) for block in spec.decoder.blocks]
     size = next((window for window in windows if window is not None), None)
     types = [_FULL if window is None else _SLIDING for window in windows]
@@ -251,7 +272,7 @@ def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
 
 
 def window_of(block: BlockSpec) -> int | None:
-    """Return the keys that a query of a block sees; None for all before it."""
+    """Return the window of a block in keys; None for causal attention without window."""
     mask = block.self_attention.mask
     parts = mask.parts if mask.kind == "all_of" else ()
     return next((part.size for part in parts if part.kind == "window"), None)
@@ -292,17 +313,18 @@ def _write_scaling(rotary: RotarySpec) -> dict[str, Any]:
 
 
 def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _NORMS) -> Table:
-    """Return the rules of a decoder built like LLaMA.
+    """Return the tensor table of a decoder with the structure of LLaMA.
 
     Args:
-        spec: of the model; it tells which maps have a bias.
-        names: of their tensors, which may lack the prefix "model.".
-        norms: their names of a layer's norms to ours.
+        spec: spec of the model, which decides about biases.
+        names: names of their tensors, with or without the prefix "model.".
+        norms: our names of a layer's norms by their names.
     """
     prefix = prefix_of(names, "model.")
     embedding = f"{prefix}embed_tokens.weight"
     block = spec.decoder.pattern[0]
     attention, feedforward = block.self_attention, block.feedforward
+    # Qwen 2 has biases on queries, keys and values, but not on the output.
     output_bias = attention.bias if attention.output_bias is None else attention.output_bias
     maps = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
     rules = [
@@ -311,6 +333,7 @@ def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _
     ]
     for number in range(spec.decoder.num_layers):
         layer, own = f"{prefix}layers.{number}.", f"decoder.blocks.{number}."
+        # RMS norms have no bias.
         rules += renamed(norms, theirs=layer, ours=own, parts=LINEAR)
         if attention.query_key_norm is not None:
             rules += renamed(
@@ -336,6 +359,7 @@ def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _
         copies = (RepeatedTensor("lm_head.weight", embedding),)
     else:
         rules.append(same("lm_head.weight", "output_projection.weight"))
+    # Frequencies of the rotation, a buffer that older versions saved.
     ignored = (r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
     return Table(tuple(rules), copies, ignored)
 

@@ -1,6 +1,6 @@
-"""Marian's translators (Junczys-Dowmunt 2018; OPUS-MT: Tiedemann 2020).
+"""Translators of Marian (Junczys-Dowmunt 2018; OPUS-MT: Tiedemann 2020).
 
-Their sinusoids are fixed, so they are not read; a file that holds others is refused.
+Sinusoidal positions are computed, not read; a file with other position tables is refused.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ _SHARE: dict[tuple[bool, bool], Sharing] = {
     (False, True): "target",
     (False, False): "none",
 }
-"""By whether the embedding tables are shared and whether the output projection is tied."""
-_HALF_PRECISION = 2e-3  # what sinusoids lose in float16
+"""Sharing by two flags: shared embedding tables, tied output projection."""
+# Files in float16 or bfloat16 hold rounded sinusoids.
+_HALF_PRECISION = 2e-3
 
 
 def _read(fields: Fields, names: Names) -> TranslatorSpec:
     fields.refuse_unless("normalize_embedding", [False], False)
     fields.refuse_unless("static_position_embeddings", [True], True)
     source = fields.integer("vocab_size")
+    # Models with one vocabulary for both sides leave it out.
     target = fields.integer("decoder_vocab_size", source)
     shared = fields.flag("share_encoder_decoder_embeddings", True)
     if shared and source != target:
@@ -45,18 +47,21 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
         share_embeddings=_SHARE[shared, fields.flag("tie_word_embeddings", True)],
         embedding=EmbeddingSpec(
             scale=fields.flag("scale_embedding", False),
+            # All sines, then all cosines, where Vaswani (2017) alternates them.
             positions=PositionSpec(layout="halves"),
             dropout=fields.number("dropout", 0.1),
         ),
         encoder=read_stack(fields, "encoder"),
         decoder=read_stack(fields, "decoder"),
         output_bias=has_bias(names),
-        max_length=fields.integer("max_position_embeddings") - 1,  # its end takes one
+        # </s> takes one of the positions.
+        max_length=fields.integer("max_position_embeddings") - 1,
     )
 
 
 def _write(spec: TranslatorSpec) -> dict[str, Any]:
-    """Return a config.json with special ids as Marian's vocabularies have them."""
+    """Return a config.json with the special ids of Marian's vocabularies."""
+    # Transformers appends <pad> to Marian's vocabulary, which has none; </s> is its first entry.
     pad = spec.source_vocabulary - 1
     share = spec.share_embeddings
     return {
@@ -69,6 +74,7 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
         "tie_word_embeddings": share in ("all", "target"),
         "pad_token_id": pad,
         "eos_token_id": 0,
+        # Marian starts from a zero embedding; the padding row is all zeros and takes its place.
         "decoder_start_token_id": pad,
     }
 
@@ -77,6 +83,7 @@ def _table(spec: TranslatorSpec, names: Names) -> Table:
     rules, copies = stack_rules(spec, names)
     for side in spec.stacks():
         name = f"{prefix_of(names, 'model.')}{side}.embed_positions.weight"
+        # Most files do not hold the table, since it is computed when a model is built.
         if name in names:
             rules.append(_sinusoid_rule(name, spec))
     return Table(tuple(rules), tuple(copies))
@@ -86,7 +93,8 @@ def _sinusoid_rule(name: str, spec: TranslatorSpec) -> Rule:
     def check(tensors: Sequence[Tensor]) -> list[Tensor]:
         (stored,) = tensors
         if stored.shape != (spec.max_length + 1, spec.width):
-            raise RuntimeError("another shape")  # the table reports it, with all that is wrong
+            # The table turns this error into a line of its list of problems.
+            raise RuntimeError("another shape")
         if not torch.allclose(stored.float(), _sinusoids(spec), rtol=0.0, atol=_HALF_PRECISION):
             raise ModelError(
                 f"{name} holds other numbers than Marian's sinusoids",
@@ -98,9 +106,10 @@ def _sinusoid_rule(name: str, spec: TranslatorSpec) -> Rule:
 
 
 def _sinusoids(spec: TranslatorSpec) -> Tensor:
-    """Return the table [max_length + 1, D] float32 that transformers keeps."""
+    """Return the table [max_length + 1, D] float32 of transformers."""
     positions = torch.arange(spec.max_length + 1, dtype=torch.float64)
     frequencies = 10_000.0 ** (torch.arange(0, spec.width, 2, dtype=torch.float64) / spec.width)
+    # Computed in float64 like theirs: float32 angles would change the sines of late positions.
     angles = positions[:, None] / frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[:, : spec.width].float()
 

@@ -15,6 +15,7 @@ from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.model_spec import CausalLMSpec
 
+# Defaults of transformers' MistralConfig, those of the 7B model.
 _SIZES = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -27,7 +28,7 @@ _SIZES = {
 
 
 def _read(fields: Fields, names: Names) -> CausalLMSpec:
-    # Newer models say null and see all that came before; a file always says one or the other.
+    # Since version 0.2 of the 7B model files say null, which means no window.
     return read_decoder(
         fields, _SIZES, bias=False, windows=[fields.optional_integer("sliding_window")]
     )

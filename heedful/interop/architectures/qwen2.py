@@ -16,6 +16,7 @@ from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.model_spec import CausalLMSpec
 
+# Defaults of transformers' Qwen2Config.
 SIZES = {
     "vocab_size": 151936,
     "hidden_size": 4096,
@@ -26,16 +27,19 @@ SIZES = {
     "max_position_embeddings": 32768,
     "sliding_window": 4096,
 }
+# Default of `max_window_layers`: layers from this index on have the window.
 _FIRST_SLIDING = 28
 
 
 def _read(fields: Fields, names: Names) -> CausalLMSpec:
     windows = read_qwen_windows(fields, names)
+    # Fixed by the class, so config.json has no field for it.
     return read_decoder(fields, SIZES, bias=True, output_bias=False, windows=windows)
 
 
 def read_qwen_windows(fields: Fields, names: Names) -> list[int | None]:
-    """Return the keys that a query sees in each layer: in the last ones a window, if asked for."""
+    """Return the window of each layer: none, or the window in the last layers only."""
+    # Published files name a `sliding_window` and turn it off by this flag.
     if not fields.flag("use_sliding_window", False):
         return [None]
     first = fields.integer("max_window_layers", _FIRST_SLIDING)
@@ -43,7 +47,7 @@ def read_qwen_windows(fields: Fields, names: Names) -> list[int | None]:
 
 
 def write_qwen_windows(spec: CausalLMSpec) -> dict[str, Any]:
-    """Return the settings that `read_qwen_windows` reads."""
+    """Return the fields that `read_qwen_windows` reads."""
     windows = write_windows(spec)
     if windows["sliding_window"] is None:
         return {"use_sliding_window": False}
@@ -53,7 +57,8 @@ def write_qwen_windows(spec: CausalLMSpec) -> dict[str, Any]:
 def _write(spec: CausalLMSpec) -> dict[str, Any]:
     config = write_decoder(spec) | write_qwen_windows(spec)
     if spec.decoder.pattern[0].self_attention.head_width is None:
-        del config["head_dim"]  # no setting of theirs, though their model reads it
+        # Their config has no such field, though their model reads it if it is there.
+        del config["head_dim"]
     return {"architectures": ["Qwen2ForCausalLM"], **config}
 
 

@@ -1,4 +1,4 @@
-"""Qwen 3 (Yang 2025): Qwen 2 without its biases, with a norm of each head's queries and keys."""
+"""Qwen 3 (Yang 2025): Qwen 2 without biases, with RMS norms of queries and keys per head."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.spec import NormSpec
 
+# Heads of 128 channels whatever the width; D / H would be 64 in the 0.6B model.
 _SIZES = SIZES | {"head_dim": 128}
 
 
@@ -21,6 +22,7 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
         _SIZES,
         windows=read_qwen_windows(fields, names),
         bias=fields.flag("attention_bias", False),
+        # One weight [E] for all heads, applied before the rotation (Dehghani 2023).
         query_key_norm=NormSpec(kind="rms", epsilon=fields.number("rms_norm_eps", 1e-6)),
     )
 

@@ -1,9 +1,10 @@
-"""T5 (Raffel 2020), 1.0 and 1.1."""
+"""T5 (Raffel 2020), versions 1.0 and 1.1."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from heedful.config import Activation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings, scaled_queries
@@ -13,7 +14,6 @@ from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.spec import (
     GATED,
-    Activation,
     AttentionSpec,
     EmbeddingSpec,
     FeedForwardSpec,
@@ -28,24 +28,27 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "silu": "silu",
-    "gated-gelu": "geglu_tanh",  # by this name they mean the approximation
+    # Transformers replaces it by the tanh approximation, which T5 1.1 was trained with.
+    "gated-gelu": "geglu_tanh",
     "gated-gelu_new": "geglu_tanh",
     "gated-silu": "swiglu",
     "gated-relu": "reglu",
 }
+# Reversed, so that of two names the first one, of published files, is written.
 _NAMES = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 _ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
-_TRAINED_LENGTH = 512  # "n_positions" of the published models, with the end token
+# `n_positions` of the published models, </s> included; relative positions set no bound themselves.
+_TRAINED_LENGTH = 512
 
 
 def _read(fields: Fields, names: Names) -> TranslatorSpec:
     width, vocabulary = fields.integer("d_model"), fields.integer("vocab_size")
     layers = fields.integer("num_layers")
-    # States are scaled for a head that is the embedding, so older files said both as one; newer
-    # ones say "tied" of every model.
+    # Only a tied output projection needs scaled states, so older files have one field for both.
+    # Newer files set `tie_word_embeddings` in every model and have a field for the scale.
     scaled = fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
-    # A configuration does not tell whether a model of version 1.1 has the head of its own that the
-    # published ones have.
+    # Published models of version 1.1 have an output
+    # projection of their own; config.json does not say so.
     own_head = not scaled and (not names or _HEAD in names)
     return TranslatorSpec(
         width=width,
@@ -54,11 +57,13 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
         share_embeddings="inputs" if own_head else "all",
         embedding=EmbeddingSpec(
             scale=False,
+            # Positions come in as a bias of the scores.
             positions=PositionSpec(kind="none"),
             dropout=fields.number("dropout_rate", 0.1),
         ),
         encoder=_read_stack(fields, layers, decoder=False),
         decoder=_read_stack(fields, fields.integer("num_decoder_layers", layers), decoder=True),
+        # Mesh TensorFlow's rescaling of logits from a tied table.
         output_scale=width**-0.5 if scaled else None,
         max_length=fields.integer("n_positions", _TRAINED_LENGTH) - 1,
     )
@@ -69,8 +74,11 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
     norm = NormSpec(kind="rms", epsilon=fields.number("layer_norm_epsilon", 1e-6))
     attention = AttentionSpec(
         num_heads=fields.integer("num_heads"),
+        # The head width is not D / H in all models: the 11B
+        # model has 128 heads of 128 with D = 1024.
         head_width=fields.integer("d_kv"),
         bias=False,
+        # No 1/sqrt(E) on the scores: T5 has it in the initialisation of the query projection.
         scale=1.0,
         dropout=dropout,
     )
@@ -91,17 +99,20 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
             dropout=dropout,
         ),
         final_norm=norm,
+        # T5 drops elements after the last norm, too.
         final_dropout=dropout,
+        # Stored in the first layer and used by all of them.
         shared_position_bias=T5BiasSpec(
             num_buckets=fields.integer("relative_attention_num_buckets", 32),
             max_distance=fields.integer("relative_attention_max_distance", 128),
+            # A decoder spends all buckets on the past.
             bidirectional=not decoder,
         ),
     )
 
 
 def _write(spec: TranslatorSpec) -> dict[str, Any]:
-    """Return a config.json with the special ids of the published models."""
+    """Return a config.json with the special ids of the published vocabulary."""
     block = spec.encoder.block
     config: dict[str, Any] = {
         "architectures": ["T5ForConditionalGeneration"],
@@ -115,13 +126,14 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
         "num_heads": block.self_attention.num_heads,
         "dropout_rate": block.dropout,
         "layer_norm_epsilon": block.norm.epsilon,
-        # Our own name where theirs has none: reading refuses it.
+        # An activation without a name of theirs keeps ours, which reading back refuses.
         "feed_forward_proj": _NAMES.get(block.feedforward.activation, block.feedforward.activation),
         "n_positions": spec.max_length + 1,
         "tie_word_embeddings": spec.output_scale is not None,
         "scale_decoder_outputs": spec.output_scale is not None,
         "pad_token_id": 0,
         "eos_token_id": 1,
+        # There is no BOS token; the decoder starts from <pad>.
         "decoder_start_token_id": 0,
     }
     bias = spec.encoder.shared_position_bias
@@ -148,13 +160,13 @@ def _table(spec: TranslatorSpec, names: Names) -> Table:
         for number in range(stack.num_layers):
             theirs, ours = f"{side}.block.{number}.layer.", f"{side}.blocks.{number}."
             rules += renamed(modules, theirs=theirs, ours=ours, parts=LINEAR)
-    # The first files hold a bias of cross-attention, which is not part of the model.
+    # The first published files hold a bias of cross-attention that the model never uses.
     unused = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
     return Table(tuple(rules), tuple(copies), ignored=(unused,))
 
 
 def _block_modules(block: BlockSpec) -> dict[str, str]:
-    """Return their names of a block's modules and ours: its sub-layers have numbers there."""
+    """Return our names of a block's modules by their names, which number the sub-layers."""
     sublayers = {"SelfAttention": "self_attention"}
     if block.cross_attention is not None:
         sublayers["EncDecAttention"] = "cross_attention"
@@ -165,6 +177,7 @@ def _block_modules(block: BlockSpec) -> dict[str, str]:
         modules[f"{number}.layer_norm"] = f"{ours}_norm"
     feedforward = {"wi": "up", "wo": "down"}
     if block.feedforward.activation in GATED:
+        # wi_0 goes through the activation, wi_1 is multiplied with it (Shazeer 2020).
         feedforward = {"wi_0": "gate", "wi_1": "up", "wo": "down"}
     last = len(sublayers)
     for their_map, our_map in feedforward.items():

@@ -1,6 +1,6 @@
-"""ViT of Hugging Face: `ViTModel`, with its pooler or without, and `ViTForImageClassification`.
+"""ViT (Dosovitskiy 2021): `ViTModel`, with or without pooler, and `ViTForImageClassification`.
 
-A mask token, which only models of masked patches use, is refused as a tensor that has no place.
+A mask token, which only models of masked patches use, is refused as an unknown tensor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAYER = {
 _QUERY_KEY_VALUE = {
     f"attention.attention.{name}": f"self_attention.{name}" for name in ("query", "key", "value")
 }
-"""The maps that `qkv_bias = false` takes the bias from."""
+"""Projections without bias under `qkv_bias = false`."""
 
 
 def _read(fields: Fields, names: Names) -> VisionSpec:
@@ -32,7 +32,7 @@ def _read(fields: Fields, names: Names) -> VisionSpec:
     if len(written) > 1 or not {_ENCODER, _CLASSIFIER}.issuperset(written):
         raise fields.wrong("architectures", f"Heedful reads {_ENCODER} or {_CLASSIFIER}")
     classifies = _CLASSIFIER in written
-    # A configuration does not say whether there is a pooler.
+    # `add_pooling_layer` is an argument of the class and not in config.json, so names decide.
     pooler = any(n.endswith("pooler.dense.weight") for n in names) if names else not classifies
     width = fields.integer("hidden_size", 768)
     fields.refuse_unless("pooler_act", ("tanh",), "tanh")
@@ -44,6 +44,7 @@ def _read(fields: Fields, names: Names) -> VisionSpec:
         "dropout": fields.number("attention_probs_dropout_prob", 0.0),
     }
     if not fields.flag("qkv_bias", True):
+        # The flag concerns queries, keys and values; the output projection keeps its bias.
         attention |= {"bias": False, "output_bias": True}
     plain = {
         "width": width,
@@ -72,10 +73,11 @@ def _read(fields: Fields, names: Names) -> VisionSpec:
 
 
 def _side(fields: Fields, key: str, default: int) -> int:
-    """Return the side of a square that is given as a number, or as height and width."""
+    """Return the side of a square from a field with one number, or with height and width."""
     sides = fields.get(key)
     if not isinstance(sides, list):
         return fields.integer(key, default)
+    # `type`, since true and false are integers too in Python.
     if len(sides) != 2 or any(type(side) is not int for side in sides):
         raise fields.wrong(key, "a whole number is needed, or two")
     if sides[0] != sides[1]:
@@ -106,22 +108,26 @@ def _write(spec: VisionSpec) -> dict[str, Any]:
 
 
 def _missing(spec: VisionSpec) -> list[str]:
+    # Their classifier reads the class token's state, ours with a pooler the pooled state.
     both = spec.pooler and spec.class_names
     return ["their classifier has no pooler before it"] if both else []
 
 
 def _compared(spec: VisionSpec) -> VisionSpec:
-    """Name the classes, and leave out pixels, which have a file of their own."""
+    """Return a spec with named classes and without pixels, which have a file of their own."""
     return spec.model_copy(update={"labels": spec.class_names, "num_classes": None, "pixels": None})
 
 
 def _table(spec: VisionSpec, names: Names) -> Table:
+    # The classifier holds the encoder as its attribute `vit`.
     prefix = "vit." if spec.class_names else ""
     if names:
         prefix = "vit." if any(name.startswith("vit.") for name in names) else ""
     width, side, channels = spec.width, spec.patch_size, spec.channels
     embeddings, states = f"{prefix}embeddings.", (spec.num_states, width)
     convolution = f"{embeddings}patch_embeddings.projection"
+    # A convolution with stride = kernel is a linear map of
+    # flattened patches: same elements in the same order.
     kernel, flat = (width, channels, side, side), (width, channels * side * side)
     rules = [
         reshaped(f"{embeddings}cls_token", "class_token", (1, 1, width), (width,)),

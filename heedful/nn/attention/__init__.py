@@ -1,1 +1,1 @@
-"""Attention: what is computed, its plan and kernels, masks, biases and caches."""
+"""Attention: definition, plan and kernels; masks, biases and caches."""

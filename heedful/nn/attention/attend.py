@@ -1,4 +1,4 @@
-"""Attention: one definition, and a plan that picks the kernel to compute it with.
+"""Attention: one definition, and a plan that picks the kernel that computes it.
 
 The order is fixed: scale · q · kᵀ, soft cap, sum of biases, mask, softmax in float32, dropout, · v.
 A query that sees no key yields 0, with gradient 0. Shapes: B batch, H heads, K key/value heads,
@@ -41,24 +41,26 @@ __all__ = [
     "plan",
 ]
 
-# Measured on a processor, with PyTorch 2.13: up to these lengths plain products beat its fused
-# kernel, which is slow backward in bfloat16 and falls back to a slow form for dropout.
+# Measured on a processor, with PyTorch 2.13: up to these lengths plain matmuls beat its fused
+# kernel, which is slow backward in bfloat16 and falls back to a slow form for dropout. At 30 to 50
+# tokens its backward pass took 27 % of a training step (docs/design/log.md).
 _SHORT = 64
 _SHORT_REDUCED = 256
 _LONG = 1024
+# 1 GiB of float32 scores for each tensor of them; a pass with gradients keeps more than one.
 _SCORES_IN_MEMORY = 2**28
 
 
 @dataclass(frozen=True)
 class KernelSet:
-    """The kernels that a plan picks from, and what it may know: engines bring sets of their own.
+    """The kernels that a plan picks from, and the inputs it may read; engines have their own sets.
 
     Args:
-        by_name: the kernels; those that say an advantage are asked first, in their order.
+        by_name: kernels by name; those with an `advantage` rank first, in their order.
         device: type of the device to plan for; the tensors' own if None.
-        readable: whether values of positions may be read to plan with: on a host, while no graph
-            is made. Without, a mask counts as hiding something, which costs time and changes
-            nothing.
+        readable: permission to read the values of positions for planning: on a host, while no
+            graph is traced. Otherwise any mask is taken to hide some keys, which costs time and
+            changes no result.
     """
 
     by_name: Mapping[str, Kernel] = field(default_factory=lambda: KERNELS)
@@ -71,12 +73,12 @@ _DEFINITION = KernelSet()
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """The kernel that serves a request, and the reasons.
+    """The kernel that serves a request, and the reasons for the choice.
 
     Args:
-        kernel: its name.
-        reason: why it was picked.
-        rejected: for every other kernel, why it was not.
+        kernel: name of the chosen kernel.
+        reason: reason for the choice.
+        rejected: reasons against every other kernel, by name.
     """
 
     kernel: str
@@ -84,7 +86,7 @@ class AttentionPlan:
     rejected: dict[str, str]
 
     def table(self, request: str) -> str:
-        """Return the plan of a described request for people, a line per kernel."""
+        """Format the plan as a table under a description of the request, a line per kernel."""
         lines = [
             request,
             f"-> {self.kernel:<10} {self.reason}",
@@ -107,27 +109,27 @@ def attend(
     relative_values: RelativeValues | None = None,
     kernels: KernelSet = _DEFINITION,
 ) -> Tensor:
-    """Mix the values of the keys that each query sees, by how well query and key agree.
+    """Average the values of the keys that each query sees, weighted by the softmax of the scores.
 
     Args:
         q: [B, H, Lq, E] queries.
         k: [B, K, Lk, E] keys; H is a multiple of K, and consecutive query heads share a key head.
         v: [B, K, Lk, Ev] values.
-        positions: where queries and keys stand.
-        mask: who may see whom; padding is hidden by the positions.
-        biases: added to the scores.
-        scale: factor on the scores; 1/sqrt(E) if None (Vaswani 2017).
-        softcap: if given, scores become softcap · tanh(score / softcap) (Gemma 2, 2024).
+        positions: positions and segments of queries and keys.
+        mask: rule for the keys that a query may see; padding is hidden by the positions.
+        biases: position biases that are added to the scores.
+        scale: factor on the scores; 1/sqrt(E) if None (Vaswani 2017, section 3.2.1).
+        softcap: bound c of the scores, which become c · tanh(score / c) (Gemma 2, 2024).
         dropout: probability of dropping a weight in this call; give 0 outside training.
-        kernel: the kernel to use, by name; None lets `plan` pick.
-        relative_values: adds learned vectors of distances to the values (Shaw 2018).
-        kernels: the kernels to pick from.
+        kernel: name of the kernel to use; None lets `plan` pick.
+        relative_values: trained vectors of distances that are added to the values (Shaw 2018).
+        kernels: kernels to pick from.
 
     Returns:
-        [B, H, Lq, Ev] in the type of v; 0 for queries that see nothing.
+        [B, H, Lq, Ev] in the dtype of v; 0 for queries that see no key.
 
     Raises:
-        ModelError: when the kernel asked for does not exist or cannot serve.
+        ModelError: when the requested kernel does not exist or cannot serve.
     """
     request = make_request(
         q, k, v, positions, mask, biases, scale, softcap, dropout, relative_values, kernels
@@ -135,6 +137,7 @@ def attend(
     if kernel is None:
         kernel = _pick(request, kernels)[0]
         return kernels.by_name[kernel].run(request)
+    # A requested kernel is never replaced silently: a measurement would be of another one.
     return _named(request, kernel, kernels).run(request)
 
 
@@ -151,8 +154,9 @@ def make_request(
     relative_values: RelativeValues | None = None,
     kernels: KernelSet = _DEFINITION,
 ) -> AttentionRequest:
-    """The attention that `attend` would compute with these arguments, as a value."""
+    """Return the request that `attend` would make of these arguments."""
     batch, heads, num_queries, width = q.shape
+    # Grouped heads: query head h attends to key head h // (H / K) (Ainslie 2023).
     assert heads % k.shape[1] == 0, f"{heads} heads, {k.shape[1]} key heads"
     assert k.shape[0] == batch, (q.shape, k.shape)
     assert k.shape[3] == width, (q.shape, k.shape)
@@ -172,18 +176,19 @@ def attention_weights(
     heads: Sequence[int] | None = None,
     rows: Sequence[int] | None = None,
 ) -> Tensor:
-    """Attention weights for people to look at, by the definition and without dropout.
+    """Return attention weights for inspection, by the definition and without dropout.
 
     Args:
-        request: the attention, from `make_request`.
-        heads: which query heads; all H if None.
-        rows: array indices of the queries; all Lq if None.
+        request: request from `make_request`.
+        heads: query heads of the result; all H if None.
+        rows: array indices of the queries in the result; all Lq if None.
 
     Returns:
-        [B, H', Lq', Lk] float32; rows sum to 1, or are 0 for a query that sees nothing.
+        [B, H', Lq', Lk] float32; rows sum to 1, or are 0 for a query that sees no key.
     """
     _check_is_whole(request)
     if rows is not None:
+        # Queries are cut before the scores are made, so that one row of a long sequence is cheap.
         index = list(rows)
         chosen = request.positions.at_queries(index)
         request = replace(request, q=request.q[:, :, index], positions=chosen)
@@ -192,10 +197,10 @@ def attention_weights(
 
 
 def attention_scores(request: AttentionRequest) -> Tensor:
-    """Return the scores before softmax: scaled, capped, with biases; for people to look at.
+    """Return the scores before the softmax, scaled, capped and with biases, for inspection.
 
     Args:
-        request: the attention, from `make_request`.
+        request: request from `make_request`.
 
     Returns:
         [B, H, Lq, Lk] float32; −∞ where a query does not see a key.
@@ -206,10 +211,10 @@ def attention_scores(request: AttentionRequest) -> Tensor:
 
 
 def attention_bias(request: AttentionRequest) -> Tensor:
-    """Return the sum of biases that scores get; for people to look at.
+    """Return the sum of the biases of the scores, for inspection.
 
     Args:
-        request: the attention, from `make_request`, with a bias at least.
+        request: request from `make_request`, with at least one bias.
 
     Returns:
         [B or 1, H, Lq, Lk] float32, for hidden keys too.
@@ -222,11 +227,11 @@ def attention_bias(request: AttentionRequest) -> Tensor:
 
 
 def plan(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> AttentionPlan:
-    """Pick the kernel for a request of `attend`, with the reasons against the others.
+    """Pick the kernel for a request, with the reasons against the others.
 
     Args:
-        request: the attention, from `make_request` with the same kernels.
-        kernels: the kernels to pick from.
+        request: request from `make_request` with the same kernels.
+        kernels: kernels to pick from.
     """
     chosen, reason = _pick(request, kernels)
     rejected = {
@@ -238,7 +243,7 @@ def plan(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> Attenti
 
 
 def explain(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> str:
-    """The plan of a request as a table for people, a line per kernel."""
+    """Return the plan of a request as a table, a line per kernel."""
     result = plan(request, kernels)
     batch, heads, num_queries, width = request.q.shape
     kv_heads, num_keys = request.k.shape[1:3]
@@ -262,7 +267,8 @@ def _named(request: AttentionRequest, name: str, kernels: KernelSet) -> Kernel:
 
 
 def _refusal(name: str, request: AttentionRequest, kernels: KernelSet) -> str | None:
-    """Return why a kernel cannot serve a request; None when it can."""
+    """Return the reason why a kernel cannot serve a request; None when it can."""
+    # Any other kernel would return the attention to a share of the keys, and no error.
     if request.positions.group is not None and name != "ring":
         return "sees only the keys of this process"
     return kernels.by_name[name].unsupported(request)
@@ -277,10 +283,11 @@ def _check_is_whole(request: AttentionRequest) -> None:
 
 
 def _pick(request: AttentionRequest, kernels: KernelSet) -> tuple[str, str]:
-    """The first kernel of the ranking that can serve, and why it ranks so."""
+    """Return the first kernel of the ranking that can serve, and the reason for its rank."""
     if request.positions.group is not None:
         _named(request, "ring", kernels)
         return "ring", "the sequence is divided among processes, and keys travel round them"
+    # Exported graphs have the reference kernel alone, which serves everything: nothing to rank.
     if len(kernels.by_name) == 1:
         return next(iter(kernels.by_name)), "the only one"
     for name, reason in _ranking(request, kernels):
@@ -290,16 +297,18 @@ def _pick(request: AttentionRequest, kernels: KernelSet) -> tuple[str, str]:
 
 
 def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, str]]:
-    """Kernels from the one that should be best, each with the reason for its place."""
+    """Return the kernels, the one expected to be fastest first, with the reason for each rank."""
     num_queries, num_keys = request.q.shape[2], request.k.shape[2]
     ranking = []
     for name, kernel in kernels.by_name.items():
         advantage = getattr(kernel, "advantage", None)
         if advantage is not None and (reason := advantage(request)):
             ranking.append((name, reason))
+    # Outside training only, where caches have unused slots to leave out.
     if not request.wants_gradient and num_queries <= decode.MAX_QUERIES < num_keys:
         ranking.append(("decode", "few queries against many keys: only slots in use are read"))
     on_cpu = request.device == "cpu"
+    # True for 16-bit inputs, whose scores are float32.
     reduced = request.q.dtype != request.precision
     short = _SHORT_REDUCED if reduced or request.dropout else _SHORT
     if on_cpu and num_queries * num_keys <= short**2:
@@ -307,12 +316,14 @@ def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, s
     if num_keys >= _LONG and _is_sparse(request):
         reason = "the mask hides most blocks of a long sequence, and they are skipped"
         ranking.append(("chunked", reason) if on_cpu else ("flex", reason))
+    # PyTorch's fused kernel takes biases as one tensor over all pairs.
     if request.biases and _num_scores(request) > _SCORES_IN_MEMORY:
         ranking.append(("chunked", "a bias for every pair would not fit in memory"))
     ranking.append(("sdpa", "PyTorch's fused kernel is the fastest at this length"))
     if _num_scores(request) <= _SCORES_IN_MEMORY:
         ranking.append(("matmul", "fused kernels cannot serve, and the scores fit in memory"))
     ranking.append(("chunked", "fused kernels cannot serve, and the scores would not fit"))
+    # Last and never refused, so that the ranking always ends in a kernel that can serve.
     ranking.append(("reference", "the definition serves everything"))
     return ranking
 
@@ -321,6 +332,7 @@ def _drawback(name: str, request: AttentionRequest) -> str:
     """Return the reason why a kernel that could serve was not picked."""
     return {
         "reference": "the definition, made to be read: the slowest",
+        # An engine's kernel (`engines/training`), whose reason stands beside its competitors'.
         "native": "it pays for scores that are made again for the gradient, which is not asked for",
         "matmul": f"would hold all {_num_scores(request):,} scores in memory",
         "sdpa": "slower here: PyTorch's fused kernels are made for long sequences",
@@ -337,12 +349,13 @@ def _num_scores(request: AttentionRequest) -> int:
 
 
 def _is_sparse(request: AttentionRequest) -> bool:
-    """Return whether a mask hides three quarters of the keys, or more, wherever a query stands.
+    """Return whether a mask hides at least three quarters of the keys from every query.
 
-    Rules without gaps say so by their bounds; of the others single keys are asked, which a graph
-    in the making cannot wait for.
+    Bounds answer for masks without gaps. For the others single keys are counted, which is not
+    possible while a graph is traced.
     """
     num_keys, mask = request.k.shape[2], request.mask
+    # The middle sees most under two-sided masks, the end under causal ones.
     places = (num_keys // 2, num_keys - 1)
     bounded = max(
         sum(min(last, num_keys - 1) - first + 1 for first, last in mask.bounds(place, place))
@@ -353,9 +366,10 @@ def _is_sparse(request: AttentionRequest) -> bool:
     return request.readable and _most_seen(mask, num_keys) <= num_keys // 4
 
 
+# Masks are hashable values, so one count serves all layers and batches of this length.
 @functools.lru_cache(maxsize=64)
 def _most_seen(mask: Mask, num_keys: int) -> int:
-    """Return the number of keys that a query in the middle or at the end of a text sees."""
+    """Return the larger number of keys seen from the middle and from the end of a sequence."""
     keys = torch.arange(num_keys)
     places = (num_keys // 2, num_keys - 1)
     return max(int(mask.reaches(place, place, keys).sum()) for place in places)

@@ -1,11 +1,11 @@
-"""Keys and values of beams that share a row: choosing beams anew copies nothing.
+"""Keys and values of beams that share a row, so that reordering beams copies nothing.
 
-A beam search keeps several continuations of a sentence and chooses at every step which of them go
-on. If each had rows of its own, every step would copy the keys and values of all layers. Here one
-row holds all tokens that the continuations of a sentence have read, and a `Lineage`, one for all
-layers, says which of them are the past of which continuation.
+A beam search keeps several beams of a sentence and chooses at every step which of them go on. If
+each beam had rows of its own, every step would copy the keys and values of all layers, which took
+a fifth of the time. Here one row holds the tokens of all beams of a sentence, and a `Lineage`, one
+for all layers, records which tokens are the past of which beam.
 
-Shapes: B sentences, W continuations of each, S slots in use, K key/value heads, E width of a key
+Shapes: B sentences, W beams of each, S slots in use, K key/value heads, E width of a key
 head, Ev width of a value head.
 """
 
@@ -21,22 +21,22 @@ from torch import Tensor
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 
-_ROOM = 32
-"""Steps that a new store has room for; a store that is full is copied to one twice as large."""
+_FREE_SLOTS = 32
+"""Free slots of a new store; a full store is copied to one of twice its size."""
 
 _COMPACT_FROM = 64
-"""Slots from which on it is worth looking for some that no continuation needs any more."""
+"""Number of slots from which on it is worth looking for slots that no beam needs any more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lineage:
-    """The past of each continuation: which tokens of a shared row are its own.
+    """The past of each beam: which tokens of a shared row are its own.
 
     Args:
-        positions: [B, S] int64; −1 where nothing stands.
-        own: [B, W, S] bool; None while there is one continuation, whose past is the whole row.
-        width: W.
-        compact_from: slots from which on unused ones are dropped.
+        positions: [B, S] int64; −1 for padding.
+        own: [B, W, S] bool; None while there is one beam, whose past is the whole row.
+        width: number of beams W.
+        compact_from: number of slots from which on unused ones are dropped.
     """
 
     positions: Tensor
@@ -46,41 +46,42 @@ class Lineage:
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> Self:
-        """No tokens in each of B rows."""
+        """Make the lineage of B rows without tokens."""
         return cls(torch.empty((rows, 0), dtype=torch.int64, device=device))
 
     def append(self, positions: Tensor) -> tuple[Self, Positions]:
-        """One more token of each continuation, or several of a row's only one.
+        """Append one token of each beam, or several of the only beam.
 
         Args:
             positions: [B, W] int64, or [B, n] while W is 1.
 
         Returns:
-            The lineage with them, and the positions of these queries and of all keys.
+            The lineage with these tokens, and the positions of these queries and of all keys.
         """
         keys = torch.cat([self.positions, positions], 1)
         own = self.own
         if own is not None:
-            itself = _itself(self.width).to(own.device).expand(own.shape[0], -1, -1)
-            own = torch.cat([own, itself], 2)
+            new = _own_tokens(self.width).to(own.device).expand(own.shape[0], -1, -1)
+            own = torch.cat([own, new], 2)
         return replace(self, positions=keys, own=own), Positions(positions, keys, lineage=own)
 
 
 @functools.lru_cache(maxsize=16)
-def _itself(width: int) -> Tensor:
-    """[W, W] bool: of tokens that come together, each continuation's past has its own."""
+def _own_tokens(width: int) -> Tensor:
+    """Return [W, W] bool: of the tokens of one step, each beam sees its own alone."""
+    # Cached for later calls, which may record gradients: no tensor of inference mode will do.
     with torch.inference_mode(False):
         return torch.eye(width, dtype=torch.bool)
 
 
 class _Part(NamedTuple):
-    """Some rows of a store, and some slots of each, in the order in which they are wanted.
+    """A selection of a store: some rows, and some slots of each, in their new order.
 
     Args:
-        store: where they stand, perhaps with those of later values after them.
-        used: how many of the store's slots are this value's.
-        sentences: [B'] int64, the rows; all if None.
-        slots: [B', S'] int64, the slots of each; those in use if None.
+        store: store of the selected slots, perhaps with those of later values after them.
+        used: number of the store's slots that belong to this value.
+        sentences: [B'] int64, selected rows; all if None.
+        slots: [B', S'] int64, selected slots of each row; those in use if None.
     """
 
     store: Store
@@ -90,21 +91,21 @@ class _Part(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True where it is all that the store holds for this value."""
+        """True where nothing was left out or reordered."""
         return self.sentences is None and self.slots is None
 
     @property
     def rows(self) -> int:
-        """B'."""
+        """Number of selected rows, B'."""
         return len(self.store.keys if self.sentences is None else self.sentences)
 
     @property
     def width(self) -> int:
-        """S'."""
+        """Number of selected slots, S'."""
         return self.used if self.slots is None else self.slots.shape[1]
 
     def of(self, stored: Tensor) -> Tensor:
-        """Return the chosen part of the store's keys or values, [B', K, S', E]."""
+        """Return the selection of the store's keys or values, [B', K, S', E]."""
         if self.slots is None:
             stored = stored[:, :, : self.used]
             return stored if self.sentences is None else stored.index_select(0, self.sentences)
@@ -113,12 +114,13 @@ class _Part(NamedTuple):
         if sentences is None:
             sentences = torch.arange(rows, device=stored.device)
         head = torch.arange(heads, device=stored.device)[:, None]
+        # Row and slot in one index: two gathers in turn would copy what the second leaves out.
         places = ((sentences[:, None, None] * heads + head) * capacity) + self.slots[:, None]
         result = stored.reshape(-1, width).index_select(0, places.flatten())
         return result.view(len(sentences), heads, self.width, width)
 
     def put(self, stored: Tensor, place: Tensor) -> None:
-        """Copy the chosen part of the store's keys or values, without a copy on the way."""
+        """Copy the selection of the store's keys or values straight to `place`."""
         if self.slots is None and self.sentences is not None:
             torch.index_select(stored[:, :, : self.used], 0, self.sentences, out=place)
         else:
@@ -126,13 +128,13 @@ class _Part(NamedTuple):
 
 
 class BeamCache:
-    """Keys and values of one layer. A value: appending to the same one twice gives two sound ones.
+    """Keys and values of one layer, as a value: appending twice to one cache gives two valid ones.
 
-    A selection of rows or slots is copied only when more tokens are appended, with room for those
-    that follow.
+    A selection of rows or slots is copied only when more tokens are appended, with free slots for
+    those that follow.
 
     Args:
-        part: the rows and slots of a store; None for no tokens.
+        part: selection of a store; None for no tokens.
     """
 
     def __init__(self, part: _Part | None = None) -> None:
@@ -140,57 +142,59 @@ class BeamCache:
 
     @property
     def used(self) -> int:
-        """S, how many slots each row has."""
+        """Number of slots S of each row."""
         return 0 if self._part is None else self._part.width
 
     @property
     def keys(self) -> Tensor:
-        """[B, K, S, E]."""
+        """Keys [B, K, S, E]."""
         assert self._part is not None, "nothing was appended yet"
         return self._part.of(self._part.store.keys)
 
     @property
     def values(self) -> Tensor:
-        """[B, K, S, Ev]."""
+        """Values [B, K, S, Ev]."""
         assert self._part is not None, "nothing was appended yet"
         return self._part.of(self._part.store.values)
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """Append tokens; the positions, which are of all keys already, are returned as they are.
+        """Append tokens; the positions, which the lineage has made for all keys, stay as they are.
 
         Args:
             keys: [B, K, n, E].
             values: [B, K, n, Ev].
-            positions: from `Lineage.append`.
+            positions: positions from `Lineage.append`.
         """
         used = self.used
         stop = used + keys.shape[2]
         assert positions.key.shape[1] == stop, (positions.key.shape, stop)
         if self._part is None:
             store = Store.around(keys, values)
-        elif torch.is_grad_enabled():  # autograd wants the old contents
+        elif torch.is_grad_enabled():  # autograd needs the old contents
             store = Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         else:
-            store = self._with_room(self._part, keys.shape[2])
+            # The value extended last owns the store's end and writes in place; others copy first.
+            store = self._extensible_store(self._part, keys.shape[2])
             store.write(used, keys, values)
         return type(self)(_Part(store, stop)), positions
 
     def claim(self, shape: tuple[int, int, int, int], like: Tensor) -> tuple[Self, Store]:
-        """Make room for more tokens, whose keys and values the caller writes where they belong.
+        """Reserve slots for more tokens, to which the caller writes keys and values itself.
 
         Args:
             shape: B, K, n, E of the keys of these tokens, and of their values.
-            like: of the type they are to have, where the cache holds no tokens yet.
+            like: tensor of their dtype and device, for a cache without tokens.
 
         Returns:
-            The cache with them, and its store, in which they follow the tokens of this one.
+            The new cache, and its store, in which the tokens follow those of this cache.
         """
         used, (rows, heads, count, width) = self.used, shape
         if self._part is not None:
-            store = self._with_room(self._part, count)
+            store = self._extensible_store(self._part, count)
         else:
-            room = (rows, heads, count + _ROOM, width)
-            store = Store(like.new_empty(room), like.new_empty(room))
+            size = (rows, heads, count + _FREE_SLOTS, width)
+            store = Store(like.new_empty(size), like.new_empty(size))
+        # Marked as filled before the caller writes, so that no other value takes the same slots.
         store.filled = used + count
         return type(self)(_Part(store, store.filled)), store
 
@@ -204,6 +208,7 @@ class BeamCache:
         part = self._part
         if part is None:
             return self
+        # Selections compose as indices; keys and values stay where they are until tokens follow.
         if part.slots is not None:
             part = part._replace(slots=part.slots.index_select(0, sentences))
         if part.sentences is not None:
@@ -217,21 +222,24 @@ class BeamCache:
             slots = self._part.slots.gather(1, slots)
         return BeamCache(self._part._replace(slots=slots))
 
-    def _with_room(self, part: _Part, count: int) -> Store:
-        """Return a store that begins with this part and may be written after it."""
+    def _extensible_store(self, part: _Part, count: int) -> Store:
+        """Return a store that begins with this selection and has `count` free slots after it."""
         used = part.width
         if part.whole and part.store.may_be_written(used, count):
             return part.store
-        room = max(2 * used, used + count, _ROOM * count)
-        return Store(_roomy(part, part.store.keys, room), _roomy(part, part.store.values, room))
+        # Doubling: n steps copy O(n) slots in all.
+        size = max(2 * used, used + count, _FREE_SLOTS * count)
+        return Store(
+            _enlarged(part, part.store.keys, size), _enlarged(part, part.store.values, size)
+        )
 
 
 def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
     """Choose, repeat or drop beams and sentences.
 
     Args:
-        lineage: of the tokens in rows that beams share.
-        rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at.
+        lineage: lineage of the tokens in rows that beams share.
+        rows: [B', W'] int64, the chosen beam of each new one as `sentence · W + beam`.
 
     Returns:
         The lineage of the chosen beams, and the choice for the states that follow it.
@@ -241,8 +249,9 @@ def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
     if sentences is not None:
         positions = positions.index_select(0, sentences)
     if own is not None:
-        own = own.flatten(0, 1)[rows]
+        own = own.flatten(0, 1)[rows]  # bits move here instead of keys and values
     elif rows.shape[1] > 1:
+        # The first step of a search: all beams begin with the tokens of the only one.
         own = torch.ones((*rows.shape, positions.shape[1]), dtype=torch.bool, device=rows.device)
     lineage = Lineage(positions, own, rows.shape[1], lineage.compact_from)
     slots = None
@@ -252,15 +261,15 @@ def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
 
 
 def chosen_sentences(rows: Tensor, width: int, count: int) -> Tensor | None:
-    """Return the sentence of each row of beams.
+    """Return the sentence of each row of chosen beams.
 
     Args:
         rows: [B', W'] int64, sentence · width + beam.
         width: beams of a sentence.
-        count: B.
+        count: number of sentences B.
 
     Returns:
-        [B'] int64; None if they are all sentences in their order.
+        [B'] int64; None if all sentences stay in order.
     """
     sentences = rows[:, 0] // width
     same = torch.equal(sentences, torch.arange(count, device=rows.device))
@@ -268,10 +277,10 @@ def chosen_sentences(rows: Tensor, width: int, count: int) -> Tensor | None:
 
 
 def _drop_slots(lineage: Lineage) -> tuple[Lineage, Tensor | None]:
-    """Drop the slots that are no beam's past, if they are half of all or more.
+    """Drop the slots that no beam sees, if they are at least half of all.
 
     Returns:
-        The lineage, and the slots that stay, [B, S'] int64; None if all do.
+        The lineage, and the slots that stay, [B, S'] int64; None if all stay.
     """
     needed = lineage.positions != NOTHING_HERE
     own = lineage.own
@@ -280,24 +289,27 @@ def _drop_slots(lineage: Lineage) -> tuple[Lineage, Tensor | None]:
     most, width = int(needed.sum(1).max()), needed.shape[1]
     compact_from = max(_COMPACT_FROM, 2 * most)
     if 2 * most > width:
+        # Not worth a copy yet. Reading `most` waits for the device, so the next check comes later.
         return replace(lineage, compact_from=2 * compact_from), None
+    # Stable, so that the needed slots of a row stay in the order of their tokens.
     slots = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
     if own is not None:
         own = own.gather(2, slots[:, None].expand(-1, own.shape[1], -1))
     positions = lineage.positions.gather(1, slots)
+    # Rows that need fewer than `most` slots keep some unneeded ones, which become padding.
     positions = positions.masked_fill(~needed.gather(1, slots), NOTHING_HERE)
     return Lineage(positions, own, lineage.width, compact_from), slots
 
 
 class Store:
-    """Slots that caches share: the value that filled it last may fill it further, others copy it.
+    """Slots that caches share: the cache that filled it last may write more, others copy it.
 
     Args:
         keys: [B, K, capacity, E].
         values: [B, K, capacity, Ev].
 
     Attributes:
-        filled: slots in use by the longest cache; None until it is written to.
+        filled: number of slots in use by the longest cache; None until it is written to.
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
@@ -308,28 +320,29 @@ class Store:
 
     @classmethod
     def around(cls, keys: Tensor, values: Tensor) -> Store:
-        """Just these tokens."""
+        """Make a full store of these tokens."""
         store = cls(keys, values)
         store.filled = keys.shape[2]
         return store
 
     def may_be_written(self, used: int, count: int) -> bool:
-        """Return whether so many more tokens may follow the first `used` slots."""
+        """Return whether `count` more tokens may be written after the first `used` slots."""
         fits = used + count <= self.keys.shape[2]
+        # PyTorch refuses writes in place to a tensor of inference mode outside of it.
         alike = self._is_inference == torch.is_inference_mode_enabled()
         return self.filled == used and fits and alike
 
     def write(self, used: int, keys: Tensor, values: Tensor) -> None:
-        """Put tokens after the first `used` slots."""
+        """Write tokens after the first `used` slots."""
         stop = used + keys.shape[2]
         self.keys[:, :, used:stop] = keys
         self.values[:, :, used:stop] = values
         self.filled = stop
 
 
-def _roomy(part: _Part, stored: Tensor, room: int) -> Tensor:
-    """Copy a part of keys or values into [B, K, room, E], which is unset after its slots."""
+def _enlarged(part: _Part, stored: Tensor, size: int) -> Tensor:
+    """Copy a selection of keys or values to [B, K, size, E], uninitialised after its slots."""
     _, heads, _, width = stored.shape
-    larger = stored.new_empty((part.rows, heads, room, width))
+    larger = stored.new_empty((part.rows, heads, size, width))
     part.put(stored, larger[:, :, : part.width])
     return larger

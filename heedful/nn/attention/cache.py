@@ -1,4 +1,4 @@
-"""Keys and values of tokens already seen, with their positions: caches are values.
+"""Caches of the keys and values of earlier tokens, with their positions, as immutable values.
 
 `append`, `reorder` and `trim` return a new cache. Because positions are kept with the keys (−1
 marks an unused slot), masks and biases need no special case for any kind of cache.
@@ -28,7 +28,7 @@ class KeyValues:
     values: Tensor
 
     def reorder(self, choice: Reordering) -> KeyValues:
-        """Return those of the chosen sentences; beams of a sentence share them."""
+        """Return the keys and values of the chosen sentences, whose beams share them."""
         sentences = choice.sentences
         if sentences is None:
             return self
@@ -39,10 +39,10 @@ class KeyValues:
 
 @dataclass(frozen=True, eq=False)
 class SegmentInputs:
-    """The tokens before a segment of a text, as a self-attention read them (Dai 2019).
+    """The inputs of a self-attention at the tokens before a segment (Dai 2019).
 
-    Their keys and values are made anew for the segment, so that the maps to them learn; what lies
-    below them does not.
+    Their keys and values are projected again for the segment, so that these projections get
+    gradients; the layers below get none.
 
     Args:
         inputs: [B, M, D], without gradient.
@@ -67,7 +67,7 @@ class Cache(ABC):
 
     @abstractmethod
     def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:
-        """The cache with more tokens.
+        """Return the cache with more tokens.
 
         Args:
             keys: [B, K, n, E].
@@ -75,32 +75,33 @@ class Cache(ABC):
             positions: [B, n] int64; −1 marks padding, which is never seen.
 
         Raises:
-            ModelError: when they do not fit.
+            ModelError: when the tokens do not fit.
         """
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """The cache with the tokens of a self-attention, and who then stands where.
+        """Return the cache with the tokens of a self-attention, and the positions of all of them.
 
         Args:
             keys: [B, K, n, E].
             values: [B, K, n, Ev].
-            positions: of these tokens.
+            positions: positions of these tokens.
 
         Returns:
             The cache, and the positions of these queries and of all its keys.
 
         Raises:
-            ModelError: when they do not fit.
+            ModelError: when the tokens do not fit.
         """
         grown = self.append(keys, values, positions.query)
         return grown, Positions(positions.query, grown.positions)
 
     @abstractmethod
     def trim(self, length: int) -> Self:
-        """The cache without the tokens at position `length` and after it."""
+        """Return the cache without the tokens from position `length` on."""
 
     def reorder(self, choice: Reordering) -> Self:
         """Return the cache of the chosen beams, each of which has rows of its own."""
+        # B and W are one axis here: every beam has a row of keys and values of its own.
         rows = choice.rows.reshape(-1)
         return replace(
             self,
@@ -110,44 +111,16 @@ class Cache(ABC):
         )
 
     def _forget(self, length: int) -> Tensor:
+        # Positions alone: a key at −1 is never seen, so its values need not be cleared.
         return self.positions.masked_fill(self.positions >= length, NOTHING_HERE)
-
-
-@dataclass(frozen=True, eq=False)
-class GrowingCache(Cache):
-    """A cache that grows by concatenation: as many slots as tokens appended."""
-
-    @classmethod
-    def empty(cls, like_keys: Tensor, like_values: Tensor) -> Self:
-        """A cache of no tokens for keys [B, K, n, E] and values [B, K, n, Ev] like these."""
-        positions = torch.empty(len(like_keys), 0, dtype=torch.int64, device=like_keys.device)
-        return cls(like_keys[:, :, :0], like_values[:, :, :0], positions)
-
-    def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:
-        return replace(
-            self,
-            keys=torch.cat([self.keys, keys], dim=2),
-            values=torch.cat([self.values, values], dim=2),
-            positions=torch.cat([self.positions, positions], dim=1),
-        )
-
-    def trim(self, length: int) -> Self:
-        positions = self._forget(length)
-        used = _used_slots(positions)
-        return replace(
-            self,
-            keys=self.keys[:, :, :used],
-            values=self.values[:, :, :used],
-            positions=positions[:, :used],
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class StaticCache(Cache):
     """A cache of fixed capacity: shapes never change, and without gradients it is written in place.
 
-    An earlier value stays readable after `append`, as its own positions do not show the new slots;
-    but of several values made by appending to the same one, only the last is sound.
+    An earlier value stays valid after `append`, as its own positions do not show the new slots.
+    Of several values made by appending to the same one, only the last is valid.
 
     Args:
         used: slots filled so far, padding among them.
@@ -157,7 +130,7 @@ class StaticCache(Cache):
 
     @classmethod
     def empty(cls, like_keys: Tensor, like_values: Tensor, capacity: int) -> Self:
-        """A cache of no tokens for keys [B, K, n, E] and values [B, K, n, Ev] like these."""
+        """Make a cache of no tokens for keys [B, K, n, E] and values [B, K, n, Ev] like these."""
         return cls(*_slots(like_keys, like_values, capacity))
 
     def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:
@@ -172,6 +145,7 @@ class StaticCache(Cache):
             self,
             keys=_write(self.keys, slots, keys),
             values=_write(self.values, slots, values),
+            # A copy, unlike keys and values: it is what keeps the earlier value valid.
             positions=self.positions.index_copy(1, slots, positions),
             used=stop,
         )
@@ -186,19 +160,19 @@ class RingCache(Cache):
     """A cache of fixed capacity in which a new token takes the slot of an old one.
 
     A token's slot is its position modulo the capacity, so each row of a batch forgets by its own
-    positions, and padding makes nothing forgotten: it goes to one more slot that is never visible.
+    positions. Padding overwrites nothing: it goes to an extra slot that is never visible.
     Exact for masks that show no more than the last `window` positions. Without gradients it is
-    written in place, so that appending spoils the earlier value.
+    written in place, which invalidates the earlier value.
 
     Args:
-        window: number of latest positions, the query's own among them, that a query may see.
+        window: number of positions up to its own that a query may see.
     """
 
     window: int = 1
 
     @classmethod
     def empty(cls, like_keys: Tensor, like_values: Tensor, capacity: int, window: int) -> Self:
-        """A cache of no tokens for keys [B, K, n, E] and values [B, K, n, Ev] like these.
+        """Make a cache of no tokens for keys [B, K, n, E] and values [B, K, n, Ev] like these.
 
         Raises:
             ModelError: when the capacity is smaller than the window.
@@ -212,11 +186,13 @@ class RingCache(Cache):
 
     @property
     def capacity(self) -> int:
-        """Number of tokens stored at most."""
+        """Largest number of tokens that the cache holds."""
         return self.positions.shape[1] - 1
 
     def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:
         chunk = keys.shape[2]
+        # The chunk is written before it is attended to, and its first query still needs
+        # window − 1 keys of before.
         if self.window + chunk - 1 > self.capacity:
             raise ModelError(
                 f"A chunk of {chunk} tokens would overwrite keys that its first query still sees: "
@@ -224,6 +200,7 @@ class RingCache(Cache):
                 remedy=f"Append at most {self.capacity - self.window + 1} tokens at a time, "
                 f"or use a capacity of {self.window + chunk - 1}",
             )
+        # The last slot is the one for padding.
         slots = torch.where(positions >= 0, positions % self.capacity, self.capacity)
         stored = self.positions.scatter(1, slots, positions)
         return replace(
@@ -234,12 +211,14 @@ class RingCache(Cache):
         )
 
     def trim(self, length: int) -> Self:
-        """The cache without the tokens at position `length` and after it.
+        """Return the cache without the tokens from position `length` on.
 
         Raises:
             ModelError: when keys that the next query must see have been overwritten.
         """
         newest = self.positions.max(dim=1).values
+        # Position p was overwritten by p + capacity. The query at `length` sees back to
+        # length − window + 1, so nothing older than that may be missing.
         oldest_held = newest - self.capacity + 1
         if bool(((oldest_held > 0) & (oldest_held > length - self.window + 1)).any()):
             raise ModelError(
@@ -262,21 +241,22 @@ def _slots(like_keys: Tensor, like_values: Tensor, count: int) -> tuple[Tensor, 
 
 
 def _used_slots(positions: Tensor) -> int:
-    """Slots up to the last one that any row uses."""
+    """Return the number of slots up to the last one that any row uses."""
     used = (positions >= 0).any(0).nonzero()
     return int(used[-1]) + 1 if len(used) else 0
 
 
 def _write(stored: Tensor, slots: Tensor, new: Tensor) -> Tensor:
-    """Put `new` [B, K, n, E] into the slots [n]."""
+    """Write `new` [B, K, n, E] to the slots [n]."""
     if torch.is_grad_enabled():  # autograd may want the old contents
         return stored.index_copy(2, slots, new)
     return stored.index_copy_(2, slots, new)
 
 
 def _scatter(stored: Tensor, slots: Tensor, new: Tensor) -> Tensor:
-    """Put `new` [B, K, n, E] into the slots [B, n] of each row."""
+    """Write `new` [B, K, n, E] to the slots [B, n] of each row."""
     index = slots[:, None, :, None].expand_as(new)
+    # Out of place with gradients, for the same reason as in `_write`.
     if torch.is_grad_enabled():
         return stored.scatter(2, index, new)
     return stored.scatter_(2, index, new)

@@ -1,9 +1,9 @@
-"""Longformer's global tokens: a few that see everything, by projections of their own.
+"""Longformer's global tokens: a few tokens that see everything, by projections of their own.
 
 Beltagy (2020, section 3): "global" attention serves another purpose than a window's, so queries of
 the global tokens, and the keys and values that these queries see, come from projections of their
-own. All other queries see the global tokens as they see any token. Who sees whom is the mask's
-matter: `Window(256) | GlobalTokens(count)`.
+own. All other queries see the global tokens as they see any token. Visibility is left to the
+mask: `Window(256) | GlobalTokens(count)`.
 
 Shapes: B sentences, L length, H heads, K key/value heads, E head width, G global queries.
 """
@@ -31,18 +31,18 @@ from heedful.nn.work import Saved, Work, weight_work
 
 @dataclass(frozen=True)
 class GlobalState:
-    """Keys and values of the tokens so far, from both projections.
+    """Keys and values of the tokens so far, of both projections.
 
     Args:
-        plain: seen by most queries.
-        of_global: seen by those of global tokens.
+        plain: cache for the plain queries.
+        of_global: cache for the queries of global tokens.
     """
 
     plain: KeyValueCache
     of_global: KeyValueCache
 
     def reorder(self, choice: Reordering) -> GlobalState:
-        """Return those of the chosen beams."""
+        """Return the caches of the chosen beams."""
         return GlobalState(self.plain.reorder(choice), self.of_global.reorder(choice))
 
 
@@ -51,16 +51,17 @@ class GlobalSelfAttention(SelfAttention):
 
     Args:
         width: model width D.
-        spec: with `global_tokens`.
+        spec: attention spec whose `global_tokens` is set.
 
-    Captured queries, keys and values are those of most tokens; scores, weights and context are of
-    every token's own.
+    Captured queries, keys and values are those of the plain projection; scores, weights and context
+    are those that each token really uses.
     """
 
     def __init__(self, width: int, spec: AttentionSpec) -> None:
         super().__init__(width, spec)
         assert spec.global_tokens is not None
         self.global_tokens = spec.global_tokens
+        # Names of their own: `store_maps_apart` puts the maps of all children in one state dict.
         query, key_value = self._widths()
         widths = {f"global_{name}": each for name, each in (query | key_value).items()}
         self.global_projection = FusedLinear(width, widths, bias=spec.bias, gain=1 / math.sqrt(2))
@@ -68,6 +69,7 @@ class GlobalSelfAttention(SelfAttention):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attend within x; see `SelfAttention.forward`."""
         q, keys, values = self._project(x, context)
+        # Every token is projected twice, as global queries see all tokens by the second projection.
         own, own_keys, own_values = self._project(x, context, self.global_projection)
         memory, positions = KeyValues(keys, values), context.positions
         others = self._global_queries(own, KeyValues(own_keys, own_values), positions)
@@ -83,11 +85,12 @@ class GlobalSelfAttention(SelfAttention):
         return GlobalState(plain, of_global)
 
     def step(self, x: Tensor, state: GlobalState, context: Context) -> tuple[Tensor, GlobalState]:
-        """Attend from more tokens to them and to those in the caches; see `Mixer.step`."""
+        """Attend from new tokens to themselves and to those in the caches; see `Mixer.step`."""
         shape, x = x.shape, self.rows_of(x, context)
         q, keys, values = self._project(x, context)
         own, own_keys, own_values = self._project(x, context, self.global_projection)
         plain, positions = state.plain.extend(keys, values, context.positions)
+        # Both caches hold the same tokens, so the positions of the first serve the second.
         of_global, _ = state.of_global.extend(own_keys, own_values, context.positions)
         others = self._global_queries(own, KeyValues(of_global.keys, of_global.values), positions)
         memory = KeyValues(plain.keys, plain.values)
@@ -114,15 +117,15 @@ class GlobalSelfAttention(SelfAttention):
     def _global_queries(
         self, q: Tensor, memory: KeyValues, positions: Positions
     ) -> GlobalQueries | None:
-        """Pick the queries of global tokens from all [B, H, Lq, E]; None if there are none."""
+        """Pick the queries of global tokens from all [B, H, Lq, E]; None for an empty sequence."""
         at = positions.query
         chosen = (at >= 0) & (at < self.global_tokens)
         most = at.shape[1]
-        if positions.query_segment is None:  # else each text of a row has tokens of its own
+        if positions.query_segment is None:  # each packed sequence has global tokens of its own
             most = min(self.global_tokens, most)
         if not most:
             return None
-        # Those chosen come first, in their order; rows with fewer have some that count as padding.
+        # Chosen queries sort first, in order; rows with fewer than `most` fill up with padding.
         rows = (~chosen).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
         segment, lineage = positions.query_segment, positions.lineage
         if lineage is not None:
@@ -134,6 +137,7 @@ class GlobalSelfAttention(SelfAttention):
             positions.key_segment,
             lineage,
         )
+        # A fixed number a row, so that the result is one tensor and the host reads no counts.
         index = rows[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
         return GlobalQueries(q.gather(2, index), memory, picked, rows)
 
@@ -143,7 +147,7 @@ def build_attention(width: int, spec: AttentionSpec) -> SelfAttention | CrossAtt
 
     Args:
         width: model width D.
-        spec: of attention over the input or over a memory.
+        spec: spec of attention over the input or over a memory.
     """
     if spec.over == "memory":
         return CrossAttention(width, spec)

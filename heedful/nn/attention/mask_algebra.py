@@ -1,8 +1,8 @@
-"""The protocol of attention masks, the three of every Transformer, and how masks combine.
+"""The base class of attention masks, the three basic masks, and their combinations.
 
-A mask says where its pairs can be, in three ways of growing precision: `bounds` are ranges of key
-positions; `reaches` tells single keys apart, for patterns with gaps; `passes` divides a pattern
-into masks of which each can be computed in blocks that are nearly full.
+A mask describes its visible pairs in three ways of growing precision: `bounds` are ranges of key
+positions; `reaches` tests single keys, for patterns with gaps; `passes` divides a pattern into
+masks each of which can be computed in blocks that are nearly full.
 Shapes: B batch, H heads, Lq queries, Lk keys.
 """
 
@@ -19,25 +19,25 @@ from heedful.errors import ModelError
 from heedful.nn.positions import Positions
 
 FAR = 2**62
-"""A key position beyond every real one: the upper bound of masks that have none."""
+"""A key position beyond every real one: the upper bound of masks without an end."""
 
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
-"""Ranges of positions, first and last inclusive: ascending, with a gap between any two."""
+"""Ascending ranges of positions, first and last inclusive, with a gap between any two."""
 
 
 class TokenPositions(NamedTuple):
-    """Positions of tokens, in any shape, and their segments if they have them."""
+    """Positions of tokens, in any shape, and their segments if rows are packed."""
 
     position: Tensor
     segment: Tensor | None = None
 
 
 class Pass(NamedTuple):
-    """A part of a pattern that kernels compute on its own.
+    """A part of a pattern that kernels compute separately.
 
     Args:
-        mask: of its pairs.
-        period: a query sees keys only at distances that are multiples of it.
+        mask: mask of the part's pairs.
+        period: divisor of the distance between every query and the keys that it sees.
     """
 
     mask: Mask
@@ -45,26 +45,26 @@ class Pass(NamedTuple):
 
 
 Band = tuple[int, int]
-"""Keys before and after a query; −1 for all."""
+"""Numbers of visible keys before and after a query; −1 for all."""
 
 
 class Mask(ABC):
-    """A rule for the keys that a query may see; equal to another of the same kind and settings."""
+    """A rule for the keys that a query may see; masks of equal kind and settings are equal."""
 
     @abstractmethod
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        """Return whether queries at some places may see keys at others, element by element.
+        """Return whether queries at some positions may see keys at others, element by element.
 
         Args:
-            query: places of any shape.
-            key: places of a shape that broadcasts with it.
+            query: positions of queries, in any shape.
+            key: positions of keys, in a shape that broadcasts with it.
 
         Returns:
             Bool, of a shape that broadcasts to theirs.
         """
 
     def allow(self, positions: Positions) -> Tensor:
-        """Return the pairs that the mask allows, whether or not both ends are really there.
+        """Return the pairs that the mask allows; padding is not considered.
 
         Returns:
             Bool [B|1, H|1, Lq, Lk].
@@ -81,6 +81,7 @@ class Mask(ABC):
                 None if key_segment is None else key_segment[:, None, None, :],
             ),
         )
+        # A rule that depends on keys alone gives Lq = 1. Heads stay 1: no mask differs by head.
         return allowed.expand(-1, -1, query.shape[1], key.shape[1])
 
     @abstractmethod
@@ -91,9 +92,9 @@ class Mask(ABC):
         """
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
-        """Return which key positions some query at positions `lo` to `hi` could see.
+        """Return the key positions that some query at positions `lo` to `hi` could see.
 
-        Kernels leave out the others. Exact for a single query.
+        Kernels skip all others. Exact for a single query; for several it may include more.
 
         Args:
             lo: first position.
@@ -103,6 +104,7 @@ class Mask(ABC):
         Returns:
             Bool, of the shape of `key`.
         """
+        # All false, as key positions are 0 or more, in the shape of `key`.
         within = key < 0
         for first, last in self.bounds(lo, hi):
             within = within | ((key >= first) & (key <= last))
@@ -111,25 +113,25 @@ class Mask(ABC):
     def passes(self) -> tuple[Pass, ...]:
         """Return masks that show each visible pair exactly once, to be computed one by one.
 
-        A pattern of columns at a distance has few pairs, but in a block of neighbouring queries
-        every key is seen by one of them. With queries and keys sorted by their position modulo the
-        period the blocks are full. More than one pass only where a pattern has a period.
+        A strided pattern has few pairs, but a block of neighbouring queries together sees every
+        key. With queries and keys sorted by their position modulo the period the blocks are full.
+        Patterns without a period have a single pass.
         """
         return (Pass(self),)
 
     def band(self) -> Band | None:
-        """Return how many keys before and after it a query of a text sees; None for other masks."""
+        """Return the numbers of visible keys before and after a query; None for other masks."""
         return None
 
     @property
     def parts_segments(self) -> bool:
-        """True where a query sees its own segment alone."""
+        """True where a query sees only keys of its own segment."""
         return False
 
     def within_segments(self, positions: Positions) -> Mask:
         """Return a mask under which sequences that share a row do not see each other.
 
-        It is the mask itself where each row is one sequence, or where it tells them apart already.
+        It is the mask itself where each row is one sequence, or where it heeds segments already.
         """
         packed = positions.query_segment is not None or positions.key_segment is not None
         return self & SameSegment() if packed and not self.parts_segments else self
@@ -139,6 +141,8 @@ class Mask(ABC):
         """Return the end of a sentence about a query: "keys at or before its own position"."""
 
     def __and__(self, other: Mask) -> Mask:
+        # The neutral element is dropped, so that equal rules are equal values: derived tensors and
+        # compiled blocks are found by the mask.
         if self == Everything():
             return other
         if other == Everything():
@@ -156,7 +160,7 @@ class Everything(Mask):
     """Every key is visible."""
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        return key.position == key.position
+        return key.position == key.position  # true everywhere, in the shape of the keys
 
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((0, FAR),)
@@ -193,6 +197,7 @@ class SameSegment(Mask):
     """
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
+        # Segments on one side alone are a caller's mistake: comparing with nothing hides no key.
         if query.segment is None and key.segment is None:
             return Everything().sees(query, key)
         if query.segment is None or key.segment is None:
@@ -203,6 +208,7 @@ class SameSegment(Mask):
         return query.segment == key.segment
 
     def bounds(self, lo: int, hi: int) -> Intervals:
+        # The segment of a key does not follow from its position.
         return ((0, FAR),)
 
     def band(self) -> Band:
@@ -232,6 +238,7 @@ class AllOf(Mask):
         common: Intervals = ((0, FAR),)
         for part in self.parts:
             other = part.bounds(lo, hi)
+            # Both lists ascend and have gaps, so the intersections do as well.
             pairs = [(max(a, c), min(b, d)) for a, b in common for c, d in other]
             common = tuple((first, last) for first, last in pairs if first <= last)
         return common
@@ -243,12 +250,13 @@ class AllOf(Mask):
         return within
 
     def passes(self) -> tuple[Pass, ...]:
+        # All combinations of passes: a pair that every part shows is in exactly one pass of each.
         combined = [Pass(AllOf(()))]
         for part in self.parts:
             combined = [
                 Pass(
                     AllOf((*_parts(one.mask, AllOf), other.mask)),
-                    math.lcm(one.period, other.period),
+                    math.lcm(one.period, other.period),  # a multiple of both is one of their lcm
                 )
                 for one in combined
                 for other in part.passes()
@@ -260,6 +268,7 @@ class AllOf(Mask):
         known = [each for each in bands if each is not None]
         if len(known) < len(bands):
             return None
+        # The narrowest finite side wins; −1 means no bound and must not win as the smallest.
         before = min((each[0] for each in known if each[0] >= 0), default=-1)
         after = min((each[1] for each in known if each[1] >= 0), default=-1)
         return before, after
@@ -287,6 +296,7 @@ class AnyOf(Mask):
     def bounds(self, lo: int, hi: int) -> Intervals:
         merged: list[tuple[int, int]] = []
         for first, last in sorted(each for part in self.parts for each in part.bounds(lo, hi)):
+            # Adjacent ranges merge as well: `Intervals` have a gap between any two.
             if merged and first <= merged[-1][1] + 1:
                 merged[-1] = merged[-1][0], max(merged[-1][1], last)
             else:
@@ -303,6 +313,8 @@ class AnyOf(Mask):
         passes = [each for part in self.parts for each in part.passes()]
         if not _is_periodic(passes):
             return (Pass(self),)
+        # The softmax sums passes up, so a pair that two parts show must be in one pass alone: each
+        # periodic part leaves out what earlier passes have shown.
         plain = AnyOf(tuple(each.mask for each in passes if each.period == 1))
         result = [Pass(plain)] if plain.parts else []
         before = plain
@@ -319,7 +331,7 @@ class AnyOf(Mask):
 
 @dataclass(frozen=True)
 class Without(Mask):
-    """Keys that a mask shows and another does not."""
+    """Keys that one mask shows and another does not are visible."""
 
     mask: Mask
     other: Mask
@@ -328,11 +340,12 @@ class Without(Mask):
         return self.mask.sees(query, key) & ~self.other.sees(query, key)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
+        # An upper bound is enough; ranges of `other` may themselves have gaps.
         return self.mask.bounds(lo, hi)
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
         within = self.mask.reaches(lo, hi, key)
-        # Of several queries one may not see what another does.
+        # Of several queries, one may see a key by `mask` that `other` shows to another one only.
         return within & ~self.other.reaches(lo, hi, key) if lo == hi else within
 
     def describe(self) -> str:
@@ -348,5 +361,6 @@ def _is_periodic(passes: list[Pass]) -> bool:
 
 
 def _list(sentences: list[str], joint: str, nothing: str) -> str:
+    # A part that is itself a combination gets brackets, so that the sentence has one reading.
     wrapped = [f"({s})" if " also " in s else s for s in sentences]
     return f", {joint} ".join(wrapped) or nothing

@@ -1,7 +1,7 @@
 """Attention masks: small values, functions of positions, True where a key is visible.
 
-Masks are hashable, combine exactly with `&` and `|`, know which key positions a range of queries
-could see (so that kernels skip the rest), and describe themselves in a sentence or a picture.
+Masks are hashable, combine exactly with `&` and `|`, bound the key positions that a range of
+queries could see (so that kernels skip the rest), and describe themselves in a sentence.
 Patterns with gaps are in `sparse_masks`. Shapes: B batch, H heads, Lq queries, Lk keys.
 """
 
@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Keys at a distance of less than `size` are visible, on both sides (Beltagy 2020).
+    """Keys at a distance of less than `size` are visible, on both sides (Beltagy 2020, section 3).
 
     `Causal() & Window(size)` shows `size` keys: the query's own and the size − 1 before it.
     """
@@ -63,6 +63,7 @@ class Window(Mask):
         return (key.position - query.position).abs() < self.size
 
     def bounds(self, lo: int, hi: int) -> Intervals:
+        # The union of the windows of all queries from lo to hi, which leaves no gap.
         return ((max(lo - self.size + 1, 0), hi + self.size - 1),)
 
     def band(self) -> Band:
@@ -74,7 +75,7 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Keys at positions below `length` are visible to every query (Raffel 2020).
+    """Keys at positions below `length` are visible to every query (Raffel 2020, section 3.2.1).
 
     A prefix language model is `Causal() | Prefix(length)`.
     """
@@ -85,6 +86,7 @@ class Prefix(Mask):
         return key.position < self.length
 
     def bounds(self, lo: int, hi: int) -> Intervals:
+        # A prefix of 0 shows no key; (0, −1) would be no valid interval.
         return ((0, self.length - 1),) if self.length > 0 else ()
 
     def describe(self) -> str:
@@ -92,19 +94,21 @@ class Prefix(Mask):
 
 
 def build_mask(spec: MaskSpec) -> Mask:
-    """The mask that a piece of configuration stands for: one object for all that are equal.
+    """Build the mask of a spec; equal specs give one and the same object.
 
-    A compiled block is asked whether its mask is the one it was compiled with, not an equal one.
+    The guards of a compiled block compare a mask by identity, not by equality.
     """
-    return _the_one(_BUILDERS[spec.kind](spec))
+    return _unique(_BUILDERS[spec.kind](spec))
 
 
 @functools.lru_cache(maxsize=256)
-def _the_one(mask: Mask) -> Mask:
+def _unique(mask: Mask) -> Mask:
+    # The cache keeps the first of equal masks.
     return mask
 
 
 _BUILDERS: Mapping[str, Callable[[Any], Mask]] = {
+    # Masks are built from specs here and not by the specs, which are read without loading torch.
     "everything": lambda spec: Everything(),
     "causal": lambda spec: Causal(),
     "window": lambda spec: Window(spec.size),
@@ -116,17 +120,18 @@ _BUILDERS: Mapping[str, Callable[[Any], Mask]] = {
     "global": lambda spec: sparse.GlobalTokens(spec.count),
     "random": lambda spec: sparse.RandomBlocks(spec.size, spec.count, spec.length, spec.seed),
     "window_2d": lambda spec: sparse.Window2d(spec.columns, spec.height, spec.width, spec.first),
+    # `build_mask` and not the constructor: parts of equal specs are one object as well.
     "all_of": lambda spec: AllOf(tuple(map(build_mask, spec.parts))),
     "any_of": lambda spec: AnyOf(tuple(map(build_mask, spec.parts))),
 }
 
 
 def picture(mask: Mask, positions: Positions) -> str:
-    """Draw who sees whom as text: a line per query, a column per key, ■ visible, · hidden.
+    """Draw a mask as text: a line per query, a column per key, ■ visible, · hidden.
 
     Args:
-        mask: what to draw.
-        positions: where the tokens stand; only the first row of the batch is drawn.
+        mask: mask to draw.
+        positions: positions of the tokens; only the first row of the batch is drawn.
     """
     visible = positions.visible(mask)[0, 0].tolist()
     return "\n".join("".join("■" if seen else "·" for seen in row) for row in visible)

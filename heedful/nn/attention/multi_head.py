@@ -35,14 +35,14 @@ from heedful.nn.work import Saved, Work, weight_work
 
 @dataclass(frozen=True)
 class KeptHeads:
-    """The heads of an attention that pruning left.
+    """The query heads that are left after pruning (Michel 2019).
 
-    A key/value head is left as long as one of the query heads that share it is.
+    A key/value head is left if at least one of the query heads that share it is left.
 
     Args:
-        heads: their numbers, ascending.
-        total: H.
-        shared: query heads that shared a key/value head, H / K.
+        heads: ascending indices of the query heads that are left.
+        total: number of heads H before pruning.
+        shared: query heads for each key/value head before pruning, H / K.
     """
 
     heads: tuple[int, ...]
@@ -51,31 +51,32 @@ class KeptHeads:
 
     @property
     def key_heads(self) -> tuple[int, ...]:
-        """Numbers of the key/value heads that are left, ascending."""
+        """Ascending indices of the key/value heads that are left."""
         return tuple(sorted({head // self.shared for head in self.heads}))
 
     @property
     def regroup(self) -> tuple[int, ...] | None:
-        """For each head left the place of its key/value head among those left.
+        """Indices that repeat a key/value head for each query head that is left.
 
-        None where equally many heads share each, which attention takes as it is.
+        None where each key/value head serves equally many query heads, as grouped attention needs.
         """
         places = {number: place for place, number in enumerate(self.key_heads)}
         result = tuple(places[head // self.shared] for head in self.heads)
+        # Grouped attention derives a head's group from its index, which uneven groups would break.
         counts = {result.count(place) for place in places.values()}
         return None if len(counts) <= 1 else result
 
     @property
     def whole(self) -> bool:
-        """True where nothing was pruned."""
+        """True where no head was pruned."""
         return len(self.heads) == self.total
 
     def in_place(self, value: Tensor, filler: float = 0.0) -> Tensor:
-        """Tensors of the heads left, each at its number.
+        """Move the heads that are left to their indices before pruning.
 
         Args:
             value: [B, heads left, …].
-            filler: for heads that are gone.
+            filler: value of the heads that were pruned.
 
         Returns:
             [B, H, …].
@@ -83,7 +84,7 @@ class KeptHeads:
         return _placed(value, self.heads, self.total, filler)
 
     def keys_in_place(self, value: Tensor) -> Tensor:
-        """[B, key/value heads left, …] to [B, K, …], zero for those that are gone."""
+        """Move key/value heads [B, heads left, …] to [B, K, …], zero for pruned heads."""
         return _placed(value, self.key_heads, self.total // self.shared, 0.0)
 
 
@@ -97,13 +98,13 @@ def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) ->
 
 @dataclass(frozen=True)
 class GlobalQueries:
-    """Queries that attend by projections of their own, in the place of the others'.
+    """Queries with projections of their own, whose outputs replace those of the plain queries.
 
     Args:
         q: [B, H, G, E].
-        memory: keys and values that they see.
-        positions: of these queries and all keys; −1 where a row has fewer than G.
-        rows: [B, G] int64, the places of these queries among all; they differ.
+        memory: keys and values that these queries attend to.
+        positions: positions of these queries and all keys; −1 where a row has fewer than G.
+        rows: [B, G] int64, distinct indices of these queries among all Lq.
     """
 
     q: Tensor
@@ -112,9 +113,10 @@ class GlobalQueries:
     rows: Tensor
 
     def put(self, whole: Tensor, part: Tensor) -> Tensor:
-        """Return [B, H, Lq, …] with [B, H, G, …] in the places of these queries."""
+        """Return `whole` [B, H, Lq, …] with `part` [B, H, G, …] at the indices of these queries."""
         index = self.rows[:, None, :, None].expand_as(part)
         real = (self.positions.query >= 0)[:, None, :, None]
+        # Rows with fewer than G queries write what they hold already: padding changes nothing.
         return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))
 
 
@@ -124,7 +126,7 @@ _INPUT_GAIN = 1 / math.sqrt(2)
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention of several heads: what attention of all kinds has in common.
+    """Scaled dot-product attention of several heads: the base of self- and cross-attention.
 
     Args:
         width: model width D.
@@ -132,18 +134,18 @@ class Attention(nn.Module):
 
     A capture may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
     `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are position
-    biases, their sum `.bias` [B or 1, H, Lq, Lk]. Tensors have a place for heads that were pruned,
-    with scores of −∞ and zero everywhere else.
+    biases, their sum `.bias` [B or 1, H, Lq, Lk]. Heads that were pruned keep their index, with
+    scores of −∞ and zeros in all other tensors.
     """
 
     kernels = KernelSet()
-    """Kernels that `attend` may pick; engines bring others."""
+    """Kernels that `attend` may pick; engines exchange them."""
 
     projection: FusedLinear
     has_shared_biases: bool
-    """Whether the position biases that all blocks share are added to the scores."""
+    """True where the position biases that all blocks share are added to the scores."""
     over_memory: bool
-    """Whether keys and values are of a memory."""
+    """True where keys and values are projections of a memory."""
 
     def __init__(self, width: int, spec: AttentionSpec) -> None:
         super().__init__()
@@ -159,6 +161,7 @@ class Attention(nn.Module):
         self.dropout = spec.dropout
         self.mask = build_mask(spec.mask)
         self._build_projections(width, spec.bias)
+        # After the projections: the hooks split and join the maps that exist when a state is saved.
         store_maps_apart(self)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
@@ -166,6 +169,8 @@ class Attention(nn.Module):
         if output_bias:
             nn.init.zeros_(self.output.bias)
         self.query_norm = self.key_norm = None
+        # A norm over E of each head bounds its scores, which otherwise grow with training and
+        # saturate the softmax (Henry 2020; Dehghani 2023).
         if spec.query_key_norm is not None:
             self.query_norm = build_norm(spec.query_key_norm, self.head_width)
             self.key_norm = build_norm(spec.query_key_norm, self.head_width)
@@ -178,16 +183,16 @@ class Attention(nn.Module):
         )
 
     def _build_projections(self, width: int, bias: bool) -> None:
-        """Make the maps from D to queries, and to keys and values."""
+        """Build the projections from D to queries, and to keys and values."""
         raise NotImplementedError
 
     def _widths(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the output widths of the maps to queries, and to keys and values, by name."""
+        """Return the output widths of the query map, and of the key and value maps, by name."""
         query = {"query": self.heads_left * self.head_width}
         return query, dict.fromkeys(("key", "value"), self.key_heads_left * self.head_width)
 
     def biases_with(self, shared: Sequence[Bias]) -> Sequence[Bias]:
-        """Return the biases of the scores: this module's own, then those all blocks share."""
+        """Return the biases of the scores: this module's own, then those that all blocks share."""
         shared = shared if self.has_shared_biases else ()
         biases = shared if self.position_bias is None else (self.position_bias, *shared)
         return (
@@ -195,12 +200,13 @@ class Attention(nn.Module):
         )
 
     def queries_of(self, query: Tensor) -> Tensor:
-        """Return queries [B, L, H · E] as [B, H, L, E], normed where the spec says so."""
+        """Return queries [B, L, H · E] as [B, H, L, E], normalised where the spec says so."""
+        # Before the rotation, which keeps lengths: the order of Gemma 3 and Qwen 3.
         q = self._heads(query, self.heads_left)
         return q if self.query_norm is None else self.query_norm(q)
 
     def keys_of(self, key: Tensor) -> Tensor:
-        """Return keys [B, L, K · E] as [B, K, L, E], normed where the spec says so."""
+        """Return keys [B, L, K · E] as [B, K, L, E], normalised where the spec says so."""
         k = self._heads(key, self.key_heads_left)
         return k if self.key_norm is None else self.key_norm(k)
 
@@ -209,7 +215,7 @@ class Attention(nn.Module):
         return self._heads(value, self.key_heads_left)
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of queries that look at keys; see `Costed`."""
+        """Return the operations of queries that attend to keys; see `Costed`."""
         rows = queries * self.heads_left
         pairs = 4 * rows * self.head_width * keys  # a score and a weighted value for each
         if self.position_bias is not None:
@@ -223,18 +229,18 @@ class Attention(nn.Module):
         return 2 * self.key_heads_left * self.head_width * tokens * number_bytes
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return queries, outputs of the heads, and weights of a text of `length` tokens."""
-        # Softmax keeps its result in float32; the product with the values keeps its own input.
+        """Return the elements of queries, head outputs and weights over `length` tokens."""
+        # Softmax keeps its result in float32; the matmul with the values keeps its own input.
         weights = self.heads_left * length
         copied = weights if mixed or self.dropout else 0
         queries = self.heads_left * self.head_width
         return Saved(2 * queries + copied, weights if self.dropout else 0, weights)
 
     def is_plain(self, *, shared_bias: bool) -> bool:
-        """Return whether scores are plain products: no bias, cap, dropout or relative values.
+        """Return whether scores are plain: no bias, cap, dropout or relative values.
 
         Args:
-            shared_bias: whether the blocks of the stack share a position bias.
+            shared_bias: flag of a stack whose blocks share a position bias.
         """
         biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
         plain = not self.dropout and self.softcap is None and not biased
@@ -251,28 +257,32 @@ class Attention(nn.Module):
         context: Context,
         others: GlobalQueries | None = None,
     ) -> Tensor:
-        """Return one vector for each token of q [B, H, Lq, E], from the values it attends to."""
+        """Attend from queries [B, H, Lq, E] and project the heads' outputs to [B, Lq, D]."""
         biases = self.biases_with(context.biases)
         capturing = context.capture is not None
         if capturing:
+            # Before keys are repeated for pruned heads: captured keys have K heads.
             context.offer("key", self.kept.keys_in_place(memory.keys))
             context.offer("value", self.kept.keys_in_place(memory.values))
         if self.regroup is not None:
             index = list(self.regroup)
             memory = KeyValues(memory.keys[:, index], memory.values[:, index])
         if capturing:
-            self._show(q, memory, positions, biases, context, others)
-        mixed = q  # of no heads, when all were pruned
+            self._keep_recomputed(q, memory, positions, biases, context, others)
+        mixed = q  # [B, 0, Lq, E] where all heads were pruned
         if self.heads_left:
             mix = partial(
                 attend,
                 biases=biases,
                 scale=self.scale,
                 softcap=self.softcap,
+                # Probability 0 in evaluation, so that kernels need not know the mode of the module.
                 dropout=self.dropout if self.training else 0.0,
                 relative_values=self.relative_values,
                 kernels=self.kernels,
             )
+            # Positions with segments narrow any mask to the query's own sequence, so packing rows
+            # does not depend on the mask that a model was trained with.
             mask = self.mask.within_segments(positions)
             mixed = mix(q, memory.keys, memory.values, positions, mask)
             if others is not None:
@@ -284,7 +294,7 @@ class Attention(nn.Module):
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return output
 
-    def _show(
+    def _keep_recomputed(
         self,
         q: Tensor,
         memory: KeyValues,
@@ -293,12 +303,13 @@ class Attention(nn.Module):
         context: Context,
         others: GlobalQueries | None,
     ) -> None:
-        """Recompute what a capture asks for and no kernel leaves behind."""
+        """Keep wanted tensors that no fused kernel returns, recomputed by the definition."""
         context.offer("query", self.kept.in_place(q))
         recompute = {"scores": attention_scores, "weights": attention_weights}
         if biases:
             recompute["bias"] = attention_bias
         wanted = [name for name in recompute if context.wants(name)]
+        # Scores take Lq · Lk elements a head: nothing is recomputed without being wanted.
         if not wanted:
             return
         request = other = None
@@ -313,7 +324,7 @@ class Attention(nn.Module):
             value = nothing if request is None else recompute[name](request)
             if others is not None and other is not None:
                 value = others.put(value, recompute[name](other))
-            filler = -math.inf if name == "scores" else 0.0  # a pruned head looks at nothing
+            filler = -math.inf if name == "scores" else 0.0  # a pruned head sees no key
             context.keep(name, self.kept.in_place(value, filler))
 
 
@@ -325,6 +336,7 @@ class SelfAttention(Attention):
 
     def _build_projections(self, width: int, bias: bool) -> None:
         query, key_value = self._widths()
+        # One matmul for queries, keys and values, which have one input.
         self.projection = FusedLinear(width, query | key_value, bias=bias, gain=_INPUT_GAIN)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -338,23 +350,26 @@ class SelfAttention(Attention):
         """Return an empty cache; see `Mixer.initial_state`."""
         if make_cache is None:
             return BeamCache()
+        # Zero slots: it only tells a cache its heads, width, dtype and device.
         empty = like.new_empty((rows, self.key_heads_left, 0, self.head_width))
         return make_cache(empty, empty)
 
     def read_segment(
         self, x: Tensor, state: SegmentInputs, context: Context
     ) -> tuple[Tensor, SegmentInputs]:
-        """Attend from a segment to it and to the tokens before it.
+        """Attend from a segment to itself and to the tokens before it (Dai 2019, section 3.2).
 
         Args:
             x: [B, L, D].
-            state: M tokens before it.
+            state: inputs of the M tokens before the segment.
             context: positions of the segment as queries, and of the M + L tokens as keys.
 
         Returns:
-            [B, L, D], and the last M of the tokens.
+            The output [B, L, D], and the inputs of the last M tokens.
         """
         whole = torch.cat([state.inputs.to(x.dtype), x], 1)
+        # The old tokens need no queries. Their keys are projected again, so that the maps get
+        # gradients from them, as in the paper.
         (query,) = self.projection.some(x, "query")
         key, value = self.projection.some(whole, "key", "value")
         q, k, v = self.queries_of(query), self.keys_of(key), self.values_of(value)
@@ -362,12 +377,13 @@ class SelfAttention(Attention):
         if self.rotary is not None:
             q, k = self.rotary(q, positions.query), self.rotary(k, positions.key)
         mixed = self._attend(q, KeyValues(k, v), positions, context)
-        return mixed, SegmentInputs(whole[:, x.shape[1] :].detach())
+        return mixed, SegmentInputs(whole[:, x.shape[1] :].detach())  # the paper's stop-gradient
 
     def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
-        """Attend from more tokens to them and to those in the state; see `Mixer.step`."""
+        """Attend from new tokens to themselves and to those in the state; see `Mixer.step`."""
         if isinstance(state, SegmentInputs):
             return self.read_segment(x, state, context)
+        # Keys are cached rotated: a position never changes, so no step rotates them again.
         q, keys, values = self._project(self.rows_of(x, context), context)
         state, positions = state.extend(keys, values, context.positions)
         memory = KeyValues(state.keys, state.values)
@@ -375,11 +391,12 @@ class SelfAttention(Attention):
 
     @staticmethod
     def rows_of(x: Tensor, context: Context) -> Tensor:
-        """Return x as a row for each row of positions: beams that share none have their own.
+        """Reshape x to the rows of the positions: caches may give each beam a row of its own.
 
         Args:
-            x: [B, W, D], a token of each beam; [B, n, D], n tokens of the only beam.
-            context: positions [B · W, 1] of beams with rows of their own; else as x.
+            x: [B, W, D], one token of each beam; or [B, n, D], n tokens of the only beam.
+            context: context with positions [B · W, 1] where beams have rows of their own, else
+                with the shape of x.
         """
         return x.reshape(*context.positions.query.shape, x.shape[-1])
 
@@ -390,14 +407,14 @@ class SelfAttention(Attention):
         return own + Work(weights=2 * memory * key_value)
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Add the keys and values, which are made of the same tokens."""
+        """Add the keys and values, which are projections of the same tokens."""
         key_value = 2 * self.key_heads_left * self.head_width
         return super().saved(length, mixed=mixed, shared_bias=shared_bias).plus(Saved(key_value))
 
     def _project(
         self, x: Tensor, context: Context, projection: FusedLinear | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, H, L, E], keys and values [B, K, L, E], rotated to their places."""
+        """Return queries [B, H, L, E], keys and values [B, K, L, E]; queries and keys rotated."""
         positions = context.positions.query
         query, key, value = (projection or self.projection)(x)
         q, k, v = self.queries_of(query), self.keys_of(key), self.values_of(value)
@@ -409,6 +426,7 @@ class SelfAttention(Attention):
 class CrossAttention(Attention):
     """Attention over a memory, whose keys and values are projected once."""
 
+    # The positions of two sequences have no distance, so no position bias applies.
     has_shared_biases = False
     over_memory = True
 
@@ -418,14 +436,15 @@ class CrossAttention(Attention):
         self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
 
     def read(self, memory: Memory) -> KeyValues:
-        """Return keys and values of a memory, as kernels read them: else each step copies them."""
+        """Project a memory to keys and values [B, K, S, E]."""
+        # Contiguous in the layout of the kernels: one copy here instead of one in every step.
         key, value = self.memory_projection(memory.states)
         return KeyValues(self.keys_of(key).contiguous(), self.values_of(value).contiguous())
 
     def step(self, x: Tensor, state: KeyValues, context: Context) -> tuple[Tensor, KeyValues]:
         """Attend from x [B, Lq, D] to a memory; see `CrossMixer.step`.
 
-        All beams of a sentence may stand side by side in Lq: queries do not see each other here.
+        All beams of a sentence may stand side by side in Lq, as queries do not see each other.
         """
         (query,) = self.projection(x)
         assert context.memory_positions is not None
@@ -436,14 +455,14 @@ class CrossAttention(Attention):
         return Work(weights=tokens * weight_work(self.memory_projection))
 
     def read_saved(self, mixed: bool) -> Saved:
-        """Return what a token of the memory leaves: its key and value, and their input if cast."""
+        """Return the elements kept for a token of the memory: key, value, and a cast input."""
         width = self.output.out_features if mixed else 0
         return Saved(2 * self.key_heads_left * self.head_width + width)
 
 
 def _linear(in_width: int, out_width: int, *, bias: bool) -> nn.Linear:
-    """A linear map whose numbers the caller sets."""
+    """Return a linear map whose weights the caller initialises."""
     with warnings.catch_warnings():
-        if not in_width:  # PyTorch warns that there is nothing to set
+        if not in_width:  # all heads pruned: PyTorch warns that initialising no elements is a no-op
             warnings.simplefilter("ignore", UserWarning)
         return nn.Linear(in_width, out_width, bias=bias)

@@ -1,58 +1,68 @@
-"""Relative positions in attention: biases of the scores, and vectors of distances.
+"""Relative positions in attention: biases of the scores that depend on distances.
 
-A bias is added before the mask and the softmax. It looks at positions, never at array indices, so
-it serves any block of queries and keys. Shapes: B batch, H heads, K key/value heads, Lq queries, Lk
-keys, E head width, D model width.
+A bias is added before the mask and the softmax. It is a function of positions, never of array
+indices, so it serves any block of queries and keys. Shapes: B batch, H heads, K key/value heads, Lq
+queries, Lk keys, E head width, D model width.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError
-from heedful.nn.positions import Positions, SinusoidalPositions, check_below, sinusoids
+from heedful.nn.positions import Positions, SinusoidalPositions, sinusoids
 from heedful.nn.spec import AttentionSpec, BiasSpec
 
 OfPairs = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A bias of single pairs, by row of the batch, head, place of the query and distance: all []."""
+"""A bias of single pairs, from row of the batch, head, index of the query and distance, all []."""
 
 
 class Bias(nn.Module):
-    """Something added to the scores of every pair of query and key."""
+    """A term added to the scores of every pair of query and key."""
 
     is_of_queries = False
-    """True where it depends on the numbers of a query, and so has the heads that queries have."""
+    """True where the bias depends on the query vectors, and therefore has their heads."""
+
+    @classmethod
+    def of_spec(cls, spec: Any, attention: AttentionSpec, width: int) -> Bias:
+        """Build what a spec describes: of the number of heads alone, where nothing else is said.
+
+        Args:
+            spec, attention, width: arguments of `build_bias`.
+        """
+        return cls(attention.num_heads)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """The scores to add.
+        """Return the term to add to the scores.
 
         Args:
             query: [B, H, Lq, E], rotated if the model rotates, times the attention's scale.
             keys: [B, K, Lk, E], rotated if the model rotates.
-            positions: where queries and keys stand.
+            positions: positions of queries and keys.
 
         Returns:
-            [B|1, H, Lq, Lk], at least float32; whatever it says where either position is −1
-            is hidden by the mask.
+            [B|1, H, Lq, Lk], at least float32; arbitrary where a position is −1, which the mask
+            hides.
         """
         raise NotImplementedError
 
     def of_heads(
         self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
     ) -> Tensor:
-        """The scores to add for some of the heads, of which alone are the query and the keys.
+        """Return the term for some of the heads, given queries and keys of these heads alone.
 
         Args:
-            heads: their numbers, ascending.
-            query, keys, positions: as of `forward`.
+            heads: ascending indices of the heads.
+            query, keys, positions: arguments of `forward`.
         """
         result: Tensor = self(query, keys, positions)
-        # What heads share, and depends on the queries, has been said for those heads only.
+        # A bias made of the queries has only the heads of the queries already.
         return result if result.shape[1] == len(heads) else result[:, list(heads)]
 
     def of_pairs(self, query: Tensor) -> OfPairs | None:
@@ -64,20 +74,20 @@ class Bias(nn.Module):
         return None
 
     def diagonals(self, positions: Positions) -> Tensor | None:
-        """Distances that all rows have in the same order; see `Positions.diagonals`."""
+        """Return the distances of the diagonals, if they are alike in all rows; see `Positions`."""
         return positions.diagonals()
 
     def work(self, queries: int, keys: int) -> int:
-        """Return the operations of matrix products for queries of one head that look at keys."""
+        """Return the operations of matmuls for queries of one head that attend to keys."""
         return 0
 
 
 class BiasOfHeads(Bias):
-    """A bias made for all heads, for those that are left of them.
+    """A bias of all heads, reduced to the heads that pruning left.
 
     Args:
-        bias: of all.
-        heads: numbers of those that are left, ascending.
+        bias: bias of all heads.
+        heads: ascending indices of the heads that are left.
     """
 
     def __init__(self, bias: Bias, heads: Sequence[int]) -> None:
@@ -86,20 +96,20 @@ class BiasOfHeads(Bias):
         self.heads = heads
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """See `Bias`; query and keys are of the heads that are left."""
+        """See `Bias`; query and keys have only the heads that are left."""
         return self.bias.of_heads(self.heads, query, keys, positions)
 
     def of_pairs(self, query: Tensor) -> OfPairs | None:
         """See `Bias.of_pairs`."""
         of_pairs = self.bias.of_pairs(query)
         if of_pairs is None or self.bias.is_of_queries:
-            return of_pairs  # what it says of a query is of that query's own head
-        numbers = torch.tensor(list(self.heads), device=query.device)
-        return lambda row, head, place, distance: of_pairs(row, numbers[head], place, distance)
+            return of_pairs  # computed from the queries, it has their heads already
+        indices = torch.tensor(list(self.heads), device=query.device)
+        return lambda row, head, index, distance: of_pairs(row, indices[head], index, distance)
 
 
 class Alibi(Bias):
-    """A penalty that grows with distance, with a fixed slope per head (Press 2022).
+    """ALiBi: a penalty linear in distance, with a fixed slope per head (Press 2022, section 3).
 
     Both directions are penalised alike; the paper's own use is causal.
 
@@ -109,36 +119,37 @@ class Alibi(Bias):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        # Plain numbers: a buffer would lose precision when the model is cast to bfloat16.
+        # Python floats: a buffer would lose precision when the model is cast to bfloat16.
         self.slopes = _alibi_slopes(num_heads)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """-slope · |distance|, [B, H, Lq, Lk] float32."""
+        """Return -slope · |distance|, [B, H, Lq, Lk] float32."""
 
         def compute() -> Tensor:
             distance = positions.distance().abs().to(torch.float32)
             return distance[:, None] * -distance.new_tensor(self.slopes)[:, None, None]
 
+        # Nothing in it is trained, so all layers of a pass share one tensor.
         return positions.derive(("alibi", self.slopes), compute)
 
     def of_pairs(self, query: Tensor) -> OfPairs:
         """See `Bias.of_pairs`."""
         slopes = torch.tensor(self.slopes, device=query.device)
-        return lambda row, head, place, distance: -slopes[head] * distance.abs()
+        return lambda row, head, index, distance: -slopes[head] * distance.abs()
 
 
 class T5Bias(Bias):
-    """A learned number per head and bucket of distances (Raffel 2020, section 2.1).
+    """T5's bias: a trained scalar per head and bucket of distances (Raffel 2020, section 2.1).
 
     Half the buckets are for single small distances, the other half grow logarithmically up to
     `max_distance`; beyond it all distances share the last one.
 
     Args:
         num_heads: H.
-        num_buckets: buckets in all; with `bidirectional`, half of them for keys after the query.
-        max_distance: where the last bucket begins at the latest.
-        bidirectional: whether keys after the query are told apart; otherwise they count as
-            distance 0.
+        num_buckets: number of buckets; with `bidirectional`, half of them for keys after the query.
+        max_distance: distance from which on all keys share the last bucket.
+        bidirectional: flag of separate buckets for keys after the query; otherwise such keys count
+            as distance 0.
 
     Raises:
         ConfigError: when the buckets cannot be laid out.
@@ -163,19 +174,25 @@ class T5Bias(Bias):
         self.bidirectional = bidirectional
         self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads))
 
+    @classmethod
+    def of_spec(cls, spec: Any, attention: AttentionSpec, width: int) -> Bias:
+        """See `Bias.of_spec`."""
+        return cls(attention.num_heads, spec.num_buckets, spec.max_distance, spec.bidirectional)
+
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """The learned number of each pair's bucket, [B, H, Lq, Lk] float32."""
+        """Return the scalar of each pair's bucket, [B, H, Lq, Lk] float32."""
         name = ("t5", self.num_buckets, self.max_distance, self.bidirectional)
+        # Buckets depend on settings alone and are shared by all layers; the table is this module's.
         buckets = positions.derive(name, lambda: self._bucket(positions.distance()))
         return nn.functional.embedding(buckets, self.weight.float()).permute(0, 3, 1, 2)
 
     def of_pairs(self, query: Tensor) -> OfPairs:
         """See `Bias.of_pairs`."""
         table = self.weight.float()
-        return lambda row, head, place, distance: table[self._bucket(distance), head]
+        return lambda row, head, index, distance: table[self._bucket(distance), head]
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        """Bucket number of each distance (key position − query position), int64."""
+        """Return the bucket of each distance (key position − query position), int64."""
         if self.bidirectional:
             one_side = self.num_buckets // 2
             offset = (distance > 0) * one_side
@@ -184,6 +201,7 @@ class T5Bias(Bias):
             one_side = self.num_buckets
             offset = torch.zeros_like(distance)
             distance = (-distance).clamp(min=0)
+        # Half the buckets of a direction are exact, as in T5; the clamp keeps the logarithm finite.
         exact = one_side // 2
         growth = torch.log(distance.clamp(min=1).float() / exact)
         steps = growth / math.log(self.max_distance / exact) * (one_side - exact)
@@ -192,24 +210,25 @@ class T5Bias(Bias):
 
 
 class Kerple(Bias):
-    """A learned penalty that grows with the logarithm of distance (KERPLE; Chi 2022).
+    """A trained penalty that grows with the logarithm of distance (KERPLE; Chi 2022).
 
-    Scores lose r₁ · log(1 + r₂ · distance), which goes on past the trained length as ALiBi does.
+    Scores lose r₁ · log(1 + r₂ · distance), which extends past the trained length as ALiBi does.
 
     Args:
         num_heads: H.
     """
 
     LEAST = 0.01
-    """Smallest r₁ and r₂, as in the authors' program."""
+    """Smallest r₁ and r₂, as in the authors' code."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.rand(2, num_heads) * torch.tensor([[2.0], [1.0]]))
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """-r₁ · log(1 + r₂ · |distance|), [B, H, Lq, Lk] float32."""
+        """Return -r₁ · log(1 + r₂ · |distance|), [B, H, Lq, Lk] float32."""
         distance = positions.derive(("distance",), lambda: positions.distance().abs().float())
+        # Clamped where used: the paper requires r₁, r₂ > 0, and updates could make them negative.
         scale, rate = self.weight.float().clamp(min=self.LEAST)[..., None, None]
         penalty: Tensor = scale * torch.log1p(rate * distance[:, None])
         return -penalty
@@ -217,19 +236,17 @@ class Kerple(Bias):
     def of_pairs(self, query: Tensor) -> OfPairs:
         """See `Bias.of_pairs`."""
         scale, rate = self.weight.float().clamp(min=self.LEAST)
-        return lambda row, head, place, distance: (
+        return lambda row, head, index, distance: (
             -scale[head] * torch.log1p(rate[head] * distance.abs())
         )
 
 
 class RelativeKeys(Bias):
-    """A learned vector per clipped distance, compared with the query as keys are (Shaw 2018).
-
-    The vectors are shared by all heads, as in the paper.
+    """A trained key per clipped distance, shared by all heads (Shaw 2018, equation 4).
 
     Args:
         head_width: E.
-        max_distance: distances beyond it, on either side, count as it.
+        max_distance: largest distance on either side with its own vector; farther ones share it.
     """
 
     is_of_queries = True
@@ -240,50 +257,56 @@ class RelativeKeys(Bias):
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_width))
         nn.init.xavier_uniform_(self.weight)
 
+    @classmethod
+    def of_spec(cls, spec: Any, attention: AttentionSpec, width: int) -> Bias:
+        """See `Bias.of_spec`."""
+        return cls(attention.width_of_heads(width), spec.max_distance)
+
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """query · vector of the distance, [B, H, Lq, Lk]."""
+        """Return query · vector of the distance, [B, H, Lq, Lk]."""
         precision = torch.promote_types(query.dtype, torch.float32)
         query, table = query.to(precision), self.weight.to(precision)
         diagonals = self.diagonals(positions)
+        # Short rows have fewer diagonals than the table has vectors, and need no gather.
         if diagonals is not None and len(diagonals) < len(table) and query.shape[2] > 1:
             return skew(query @ table[self._row(diagonals)].T)
-        # One product with every vector, then a pick: Lk vectors per query would not fit.
+        # One matmul with every vector, then a gather: Lk vectors per query would not fit in memory.
         clipped = clipped_distance(positions, self.max_distance)
         return (query @ table.T).gather(-1, clipped.expand(-1, query.shape[1], -1, -1))
 
     def work(self, queries: int, keys: int) -> int:
-        """Return the operations of each query's product with every vector that it may need."""
+        """Return the operations of the matmul of queries with every vector that they may need."""
         vectors, width = self.weight.shape
         if queries > 1:
             vectors = min(vectors, queries + keys - 1)
         return 2 * vectors * width * queries
 
     def of_pairs(self, query: Tensor) -> OfPairs:
-        """See `Bias.of_pairs`: products with every vector, of which a pair picks one."""
+        """See `Bias.of_pairs`: the matmul with every vector, of which a pair picks one element."""
         table = self.weight.to(torch.promote_types(query.dtype, torch.float32))
         products = query.to(table.dtype) @ table.T
-        return lambda row, head, place, distance: products[row, head, place, self._row(distance)]
+        return lambda row, head, index, distance: products[row, head, index, self._row(distance)]
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
 
 
 class TransformerXL(Bias):
-    """The distances of Transformer-XL (Dai 2019, section 3.3), which no table ends.
+    """The relative positions of Transformer-XL, without a largest distance (Dai 2019, section 3.3).
 
-    Beside scale · q · k, which attention has, a score gets scale · (u · k + (q + v) · W r). The
-    sinusoids r of the distance from key to query become by W what keys are for content; u and v
-    are queries that every token asks. Here each layer has its own, as in the authors' larger
+    To scale · q · k, which attention computes, the bias adds scale · (u · k + (q + v) · W r), where
+    r are the sinusoids of the distance from key to query, W projects them to keys, and u and v are
+    trained queries of all tokens. Each layer has its own u and v here, as in the authors' larger
     models.
 
     Args:
         num_heads: H.
         head_width: E.
-        width: D, of the sinusoids; even.
-        scale: of the scores.
+        width: D, even width of the sinusoids.
+        scale: factor on the scores.
     """
 
-    undecayed = frozenset({"content_query", "distance_query"})  # they are added, as biases are
+    undecayed = frozenset({"content_query", "distance_query"})  # trained like biases
 
     def __init__(self, num_heads: int, head_width: int, width: int, scale: float) -> None:
         super().__init__()
@@ -294,8 +317,18 @@ class TransformerXL(Bias):
         nn.init.xavier_uniform_(self.weight)
         self.sinusoids = SinusoidalPositions(width, "halves")
 
+    @classmethod
+    def of_spec(cls, spec: Any, attention: AttentionSpec, width: int) -> Bias:
+        """See `Bias.of_spec`."""
+        return cls(
+            attention.num_heads,
+            attention.width_of_heads(width),
+            width,
+            attention.scale_of_scores(width),
+        )
+
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """scale · (u · key + (query + v) · W r), [B, H, Lq, Lk]."""
+        """Return scale · (u · key + (query + v) · W r), [B, H, Lq, Lk]."""
         return self._scores(slice(None), query, keys, positions)
 
     def of_heads(
@@ -307,7 +340,7 @@ class TransformerXL(Bias):
     def work(self, queries: int, keys: int) -> int:
         """Return the operations of queries with distances, and of u with the keys.
 
-        The keys of distances are made once for all rows of a batch; they are counted here.
+        The keys of distances, made once for all rows of a batch, are counted here.
         """
         head_width, width = self.content_query.shape[1], self.weight.shape[1]
         if queries > 1:
@@ -319,86 +352,93 @@ class TransformerXL(Bias):
         self, heads: slice | list[int], query: Tensor, keys: Tensor, positions: Positions
     ) -> Tensor:
         precision = torch.promote_types(query.dtype, torch.float32)
+        # `query` is scaled already, u and v are not.
         content, distance = (
             self.scale * each[heads].to(precision)
             for each in (self.content_query, self.distance_query)
         )
         weight = self.weight.unflatten(0, self.content_query.shape)[heads].to(precision)
-        asked = query.to(precision) + distance[:, None]
+        shifted_query = query.to(precision) + distance[:, None]
+        # [K, H / K, E]: query heads beside the key head that they share, which is not repeated.
         grouped = content.unflatten(0, (keys.shape[1], -1))
         of_keys = torch.einsum("kge,bkle->bkgl", grouped, keys.to(precision)).flatten(1, 2)
         diagonals = self.diagonals(positions) if query.shape[2] > 1 else None
+        # Diagonals need Lq + Lk − 1 keys in all: cheaper for more than one query.
         if diagonals is None:
-            by_distance = self._by_rotation(asked, weight, positions)
+            by_distance = self._by_rotation(shifted_query, weight, positions)
         else:
-            by_distance = skew(_with_distances(asked, weight, -diagonals))
+            by_distance = skew(_with_distances(shifted_query, weight, -diagonals))
         scores: Tensor = by_distance + of_keys[:, :, None]
         return scores
 
-    def _by_rotation(self, asked: Tensor, weight: Tensor, positions: Positions) -> Tensor:
-        """Products with the keys of distances, for positions in any order; nothing per pair.
+    def _by_rotation(self, shifted_query: Tensor, weight: Tensor, positions: Positions) -> Tensor:
+        """Return (q + v) · W r for positions in any order, without a tensor per pair of tokens.
 
-        sin(i − j) = sin i cos j − cos i sin j and the like divide the sinusoids of a distance into
-        those of query i and of key j. Each query takes D numbers for E, which is cheaper only for
-        a single one: else every distance needs its key made.
+        sin(i − j) = sin i cos j − cos i sin j and its like split the sinusoids of a distance into
+        those of query i and of key j. Each query becomes a vector of D elements instead of E, which
+        is cheaper than the keys of all distances only for a single query.
 
         Args:
-            asked: [B, H, Lq, E], queries and v, scaled.
+            shifted_query: [B, H, Lq, E], queries plus v, scaled.
             weight: [H, E, D].
-            positions: where queries and keys stand.
+            positions: positions of queries and keys.
         """
         half = weight.shape[-1] // 2
         waves = positions.derive(
             ("sinusoids", 2 * half),
             lambda: (self.sinusoids(positions.query), self.sinusoids(positions.key)),
         )
-        of_query, of_key = (each.to(asked.dtype) for each in waves)
-        by_sine, by_cosine = torch.einsum("bhqe,hed->bhqd", asked, weight).split(half, -1)
+        of_query, of_key = (each.to(shifted_query.dtype) for each in waves)
+        by_sine, by_cosine = torch.einsum("bhqe,hed->bhqd", shifted_query, weight).split(half, -1)
+        # "halves" layout: the first half of the channels are sines, the second cosines.
         sine, cosine = (each[:, None] for each in of_query.split(half, -1))
-        turned = torch.cat(
+        rotated = torch.cat(
             [by_cosine * sine - by_sine * cosine, by_sine * sine + by_cosine * cosine], -1
         )
-        products: Tensor = (turned.flatten(1, 2) @ of_key.mT).unflatten(1, asked.shape[1:3])
+        products: Tensor = (rotated.flatten(1, 2) @ of_key.mT).unflatten(
+            1, shifted_query.shape[1:3]
+        )
         return products
 
 
 def skew(products: Tensor) -> Tensor:
-    """Shift products of queries and distances to the keys at these distances (Huang 2018).
+    """Shift scores by distance to scores by key (Music Transformer; Huang 2018).
 
-    The Music Transformer's step that needs no memory: rows of its input are read with one number
-    less than they have, so that each begins one further to the left.
+    The shift is a view: rows are read one element shorter than they are, so that each begins one
+    further to the left.
 
     Args:
-        products: [..., Lq, Lq + Lk − 1], of each query with the distances from 1 − Lq to Lk − 1,
-            seen from the first one's key.
+        products: [..., Lq, Lq + Lk − 1], scores of each query with the distances from 1 − Lq to
+            Lk − 1 in ascending order.
 
     Returns:
-        [..., Lq, Lk]: entry (i, j) is entry (i, j − i + Lq − 1); a view where that can be.
+        [..., Lq, Lk], whose entry (i, j) is entry (i, j − i + Lq − 1); a view where possible.
     """
     queries, diagonals = products.shape[-2:]
     if queries == 1:
         return products
     row = diagonals - 1
+    # Row i of length `row` starts at queries − 1 + i · row = i · diagonals + (queries − 1 − i).
     shifted = products.flatten(-2)[..., queries - 1 :][..., : queries * row]
     result: Tensor = shifted.unflatten(-1, (queries, row))[..., : diagonals - queries + 1]
     return result
 
 
-def _with_distances(asked: Tensor, weight: Tensor, distances: Tensor) -> Tensor:
-    """Return the product of each query with the key of each distance, [B, H, Lq, n].
+def _with_distances(shifted_query: Tensor, weight: Tensor, distances: Tensor) -> Tensor:
+    """Return the scores of each query with the key of each distance, [B, H, Lq, n].
 
     Args:
-        asked: [B, H, Lq, E].
-        weight: [H, E, D], which makes keys of sinusoids.
+        shifted_query: [B, H, Lq, E].
+        weight: [H, E, D], projection of sinusoids to keys.
         distances: [n] int64.
     """
-    waves = sinusoids(distances, weight.shape[-1], "halves").to(asked.dtype)
-    keys = (waves @ weight.flatten(0, 1).T).unflatten(-1, weight.shape[:2])
-    return torch.einsum("bhqe,nhe->bhqn", asked, keys)
+    encodings = sinusoids(distances, weight.shape[-1], "halves").to(shifted_query.dtype)
+    keys = (encodings @ weight.flatten(0, 1).T).unflatten(-1, weight.shape[:2])
+    return torch.einsum("bhqe,nhe->bhqn", shifted_query, keys)
 
 
 def clipped_distance(positions: Positions, farthest: int) -> Tensor:
-    """Distances counted from the lowest, clipped, [B, 1, Lq, Lk] int64."""
+    """Return clipped distances, shifted to count from 0, [B, 1, Lq, Lk] int64."""
     clipped = positions.derive(
         ("clipped distance", farthest),
         lambda: positions.distance().clamp(-farthest, farthest) + farthest,
@@ -406,81 +446,21 @@ def clipped_distance(positions: Positions, farthest: int) -> Tensor:
     return clipped[:, None]
 
 
-class ExplicitBias(Bias):
-    """Given numbers, looked up by the positions of query and key.
-
-    Args:
-        table: [B|1, H, P, P'], the number for query position p and key position p'. A
-            `Parameter` is learned.
-    """
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        assert table.dim() == 4, table.shape
-        if isinstance(table, nn.Parameter):
-            self.table: Tensor = table
-        else:
-            self.register_buffer("table", table)
-
-    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """The numbers of the table, [B, H, Lq, Lk].
-
-        Raises:
-            ModelError: when a position lies past the table.
-        """
-        batch, heads, num_query_positions, num_key_positions = self.table.shape
-        for at, size in (
-            (positions.query, num_query_positions),
-            (positions.key, num_key_positions),
-        ):
-            check_below(
-                at,
-                size,
-                f"the explicit bias, which ends at {size - 1}",
-                "Give a larger bias, or shorter sequences",
-            )
-        device = self.table.device
-        rows = torch.arange(len(positions.query), device=device) % batch
-        result = self.table[
-            rows[:, None, None, None],
-            torch.arange(heads, device=device)[None, :, None, None],
-            positions.query.clamp(min=0)[:, None, :, None],
-            positions.key.clamp(min=0)[:, None, None, :],
-        ]
-        return result.to(torch.promote_types(result.dtype, torch.float32))
-
-
 def build_bias(spec: BiasSpec, attention: AttentionSpec, width: int) -> Bias:
-    """The bias that a piece of configuration stands for.
+    """Build the bias that a spec describes.
 
     Args:
-        spec: of the bias.
-        attention: to whose scores it is added.
-        width: D.
+        spec: spec of the bias.
+        attention: spec of the attention whose scores it is added to.
+        width: model width D.
     """
-    return _BUILDERS[spec.kind](spec, attention, width)
-
-
-_BUILDERS: Mapping[str, Callable[[Any, AttentionSpec, int], Bias]] = {
-    "alibi": lambda spec, attention, width: Alibi(attention.num_heads),
-    "t5": lambda spec, attention, width: T5Bias(
-        attention.num_heads, spec.num_buckets, spec.max_distance, spec.bidirectional
-    ),
-    "kerple": lambda spec, attention, width: Kerple(attention.num_heads),
-    "relative_keys": lambda spec, attention, width: RelativeKeys(
-        attention.width_of_heads(width), spec.max_distance
-    ),
-    "transformer_xl": lambda spec, attention, width: TransformerXL(
-        attention.num_heads,
-        attention.width_of_heads(width),
-        width,
-        attention.scale_of_scores(width),
-    ),
-}
+    bias: Bias = resolve_name(spec.module).of_spec(spec, attention, width)
+    return bias
 
 
 def _alibi_slopes(num_heads: int) -> tuple[float, ...]:
-    """The paper's slopes: geometric for a power of two, else filled up from the next power's."""
+    """Return the slopes: geometric for powers of two, else filled up from the next power's."""
+    # The authors' rule: 2^(−8/n), 2^(−16/n) … and every second slope of the next power of two.
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)]

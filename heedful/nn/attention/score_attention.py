@@ -1,6 +1,6 @@
 """Attention before the Transformer: one head, a score of states (Bahdanau 2015; Luong 2015).
 
-Keys and values are an encoder's states; what is made of them once for a sentence all steps share.
+Keys and values are projections of an encoder's states, computed once for a sentence.
 
 Shapes: B sentences, Lq queries of each (tokens or beams), S length of the memory, D model width, A
 inner width of the score.
@@ -22,7 +22,7 @@ from heedful.nn.work import Saved, Work, weight_work
 
 @dataclass(frozen=True)
 class ScoreKeys:
-    """An encoder's states as score functions read them.
+    """An encoder's states, projected to keys and values of a score function.
 
     Args:
         keys: [B, S, A], or [B, S, D] for scores without an inner width.
@@ -33,7 +33,7 @@ class ScoreKeys:
     values: Tensor
 
     def reorder(self, choice: Reordering) -> ScoreKeys:
-        """Return those of the chosen sentences; beams of a sentence share them."""
+        """Return the keys and values of the chosen sentences, whose beams share them."""
         if choice.sentences is None:
             return self
         return ScoreKeys(
@@ -43,10 +43,10 @@ class ScoreKeys:
 
 
 def one_memory(context: Context) -> Positions:
-    """Return the positions of queries and of a memory that is one sequence in each row.
+    """Return the positions of queries and of a memory with one sequence in each row.
 
     Raises:
-        ModelError: for rows of several, which these attentions cannot tell apart.
+        ModelError: when rows pack several sequences, which these attentions cannot separate.
     """
     positions = context.memory_positions
     assert positions is not None
@@ -59,11 +59,11 @@ def one_memory(context: Context) -> Positions:
 
 
 class ScoreFunction(nn.Module):
-    """Weights of a memory's states for queries, and the sums of states by these weights.
+    """A score function: attention weights over a memory's states, and their weighted sums.
 
     Args:
         width: model width D.
-        spec: the score, local or over all, and how embeddings count.
+        spec: score, window, and use of embeddings.
     """
 
     def __init__(self, width: int, spec: ScoreAttentionSpec) -> None:
@@ -78,7 +78,9 @@ class ScoreFunction(nn.Module):
         self.query = self.key = self.vector = self.place = self.place_vector = None
         if self.is_additive or (spec.score == "dot" and spec.width is not None):
             self.query = _xavier(nn.Linear(width, inner, bias=False))
+            # vᵀ tanh(W q + U k + b): the bias is the keys', where it is added once for a sentence.
             self.key = _xavier(nn.Linear(width, inner, bias=spec.score == "additive"))
+        # qᵀ W k (Luong 2015, section 3.1): applied to the keys, which all steps share.
         elif spec.score == "general":
             self.key = _xavier(nn.Linear(width, width, bias=False))
         if self.is_additive:
@@ -90,12 +92,13 @@ class ScoreFunction(nn.Module):
             self.place_vector = _xavier(nn.Linear(width, 1, bias=False))
 
     def read(self, memory: Memory) -> ScoreKeys:
-        """Return keys and values of a memory."""
+        """Project a memory to keys and values."""
         states = memory.states
         keys = states if self.key is None else self.key(states)
         if not self.embeddings:
             return ScoreKeys(keys, states)
         assert memory.embedding is not None
+        # Keys without, values with the embedding of the source token (Gehring 2017, equation 2).
         return ScoreKeys(keys, states + memory.embedding.to(states.dtype))
 
     def forward(
@@ -109,9 +112,9 @@ class ScoreFunction(nn.Module):
 
         Args:
             query: [B, Lq, D].
-            keys: from `read`.
+            keys: keys and values from `read`.
             key_positions: [B, S] int64; −1 is padding.
-            embedding: [B, Lq, D] of the queries' tokens, where the spec counts embeddings.
+            embedding: [B, Lq, D], embedded tokens of the queries, for a spec that uses them.
 
         Returns:
             Context vectors [B, Lq, D], and weights [B, Lq, S] float32, 0 for padding.
@@ -121,26 +124,33 @@ class ScoreFunction(nn.Module):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         seen, gaussian = real[:, None], None
         if self.place is not None and self.place_vector is not None:
+            # The predicted position p / S = sigmoid(vᵀ tanh(W q)) (Luong 2015, equation 9), a
+            # share of the sentence's length.
             centre = torch.sigmoid(
                 self.place_vector(torch.tanh(self.place(query))).to(scores.dtype)
             )
             distance = key_positions[:, None] - centre * real.sum(1)[:, None, None]
             assert self.window is not None
             seen = seen & (distance.abs() <= self.window)
-            gaussian = torch.exp(-2.0 * (distance / self.window) ** 2)  # of deviation window / 2
-        # Not −∞, so that a source without tokens gives zeros and not NaN.
+            gaussian = torch.exp(
+                -2.0 * (distance / self.window) ** 2
+            )  # σ = window / 2 (equation 10)
+        # Finite instead of −∞: a source without tokens gives zeros and not NaN.
         scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, -1) * seen
         if gaussian is not None:
+            # After the softmax and not renormalised, as in the paper: the sum may be below 1.
             weights = weights * gaussian
         used = self.dropout(weights)
         mixed = used.to(keys.values.dtype) @ keys.values
         if self.embeddings:
+            # Even weights over m states would leave 1/m of their variance; √m, the paper's
+            # m · √(1/m), restores it (Gehring 2017, section 3.4).
             mixed = mixed * real.sum(1)[:, None, None].to(mixed.dtype).sqrt()
         return mixed, weights
 
     def scores(self, query: Tensor, keys: ScoreKeys, embedding: Tensor | None = None) -> Tensor:
-        """Return the score of each state for each query, [B, Lq, S]; arguments as of `forward`."""
+        """Return the score of each state for each query, [B, Lq, S]; arguments as in `forward`."""
         if self.query is not None:
             query = self.query(query)
         if self.embeddings:
@@ -150,26 +160,27 @@ class ScoreFunction(nn.Module):
             scores = query.to(keys.keys.dtype) @ keys.keys.transpose(1, 2)
         else:
             assert self.vector is not None
+            # The largest tensor of additive attention, which multiplicative scores do without.
             sums = torch.tanh(query[:, :, None] + keys.keys[:, None])  # [B, Lq, S, A]
             scores = self.vector(sums)[..., 0]
         return scores if self.scale == 1.0 else scores * self.scale
 
     def key_width(self, width: int) -> int:
-        """Return A, or D where keys are as wide as the model."""
+        """Return A, or D where keys have the width of the model."""
         return width if self.key is None else self.key.out_features
 
     def work(self, queries: int, keys: int, width: int) -> Work:
-        """Return the operations of queries that look at keys of a memory."""
+        """Return the operations of queries that attend to a memory."""
         maps = [each for each in (self.query, self.place, self.place_vector) if each is not None]
         pairs = 2 * queries * keys * (self.key_width(width) + width)  # a score, a weighted value
         return Work(weights=queries * weight_work(*maps), attention=pairs)
 
     def read_work(self, tokens: int) -> Work:
-        """Return the operations of reading a memory of so many tokens."""
+        """Return the operations of projecting `tokens` tokens of a memory."""
         return Work(weights=tokens * weight_work(self.key)) if self.key is not None else Work()
 
     def saved(self, length: int, width: int) -> Saved:
-        """Return the numbers that a query leaves for the gradients: above all pairs of tokens.
+        """Return the elements that a query keeps for the gradients, above all of pairs of tokens.
 
         Args:
             length: tokens of the memory.
@@ -180,11 +191,11 @@ class ScoreFunction(nn.Module):
 
 
 class ScoreAttention(nn.Module):
-    """Attention of one head as a cross mixer: context vectors of tokens, through an output map.
+    """Attention of one head as a cross mixer: context vectors through an output projection.
 
     Args:
         width: model width D.
-        spec: the score, local or over all, and how embeddings count.
+        spec: score, window, and use of embeddings.
 
     A capture may ask for `{address}.weights` [B, 1, Lq, S] and `{address}.context` [B, 1, Lq, D].
     """
@@ -199,11 +210,11 @@ class ScoreAttention(nn.Module):
         self.output = _xavier(nn.Linear(width, width))
 
     def read(self, memory: Memory) -> ScoreKeys:
-        """Return keys and values of a memory; see `CrossMixer.read`."""
+        """Project a memory to keys and values; see `CrossMixer.read`."""
         return self.function.read(memory)
 
     def step(self, x: Tensor, state: ScoreKeys, context: Context) -> tuple[Tensor, ScoreKeys]:
-        """Read the memory with x; see `CrossMixer.step`."""
+        """Attend from x to the memory; see `CrossMixer.step`."""
         keys = one_memory(context).key
         mixed, weights = self.function(x, state, keys, context.embedding)
         offer_weights(context, weights)
@@ -211,12 +222,12 @@ class ScoreAttention(nn.Module):
         return self.output(mixed.to(x.dtype)), state
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of queries that look at a memory; see `Costed`."""
+        """Return the operations of queries that attend to a memory; see `Costed`."""
         output = Work(weights=queries * weight_work(self.output))
         return self.function.work(queries, keys, self.width) + output
 
     def read_work(self, tokens: int) -> Work:
-        """Return the operations of reading a memory of so many tokens."""
+        """Return the operations of projecting `tokens` tokens of a memory."""
         return self.function.read_work(tokens)
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
@@ -224,16 +235,16 @@ class ScoreAttention(nn.Module):
         return tokens * (self.function.key_width(self.width) + self.width) * number_bytes
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return queries and weights; see `Costed`."""
+        """Return the elements of queries and weights; see `Costed`."""
         return self.function.saved(length, self.width)
 
     def read_saved(self, mixed: bool) -> Saved:
-        """Return what a token of the memory leaves for the gradients: its key and value."""
+        """Return the elements that a token of the memory keeps for gradients: key and value."""
         return Saved(self.function.key_width(self.width) + self.width)
 
 
 def offer_weights(context: Context, weights: Tensor) -> None:
-    """Give weights [B, Lq, S] to the capture as those of one head, 0 in rows of padding."""
+    """Offer weights [B, Lq, S] to the capture as those of one head, 0 in rows of padding."""
     if context.wants("weights"):
         real = context.positions.query.reshape(len(weights), -1, 1) >= 0
         context.keep("weights", (weights * real)[:, None])

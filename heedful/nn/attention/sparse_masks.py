@@ -1,8 +1,8 @@
-"""Masks with gaps: patterns that leave out most pairs of a long text, so that it costs less.
+"""Masks with gaps: patterns that leave out most pairs of a long sequence to save their cost.
 
-A window costs L · size instead of L², and lets a token reach far only through many layers. Strides,
-summaries, global tokens and random blocks add a few far keys to each query, so that two layers are
-enough. Combine them: `Window(256) | GlobalTokens(2)` is Longformer's pattern.
+A window costs L · size instead of L², but information travels far only through many layers.
+Strides, summaries, global tokens and random blocks add a few far keys to each query, so that two
+layers are enough. Combine them: `Window(256) | GlobalTokens(2)` is Longformer's pattern.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from heedful.nn.positions import constant
 
 @dataclass(frozen=True)
 class Dilated(Mask):
-    """Keys at distances 0, d, 2d … on both sides, `size` of them on each (Beltagy 2020).
+    """Keys at distances 0, d, 2d … are visible, `size` on each side (Beltagy 2020, section 3.1).
 
     `Causal() & Dilated(size, d)` shows `size` keys: the query's own and those before it.
     """
@@ -36,12 +36,14 @@ class Dilated(Mask):
         return ((max(lo - self._reach, 0), min(hi + self._reach, FAR)),)
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
-        # The nearest query at a distance that is a multiple; it must be one of them, and near.
+        # The query of lo … hi that is nearest to a key at a multiple of d: if there is one, and it
+        # is within reach, the key is seen. A farther query cannot see what it does not.
         above, below = lo + (key - lo) % self.dilation, hi - (hi - key) % self.dilation
         query = torch.where(key < lo, above, torch.where(key > hi, below, key))
         return (query >= lo) & (query <= hi) & ((query - key).abs() <= self._reach)
 
     def passes(self) -> tuple[Pass, ...]:
+        # Sorted by position modulo d, a dilated window is a plain one.
         return (Pass(self, self.dilation),)
 
     def describe(self) -> str:
@@ -56,7 +58,7 @@ class Dilated(Mask):
 
 @dataclass(frozen=True)
 class Strided(Mask):
-    """Keys nearer than `stride`, and those at its multiples (Child 2019).
+    """Keys nearer than `stride`, and keys at its multiples, are visible (Child 2019, "strided").
 
     Made for data that repeat at the stride, such as the rows of an image.
     """
@@ -72,9 +74,12 @@ class Strided(Mask):
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
         near = (key > lo - self.stride) & (key < hi + self.stride)
+        # Some query of lo … hi has this key at a multiple of the stride.
         return near | ((key - lo) % self.stride <= hi - lo)
 
     def passes(self) -> tuple[Pass, ...]:
+        # Two passes, as each has full blocks in an order of its own: by position, and by position
+        # modulo the stride. What the first shows is left out of the second.
         near = Dilated(self.stride, 1)
         return Pass(near), Pass(Without(self, near), self.stride)
 
@@ -85,9 +90,9 @@ class Strided(Mask):
 
 @dataclass(frozen=True)
 class Fixed(Mask):
-    """Keys of the query's own block, and the last `summary` positions of every block (Child 2019).
+    """The query's block and the last `summary` positions of every block are visible (Child 2019).
 
-    Those positions learn to say what their block holds.
+    The model can learn to summarise a block at its last positions.
     """
 
     stride: int
@@ -109,6 +114,7 @@ class Fixed(Mask):
         return f"keys of its own block of {self.stride} and the last {self.summary} of every block"
 
     def _is_summary(self, key: Tensor) -> Tensor:
+        # Every block, not only earlier ones: combined with `Causal()` it is the paper's pattern.
         return key % self.stride >= self.stride - self.summary
 
 
@@ -122,6 +128,7 @@ class GlobalTokens(Mask):
         return (key.position < self.count) | (query.position < self.count)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
+        # One global query among lo … hi is enough to need every key.
         return ((0, FAR),) if lo < self.count else ((0, self.count - 1),)
 
     def describe(self) -> str:
@@ -130,17 +137,17 @@ class GlobalTokens(Mask):
 
 @dataclass(frozen=True)
 class RandomBlocks(Mask):
-    """Each block of queries sees `count` random blocks of keys (BigBird; Zaheer 2020).
+    """Each block of queries sees `count` random blocks of keys (BigBird; Zaheer 2020, section 2).
 
-    Which ones follows from the seed and the number of the block, not from the length of a text, so
-    training, decoding and other batches see the same. Blocks of queries past `length` see what
-    those before see.
+    The blocks depend on the seed and the index of the query's block, not on the length of a
+    sequence, so training, decoding and other batches see the same. Blocks of queries past `length`
+    repeat the draws of the first ones.
 
     Args:
         size: positions of a block.
-        count: blocks of keys for a block of queries; they differ.
-        length: positions whose blocks are drawn from.
-        seed: of the draw.
+        count: number of distinct blocks of keys for each block of queries.
+        length: number of positions whose blocks are drawn from.
+        seed: seed of the draw.
     """
 
     size: int
@@ -150,14 +157,16 @@ class RandomBlocks(Mask):
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         table = constant(query.position.device, _draws(self))
-        # Padding is at −1, which is hidden later; here it must only be a row of the table.
+        # Padding at −1 is hidden later; here its block must only be an index of the table.
         drawn = table[(query.position // self.size) % len(table)]
+        # [..., count] blocks of the query against the block of the key.
         return (drawn == (key.position // self.size)[..., None]).any(-1)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
         merged: list[tuple[int, int]] = []
         for block in sorted(self._seen(lo, hi)):
             first, last = block * self.size, (block + 1) * self.size - 1
+            # Neighbouring blocks are one interval, as `Intervals` have a gap between any two.
             if merged and merged[-1][1] + 1 == first:
                 first = merged.pop()[0]
             merged.append((first, last))
@@ -170,18 +179,19 @@ class RandomBlocks(Mask):
         )
 
     def _seen(self, lo: int, hi: int) -> set[int]:
-        """Numbers of the blocks of keys that queries at these positions see."""
+        """Return the indices of the key blocks that queries at these positions see."""
         table = _draws(self)
         first, last = lo // self.size, hi // self.size
+        # After len(table) blocks the rows repeat, so a long range need not visit them again.
         rows = range(first, min(last, first + len(table) - 1) + 1)
         return {block for row in rows for block in table[row % len(table)]}
 
 
 @dataclass(frozen=True)
 class Window2d(Mask):
-    """Keys less than `height` rows and less than `width` columns away in an image (Parmar 2018).
+    """Keys less than `height` rows and `width` columns away in an image are visible (Parmar 2018).
 
-    The windows of the Image Transformer, centred at each query instead of at a block of them.
+    A window of the Image Transformer is centred at a block of queries; here each query has its own.
     """
 
     columns: int
@@ -191,14 +201,17 @@ class Window2d(Mask):
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         at, to = query.position - self.first, key.position - self.first
+        # Reading order: position = row · columns + column, counted from `first`.
         rows = (to // self.columns - at // self.columns).abs() < self.height
         columns = (to % self.columns - at % self.columns).abs() < self.width
         return (rows & columns) | (at < 0) | (to < 0)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
+        # Tokens before the image, such as a class token, see everything.
         if lo < self.first:
             return ((0, FAR),)
         top, bottom = ((each - self.first) // self.columns for each in (lo, hi))
+        # Whole rows of the image: columns are left to `reaches`, as bounds are few ranges.
         start = max(top - self.height + 1, 0) * self.columns + self.first
         stop = (bottom + self.height) * self.columns + self.first
         if not self.first or start == self.first:
@@ -208,6 +221,8 @@ class Window2d(Mask):
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
         within = super().reaches(lo, hi, key)
         at, until = lo - self.first, hi - self.first
+        # Only queries within one row have a common range of columns; of several rows the ranges of
+        # columns may cover all of it.
         if at < 0 or at // self.columns != until // self.columns:
             return within
         column, to = (key - self.first) % self.columns, key - self.first
@@ -228,10 +243,10 @@ def _ordinal(number: int) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _draws(mask: RandomBlocks) -> tuple[tuple[int, ...], ...]:
-    """For each block of queries the blocks of keys that it sees, ascending."""
+    """Return, for each block of queries, the ascending blocks of keys that it sees."""
     blocks = -(-mask.length // mask.size)
     return tuple(
-        # A generator for each block: the draw of one does not depend on how many there are.
+        # A generator for each block, so that a draw does not depend on the number of blocks.
         tuple(sorted(random.Random(f"{mask.seed} {block}").sample(range(blocks), mask.count)))
         for block in range(blocks)
     )

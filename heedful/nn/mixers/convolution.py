@@ -1,10 +1,11 @@
 """Convolutions over tokens with gated linear units (Dauphin 2017; Gehring 2017).
 
-An output is made of the `kernel_width` tokens around its own, or up to its own: a linear map of
-them to twice the width, one half times the sigmoid of the other. All positions at once, as in
-attention; but what stands further away is only seen through several layers.
+An output depends on the `kernel_width` tokens around its own, or up to its own: a linear map takes
+them to twice the width, and one half is multiplied by the sigmoid of the other. All positions are
+computed at once, as in attention, but farther tokens are seen only through several layers.
 
-Shapes: B sentences, W beams, L length, D model width; N runs of up to M tokens; k kernel width.
+Shapes: B sentences, W beams, L length, D model width; N sequences of up to M tokens; k kernel
+    width.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 @dataclass(frozen=True)
 class ConvolutionState:
-    """The latest inputs of a convolution, for each beam.
+    """The last inputs of a convolution, for each beam.
 
     Args:
         inputs: [B, W, k − 1, D]; zeros before the first token.
@@ -43,7 +44,7 @@ class Convolution(nn.Module):
 
     Args:
         width: model width D.
-        spec: kernel width, dropout, whether a token sees those after it.
+        spec: kernel width, dropout, and restriction to earlier tokens.
     """
 
     def __init__(self, width: int, spec: ConvolutionSpec) -> None:
@@ -52,15 +53,18 @@ class Convolution(nn.Module):
         self.kernel_width = spec.kernel_width
         self.causal = spec.causal
         self.dropout = nn.Dropout(spec.dropout)
+        # One linear map over a window, not `Conv1d`: a decoding step then is the same matmul.
         self.projection = nn.Linear(spec.kernel_width * width, 2 * width)
-        # The gate halves what it lets through, dropout leaves a share: so a variance stays.
+        # N(0, √(4 p / (k · D))) with p the share that dropout keeps: a gated linear unit leaves
+        # about a quarter of its input's variance (Gehring 2017, section 3.5).
         deviation = math.sqrt(4 * (1 - spec.dropout) / (spec.kernel_width * width))
         nn.init.normal_(self.projection.weight, std=deviation)
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Mix whole texts; see `Mixer`."""
+        """Mix whole sequences; see `Mixer`."""
         before = self.kernel_width - 1 if self.causal else self.kernel_width // 2
+        # Each sequence on its own and padded with zeros, so that no window reaches a neighbour.
         runs = Runs.of(context.positions)
         return self._over_runs(x, runs, F.pad(self._tokens(x, runs), (0, 0, before, 0)))
 
@@ -70,7 +74,7 @@ class Convolution(nn.Module):
         """Return the state before the first token, zeros; see `Mixer.initial_state`.
 
         Raises:
-            ModelError: when tokens see those after them, which are not there yet.
+            ModelError: when tokens see later ones, which a step does not have.
         """
         if not self.causal:
             raise ModelError(
@@ -82,11 +86,12 @@ class Convolution(nn.Module):
     def step(
         self, x: Tensor, state: ConvolutionState, context: Context
     ) -> tuple[Tensor, ConvolutionState]:
-        """Mix more tokens; see `Mixer.step`. Padding leaves the state as it is."""
+        """Mix more tokens; see `Mixer.step`. Padding does not change the state."""
         inputs, kept = state.inputs.to(x.dtype), self.kernel_width - 1
         if inputs.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
             runs = Runs.of(context.positions)
             tokens = torch.cat([inputs[:, 0], self._tokens(x, runs)], 1)
+            # The k − 1 inputs that end at each row's last real token, whatever padding follows it.
             last = runs.lengths[:, None] + torch.arange(kept, device=x.device)
             after = tokens.gather(1, last[..., None].expand(-1, -1, self.width))
             return self._over_runs(x, runs, tokens), ConvolutionState(after[:, None])
@@ -100,16 +105,16 @@ class Convolution(nn.Module):
         return Work(weights=queries * weight_work(self.projection))
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
-        """Return the bytes of the latest inputs, the same after any number of tokens."""
+        """Return the bytes of the last inputs, the same after any number of tokens."""
         return (self.kernel_width - 1) * self.width * FLOAT32
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the windows, both halves of the map's output and the gate; see `Costed`."""
+        """Return the elements of windows, of both halves of the output and of the gate."""
         marks = self.width if self.dropout.p else 0
         return Saved((self.kernel_width + 2) * self.width, marks)
 
     def _tokens(self, x: Tensor, runs: Runs) -> Tensor:
-        """Return the tokens of each run [N, M, D], zeros past its end."""
+        """Return the tokens of each sequence [N, M, D], zeros past its end."""
         return runs.take(self._drop(x)) * runs.is_real[..., None]
 
     def _drop(self, x: Tensor) -> Tensor:
@@ -120,12 +125,13 @@ class Convolution(nn.Module):
         """Return the output in the layout of x [B, L, D].
 
         Args:
-            x: gives the layout.
-            runs: of x.
-            tokens: [N, b + M, D] of each run, with the b before it that its first token sees.
+            x: tensor with the layout of the result.
+            runs: sequences of x.
+            tokens: [N, b + M, D], tokens of each sequence after the b that its first token sees.
         """
         length = runs.index.shape[1]
         tokens = F.pad(tokens, (0, 0, 0, length + self.kernel_width - 1 - tokens.shape[1]))
+        # Shifted slices side by side: [N, M, k · D], the windows of all tokens.
         windows = [tokens[:, first : first + length] for first in range(self.kernel_width)]
         return runs.place(self._gated(torch.cat(windows, -1)), x)
 

@@ -1,7 +1,7 @@
-"""Feature maps of linear attention: positive features whose products are the weights.
+"""Feature maps of linear attention: positive features whose dot products are the weights.
 
-With features φ the weight of a key for a query is φ(q) · φ(k), and its sum over keys needs no pair
-of them (`linear_attention`). What the features are decides what is attended to.
+With features φ the weight of a key for a query is φ(q) · φ(k), and sums over keys need no pairs of
+tokens (`linear_attention`). The choice of φ decides what is attended to.
 
 Shapes: B sentences, H heads, L length, E head width, F features.
 """
@@ -27,7 +27,7 @@ class FeatureMap(nn.Module):
 
     Attributes:
         width: F.
-        smallest: sums of weights below it count as it, so that no keys give 0 instead of 0 / 0.
+        smallest: lower bound of the sum of weights, so that no keys give 0 instead of 0 / 0.
     """
 
     width: int
@@ -38,8 +38,8 @@ class FeatureMap(nn.Module):
 
         Args:
             x: [B, H, L, E] float32.
-            positions: [B, L] int64; what stands at −1 comes out arbitrary, but finite.
-            of_keys: x are keys; else queries.
+            positions: [B, L] int64; the result is arbitrary but finite where they are −1.
+            of_keys: flag of keys; otherwise x are queries.
 
         Returns:
             [B, H, L, F], none of them negative.
@@ -47,15 +47,15 @@ class FeatureMap(nn.Module):
         raise NotImplementedError
 
     def count_pass(self) -> None:
-        """Count a pass in training; features that are drawn may be drawn anew after it."""
+        """Count a training pass, after which random features may be redrawn."""
 
     def work(self, tokens: int) -> int:
-        """Return the operations of matrix products for queries and keys of one head."""
+        """Return the operations of matmuls for queries and keys of one head."""
         return 0
 
 
 class EluFeatures(FeatureMap):
-    """elu(x) + 1 (Katharopoulos 2020)."""
+    """elu(x) + 1 (Katharopoulos 2020, equation 7)."""
 
     def __init__(self, head_width: int) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class EluFeatures(FeatureMap):
 
 
 class CosineFeatures(FeatureMap):
-    """max(x, 0) times a cosine of the position, and times its sine (cosFormer; Qin 2022).
+    """max(x, 0) times the cosine and times the sine of the position (cosFormer; Qin 2022).
 
     As cos(a − b) = cos a cos b + sin a sin b, the weight of a key is max(q, 0) · max(k, 0) times
     the cosine of their distance · π / (2 · length): near keys count more.
 
     Args:
         head_width: E.
-        length: a distance at which the weight has fallen to 0; texts may be as long.
+        length: distance at which the weight reaches 0, and longest sequence.
     """
 
     def __init__(self, head_width: int, length: int) -> None:
@@ -98,17 +98,17 @@ class RandomFeatures(FeatureMap):
 
     With x = q / E^¼ and k / E^¼ the mean of their products over ω is exp(q · k / √E), the weight
     of softmax. Directions are orthogonal in groups of E, which makes the error smaller, and drawn
-    anew from time to time in training, so that no layer learns to rely on one draw. The draw
-    follows from the seed and the number of passes, which is stored with the weights.
+    again from time to time in training, so that no layer comes to rely on one draw. A draw
+    depends on the seed and the number of passes, which is stored with the weights.
 
     Args:
         head_width: E.
         num_features: F.
-        redraw_every: passes in training between two draws; None for one draw.
-        seed: of all draws.
+        redraw_every: number of training passes between two draws; None for one draw.
+        seed: seed of all draws.
     """
 
-    # Softmax has no floor either; products of exponentials may be very small.
+    # Softmax has no lower bound either; products of exponentials may be very small.
     smallest = float(torch.finfo(torch.float32).tiny)
 
     passes: Tensor
@@ -121,21 +121,22 @@ class RandomFeatures(FeatureMap):
         self.width = num_features
         self.redraw_every = redraw_every
         self.seed = seed
-        # An integer: averages of weights leave it alone, and no precision rounds it.
+        # An integer: averaging of weights skips it, and no precision rounds it.
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
         x = x / math.sqrt(math.sqrt(self.head_width))
         scores = x @ self.directions(x.device).T
         if of_keys:
-            # No common factor is taken out of keys: a step cannot know the largest to come. Their
+            # No common factor is divided out of keys: a step cannot know the largest to come. Their
             # exponents are at most |ω|² / 2, near E / 2.
             return torch.exp(scores - x.square().sum(-1, keepdim=True) / 2) / math.sqrt(self.width)
-        # A factor of a query's own, such as exp(−|q|² / 2), cancels out of its output.
+        # A factor of a query alone, such as exp(−|q|² / 2), cancels in its output; the maximum
+        # keeps the exponentials from overflowing.
         return torch.exp(scores - scores.detach().amax(-1, keepdim=True)) / math.sqrt(self.width)
 
     def directions(self, device: torch.device) -> Tensor:
-        """Return ω of the present draw, [F, E] float32."""
+        """Return ω of the current draw, [F, E] float32."""
         sizes, passes = (self.width, self.head_width), self.passes.to(device)
         directions: Tensor = _drawn(passes, *sizes, self.seed, self.redraw_every or 0)
         return directions
@@ -146,7 +147,7 @@ class RandomFeatures(FeatureMap):
             self.passes += 1
 
     def work(self, tokens: int) -> int:
-        """Return the operations of the products with ω, of queries and of keys."""
+        """Return the operations of the matmuls with ω, of queries and of keys."""
         return 2 * 2 * tokens * self.width * self.head_width
 
 
@@ -166,9 +167,9 @@ _BUILDERS: Mapping[str, Callable[[Any, int], FeatureMap]] = {
 
 @torch.library.custom_op("heedful::random_directions", mutates_args=())
 def _drawn(passes: Tensor, number: int, width: int, seed: int, redraw_every: int) -> Tensor:
-    """Return the directions after so many passes [], [number, width] float32.
+    """Return the directions after a number of passes [], [number, width] float32.
 
-    An operation of its own, so that a compiler need not trace how they are drawn.
+    A custom operator, so that a compiler does not trace the drawing.
     """
     draw = int(passes) // redraw_every if redraw_every else 0
     return _directions(number, width, seed, draw, passes.device).clone()
@@ -183,16 +184,17 @@ def _shape_of_drawn(
 
 @functools.lru_cache(maxsize=64)
 def _directions(number: int, width: int, seed: int, draw: int, device: torch.device) -> Tensor:
-    """Directions [number, width], orthogonal in groups of `width`, as long as Gaussian ones."""
-    # PyTorch's generator looks at 32 bits of a seed; this makes them of both numbers.
+    """Return directions [number, width], orthogonal in groups of `width`, of Gaussian lengths."""
+    # PyTorch's generator uses 32 bits of a seed; these are a hash of both numbers.
     mixed = random.Random(f"{seed} {draw}").getrandbits(32)
     source = torch.Generator().manual_seed(mixed)
     with torch.inference_mode(False), torch.no_grad():
         groups = []
         for _ in range(-(-number // width)):
             q, r = torch.linalg.qr(torch.randn(width, width, dtype=torch.float64, generator=source))
-            # With these signs every rotation is equally probable (Mezzadri 2007).
+            # With these signs Q is uniformly distributed (Mezzadri 2007).
             groups.append((q * r.diagonal().sign()).T)
+        # Norms of Gaussian vectors, so that each ω alone is distributed as a Gaussian vector.
         lengths = torch.randn(number, width, dtype=torch.float64, generator=source)
         lengths = torch.linalg.vector_norm(lengths, dim=1, keepdim=True)
         result: Tensor = torch.cat(groups)[:number] * lengths

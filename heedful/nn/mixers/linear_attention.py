@@ -1,9 +1,9 @@
 """Linear attention: features in the place of softmax (Katharopoulos 2020).
 
 With positive features φ a query's output is φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k). The sums over keys
-do not depend on the query, so a whole sequence costs O(L) and a decoding step the same however
-long the text: all a step remembers is one matrix and one vector for each head. The features are
-those of `feature_maps`: linear attention, cosFormer and Performer differ in nothing else.
+do not depend on the query, so a whole sequence costs O(L), and a decoding step the same at any
+length: its state is one matrix and one vector for each head. The features come from `feature_maps`,
+in which alone linear attention, cosFormer and Performer differ.
 
 Shapes: B sentences, W beams, L length, H heads, E head width, F features, D model width.
 """
@@ -49,11 +49,11 @@ class LinearState:
 
 
 class LinearAttention(nn.Module):
-    """Attention whose weights are products of positive features, of several heads.
+    """Multi-head attention whose weights are dot products of positive features.
 
     Args:
         width: model width D.
-        spec: heads, features, and whether a token sees those after it.
+        spec: heads, features, and restriction to earlier tokens.
 
     A capture may ask for `{address}.query` and `.key` [B, H, L, F] (features), `.value`
     [B, H, L, E], and over a whole sequence for `.weights` [B, H, L, L], which sum to 1.
@@ -65,7 +65,8 @@ class LinearAttention(nn.Module):
         self.head_width = spec.head_width or width // spec.num_heads
         self.causal = spec.causal
         self.features = build_features(spec.features, self.head_width)
-        self.mask = build_mask(CausalSpec() if spec.causal else EverythingSpec())  # to be asked
+        # Not used here: inspection asks every attention for its mask.
+        self.mask = build_mask(CausalSpec() if spec.causal else EverythingSpec())
         inner = self.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias)
@@ -92,6 +93,7 @@ class LinearAttention(nn.Module):
                     "Linear attention that sees later tokens cannot tell packed texts apart",
                     remedy="Use causal = true, or one text in each row",
                 )
+            # φ(k)ᵀ v first, [F, E]: the other order would make the L · L weights.
             mixed = self._divide(q @ (k.transpose(2, 3) @ v), q @ k.sum(2)[..., None])
         return self._merge(mixed, x, context)
 
@@ -101,7 +103,7 @@ class LinearAttention(nn.Module):
         """Return sums of no tokens; see `Mixer.initial_state`.
 
         Raises:
-            ModelError: when tokens see those after them, which are not there yet.
+            ModelError: when tokens see later ones, which a step does not have.
         """
         if not self.causal:
             raise ModelError(
@@ -115,15 +117,15 @@ class LinearAttention(nn.Module):
     def step(self, x: Tensor, state: LinearState, context: Context) -> tuple[Tensor, LinearState]:
         """Add more tokens to the sums, and attend from them; see `Mixer.step`."""
         q, k, v = self._features(x, context)
-        if state.keys.shape[1] == 1:  # tokens of the only beam, one after the other
+        if state.keys.shape[1] == 1:  # tokens of the only beam, in order
             mixed, state = self._causal(q, k, v, state, None)
             return self._merge(mixed, x, context), state
-        # [B, H, W, ·]: a token of each beam.
+        # q, k, v are [B, H, W, ·], a token of each beam; the state has W before H.
         products = state.products + (k[..., None] * v[..., None, :]).transpose(1, 2)
         keys = state.keys + k.transpose(1, 2)
         query = q.transpose(1, 2)
-        above = (query[..., None, :] @ products)[..., 0, :]
-        mixed = self._divide(above, (query * keys).sum(-1, keepdim=True)).transpose(1, 2)
+        numerator = (query[..., None, :] @ products)[..., 0, :]
+        mixed = self._divide(numerator, (query * keys).sum(-1, keepdim=True)).transpose(1, 2)
         return self._merge(mixed, x, context), LinearState(products, keys)
 
     def work(self, queries: int, keys: int) -> Work:
@@ -139,11 +141,11 @@ class LinearAttention(nn.Module):
         )
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
-        """Return the bytes of the sums, float32 however many tokens they are of."""
+        """Return the bytes of the float32 sums, the same after any number of tokens."""
         return self.num_heads * self.features.width * (self.head_width + 1) * FLOAT32
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return features, sums and the weights within chunks, as counted in runs; see `Costed`."""
+        """Return the elements of features, sums and weights of chunks, as measured."""
         inner, features = self.num_heads * self.head_width, self.num_heads * self.features.width
         if not self.causal:
             return Saved(4 * inner + 4 * features, 0, inner)
@@ -174,8 +176,8 @@ class LinearAttention(nn.Module):
             q: [B, H, L, F], features.
             k: the same of keys.
             v: [B, H, L, E], values.
-            state: of what stands before, with one beam.
-            segments: [B, L] int64, the text of each token where a row packs several.
+            state: sums of the earlier tokens, with one beam.
+            segments: [B, L] int64, the sequence of each token where a row packs several.
 
         Returns:
             [B, H, L, E], and the state after these tokens.
@@ -185,21 +187,27 @@ class LinearAttention(nn.Module):
         products, keys = state.products[:, 0], state.keys[:, 0]
         outputs = []
         last = None if segments is None else segments[:, 0]
-        # Split, not sliced: the gradient of a slice is as long as the whole text.
+        # Split, not sliced: autograd answers each slice with zeros as long as the whole sequence,
+        # so the gradient of n chunks would write n times as much (docs/design/log.md).
         parts = zip(*(each.split(_CHUNK, 2) for each in (q, k, v)), strict=True)
         for number, (query, key, value) in enumerate(parts):
+            # Within a chunk a matrix of weights: 64 tokens at a time keep the matmuls large.
             weights = (query @ key.transpose(2, 3)).tril()
             before = query
             if segments is not None and last is not None:
                 here = segments[:, number * _CHUNK : (number + 1) * _CHUNK]
                 weights = weights * (here[:, None, :, None] == here[:, None, None, :])
                 before = query * (here == last[:, None])[:, None, :, None]
-            above = weights @ value + before @ products
-            below = weights.sum(-1, keepdim=True) + before @ keys[..., None]
-            outputs.append(self._divide(above, below))
-            if segments is not None and last is not None:  # only the last text goes on
-                goes_on = (here[:, -1] == last)[:, None, None]
-                products, keys, last = products * goes_on[..., None], keys * goes_on, here[:, -1]
+            numerator = weights @ value + before @ products
+            denominator = weights.sum(-1, keepdim=True) + before @ keys[..., None]
+            outputs.append(self._divide(numerator, denominator))
+            if segments is not None and last is not None:  # only the last sequence continues
+                continues = (here[:, -1] == last)[:, None, None]
+                products, keys, last = (
+                    products * continues[..., None],
+                    keys * continues,
+                    here[:, -1],
+                )
                 key = key * (here == last[:, None])[:, None, :, None]
             products, keys = products + key.transpose(2, 3) @ value, keys + key.sum(2)
         return torch.cat(outputs, 2), LinearState(products[:, None], keys[:, None])
@@ -219,11 +227,11 @@ class LinearAttention(nn.Module):
         return LinearState(keys.new_zeros((*keys.shape, self.head_width)), keys)
 
     def _merge(self, mixed: Tensor, x: Tensor, context: Context) -> Tensor:
-        """Return heads [B, H, L, E] as one vector for each token, in the shape of x."""
+        """Concatenate the heads [B, H, L, E] and project them to the shape of x."""
         context.offer("context", mixed)
         merged = mixed.transpose(1, 2).flatten(-2)
         output: Tensor = self.output(merged.to(x.dtype))
         return output.view_as(x)
 
-    def _divide(self, above: Tensor, below: Tensor) -> Tensor:
-        return above / below.clamp(min=self.features.smallest)
+    def _divide(self, numerator: Tensor, denominator: Tensor) -> Tensor:
+        return numerator / denominator.clamp(min=self.features.smallest)

@@ -1,8 +1,8 @@
-"""Linformer: attention over a fixed number of sums of keys and values (Wang 2020).
+"""Linformer: attention over a fixed number of sums of keys and values (Wang 2020, equation 7).
 
-Learned weights for every position sum the L keys of a text up to k of them, and its values
-likewise. Scores are L · k instead of L². Each sum is over the whole text: a token sees those after
-it through every one of them, so there is no causal form and no decoding by steps.
+Trained weights for every position reduce the L keys of a sequence to k sums, and its values
+likewise. There are L · k scores instead of L². Each sum is over the whole sequence, so a token sees
+later ones through it: there is no causal form and no decoding by steps.
 
 Shapes: B sentences, L length, H heads, E head width, D model width, k sums.
 """
@@ -23,14 +23,14 @@ from heedful.nn.work import Saved, Work, weight_work
 
 
 class Linformer(nn.Module):
-    """Softmax attention whose keys and values are learned sums over a text.
+    """Softmax attention whose keys and values are trained sums over a sequence.
 
     Args:
         width: model width D.
-        spec: heads, number of sums, longest text.
+        spec: heads, number of sums, longest sequence.
 
-    A capture may ask for `{address}.query` [B, H, L, E], `.key` and `.value` [B, H, k, E], the
-    sums, and `.sums` [B, H, L, k], the weights that each token gives to them.
+    A capture may ask for `{address}.query` [B, H, L, E], for the sums as `.key` and `.value`
+    [B, H, k, E], and for the attention weights over the sums as `.sums` [B, H, L, k].
     """
 
     def __init__(self, width: int, spec: LinformerSpec) -> None:
@@ -44,7 +44,7 @@ class Linformer(nn.Module):
         heads = spec.num_heads if spec.sharing == "none" else 1
         names = ("key_sums",) if spec.sharing == "key_value" else ("key_sums", "value_sums")
         for name in names:
-            # Of the length of a text, sums are as large as what they are of.
+            # A sum of `length` independent terms keeps the variance of one term.
             weight = torch.randn(heads, spec.rank, spec.length) / math.sqrt(spec.length)
             self.register_parameter(name, nn.Parameter(weight))
         self.output = nn.Linear(inner, width, bias=spec.bias)
@@ -56,7 +56,7 @@ class Linformer(nn.Module):
         """Attend within x; see `Mixer`.
 
         Raises:
-            ModelError: when a text is too long, or shares its row with another.
+            ModelError: when a sequence is too long, or shares its row with another.
         """
         positions = context.positions.query
         self._check(context)
@@ -67,6 +67,7 @@ class Linformer(nn.Module):
         k, v = self._sums(k, v, positions)
         for name, tensor in {"query": q, "key": k, "value": v}.items():
             context.offer(name, tensor)
+        # No mask: padding has left the sums before, and no sum is padding itself.
         scores = (q @ k.mT).float() / math.sqrt(self.head_width)
         weights = torch.softmax(scores, -1)
         context.offer("sums", weights)
@@ -79,10 +80,10 @@ class Linformer(nn.Module):
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
     ) -> MixerState:
-        """Refuse to go token by token.
+        """Refuse to decode token by token.
 
         Raises:
-            ModelError: always; each sum is over the whole text.
+            ModelError: always, as each sum is over the whole sequence.
         """
         raise ModelError(
             "Linformer cannot go token by token: its sums are over the whole text",
@@ -90,7 +91,7 @@ class Linformer(nn.Module):
         )
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of tokens of a text of so many; see `Costed`."""
+        """Return the operations of tokens of a sequence of `keys` tokens; see `Costed`."""
         heads, width, rank = self.spec.num_heads, self.head_width, self.spec.rank
         sums = 2 * 2 * rank * keys * width
         return Work(
@@ -99,17 +100,18 @@ class Linformer(nn.Module):
         )
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return queries, keys and values twice, outputs, and a weight for each sum."""
+        """Return the elements of queries, keys, values, their sums, outputs and weights."""
         inner, weights = self.spec.num_heads * self.head_width, self.spec.num_heads * self.spec.rank
         return Saved(5 * inner + (weights if mixed else 0), 0, weights)
 
     def _sums(self, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums [B, H, k, E] of keys and values [B, H, L, E]."""
-        # No row is longer than the array: a position past it would be one without those before.
+        # No position exceeds the array's length, as a sequence counts its positions from 0.
         length = min(positions.shape[1], self.spec.length)
-        # By position, not by place in the array; padding goes to a slot that is left out.
+        # Summed by position, not by array index; padding goes to an extra slot that is cut off.
         slots = torch.where(positions >= 0, positions, length)[:, None, :, None]
         key_sums = self.get_parameter("key_sums")
+        # The paper's key-value sharing: one matrix for both (section 4).
         shared = self.spec.sharing == "key_value"
         value_sums = key_sums if shared else self.get_parameter("value_sums")
         sums = []

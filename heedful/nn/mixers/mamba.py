@@ -1,8 +1,8 @@
 """Mamba's mixer: a selective state space behind a short convolution, and a gate (Gu and Dao 2023).
 
-A token decides itself how much of the past is kept (its step size Δ), what is written (B) and what
-is read (C). For a text it is a scan (`selective_scan`), for a further token one update of a state
-whose size does not depend on what came before.
+The token decides how much of the state is kept (by its step size Δ), what is written to it (B) and
+what is read from it (C). A whole sequence is a scan (`selective_scan`), a further token one update
+of a state whose size does not depend on the length.
 
 Shapes: B sentences, L length, D model width, I inner channels, N states of a channel, K tokens of
 the convolution, R rank of the step sizes.
@@ -24,15 +24,15 @@ from heedful.nn.mixers.selective_scan import selective_scan
 from heedful.nn.work import Saved, Work, weight_work
 
 _STEPS = (0.001, 0.1)
-"""Shortest and longest step size at first, drawn evenly by its logarithm."""
+"""Smallest and largest initial step size, drawn log-uniformly, as in the authors' code."""
 
 
 class Mamba(ScanMixer):
-    """Convolution, selective scan and gate between two maps.
+    """Convolution, selective scan and gate between two projections.
 
     Args:
         width: model width D.
-        spec: sizes.
+        spec: sizes of state, expansion, convolution and rank.
     """
 
     undecayed = frozenset({"log_decay"})
@@ -40,16 +40,20 @@ class Mamba(ScanMixer):
     def __init__(self, width: int, spec: MambaSpec) -> None:
         super().__init__()
         self.width, self.spec = width, spec
+        # Twice as wide and without a feed-forward network: two such blocks have the size of a
+        # Transformer layer (Gu and Dao 2023, section 3.4).
         self.inner = inner = spec.expansion * width
         self.rank = spec.rank or -(-width // 16)
         self.projection = FusedLinear(width, {"value": inner, "gate": inner}, bias=spec.bias)
         store_maps_apart(self)
+        # PyTorch's default for a depthwise Conv1d, whose fan-in is the kernel width.
         bound = spec.convolution**-0.5
         shape = (inner, spec.convolution)
         self.taps = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
         self.taps_bias = nn.Parameter(torch.empty(inner).uniform_(-bound, bound))
         self.selection = nn.Linear(inner, self.rank + 2 * spec.state_size, bias=False)
         self.step_size = nn.Linear(self.rank, inner)
+        # S4D-Real: A = −1, −2, … −N, as logarithms, so that every decay stays negative.
         rates = torch.arange(1.0, spec.state_size + 1).log()
         self.log_decay = nn.Parameter(rates.expand(inner, -1).contiguous())
         self.skip = nn.Parameter(torch.ones(inner))
@@ -64,12 +68,12 @@ class Mamba(ScanMixer):
         bound = self.rank**-0.5
         nn.init.uniform_(self.step_size.weight, -bound, bound)
         low, high = (math.log(step) for step in _STEPS)
-        with torch.no_grad():  # the inverse of softplus
+        with torch.no_grad():  # softplus of the bias is the drawn step
             steps = torch.empty(self.inner).uniform_(low, high).exp()
             self.step_size.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
 
     def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return what the convolution may still see, [rows, K − 1, I], and states [rows, N, I]."""
+        """Return zeros: inputs of the convolution [rows, K − 1, I], and states [rows, N, I]."""
         dtype = torch.float64 if self.skip.dtype == torch.float64 else torch.float32
         sizes = (self.spec.convolution - 1, self.spec.state_size)
         first, second = (
@@ -85,6 +89,7 @@ class Mamba(ScanMixer):
         value, gate = self.projection(x)
         with full_precision(x):
             joined = torch.cat([past, wide(value)], 1)
+            # Inputs of the convolution, not outputs: a step sees the K − 1 tokens before it.
             past = tokens.latest(joined, past.shape[1]) if past.shape[1] else past
             u = F.silu(self._convolve(joined, tokens))
         selected = self.selection(u.to(x.dtype))
@@ -92,10 +97,12 @@ class Mamba(ScanMixer):
         ranks, b, c = selected.split([rank, size, size], -1)
         step = self.step_size(ranks)
         with full_precision(x):
+            # Δ = 0 for padding: exp(0 · A) = 1 keeps the state, and 0 · B u writes nothing.
             step = F.softplus(wide(step)) * tokens.real[..., None]
             decay = -wide(self.log_decay).exp()
+            # A single token needs no scan, nor its autograd function.
             if x.shape[1] == 1:
-                y, states = _one(u, step, decay, wide(b), wide(c), states)
+                y, states = _scan_token(u, step, decay, wide(b), wide(c), states)
             else:
                 rates = decay.t().contiguous()
                 y, states = selective_scan(u, step, rates, wide(b), wide(c), states, tokens.begins)
@@ -103,7 +110,7 @@ class Mamba(ScanMixer):
         return self.output(y.to(x.dtype)), (past, states)
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of maps, and of states: decayed, written and read."""
+        """Return the operations of projections, and of states: decayed, written and read."""
         per_token = 2 * self.spec.convolution + 6 * self.spec.state_size
         maps = (self.projection, self.selection, self.step_size, self.output)
         return Work(
@@ -111,23 +118,24 @@ class Mamba(ScanMixer):
         )
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return what is between the maps, and the states between chunks; see `Costed`."""
+        """Return the elements between the projections, and the states between chunks."""
         small = self.rank + 4 * self.spec.state_size
         return Saved(2 * self.inner + small, 0, 10 * self.inner)
 
     def _convolve(self, joined: Tensor, tokens: Tokens) -> Tensor:
-        """Sum the last K tokens of each channel, [B, K − 1 + L, I] to [B, L, I], by its taps."""
+        """Convolve each channel with its K taps, [B, K − 1 + L, I] to [B, L, I]."""
         taps = wide(self.taps)
+        # Lag by lag and not `conv1d`: `before` knows where packed sequences begin.
         y = wide(self.taps_bias) + tokens.before(joined, 0) * taps[:, -1]
         for lag in range(1, self.spec.convolution):
             y = torch.addcmul(y, tokens.before(joined, lag), taps[:, -1 - lag])
         return y
 
 
-def _one(
+def _scan_token(
     u: Tensor, step: Tensor, decay: Tensor, b: Tensor, c: Tensor, states: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scan one token of each row; arguments as of `selective_scan`, but decay [I, N]."""
+    """Scan one token of each row; arguments as in `selective_scan`, except for decay [I, N]."""
     kept = torch.exp(step * decay.t()) * states
     states = kept + b.transpose(1, 2) * (step * u)
     return c @ states, states

@@ -1,9 +1,9 @@
 """The decoder of recurrent translators: cells and attention that may depend on each other.
 
-A fixed vector (Sutskever 2014; Cho 2014), additive attention asked by the state before (Bahdanau
-2015), multiplicative attention asked by the state after, whose output may be fed to the next step
-(Luong 2015). Where a step reads what attention gave, a whole sequence is a loop over its tokens,
-as in the papers; elsewhere layers read it at once.
+The source is a fixed vector (Sutskever 2014; Cho 2014); or additive attention is queried by the
+previous state (Bahdanau 2015); or multiplicative attention is queried by the current state, and its
+output may be fed to the next step (Luong 2015). Where a step reads the output of attention, a whole
+sequence is a loop over its tokens, as in the papers; otherwise layers read the sequence at once.
 
 Shapes: B sentences, W beams of each, L length, S length of the memory, D model width; P vectors of
 a layer's state, N layers.
@@ -33,14 +33,14 @@ from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 @dataclass(frozen=True)
 class RecurrentDecoderState:
-    """A source as the decoder reads it, and the states of its layers for each beam.
+    """The projected source of a decoder, and the states of its layers for each beam.
 
     Args:
         summary: [B, D], the encoder's last state.
         start: [B, N · P, D], the states of all layers before the first token.
-        vectors: [B, W, N · P, D], the states now.
-        output: [B, W, D] of the step before; zeros at first.
-        memory: keys and values that attention reads; None without attention.
+        vectors: [B, W, N · P, D], current states of all layers.
+        output: [B, W, D], output of the previous step; zeros before the first.
+        memory: keys and values of the attention; None without attention.
     """
 
     summary: Tensor
@@ -56,21 +56,22 @@ class RecurrentDecoderState:
             summary = summary.index_select(0, choice.sentences)
             start = start.index_select(0, choice.sentences)
             memory = None if memory is None else memory.reorder(choice)
+        # Beams move as rows; summary and start belong to the sentence and are shared by its beams.
         vectors, output = (each.flatten(0, 1)[choice.rows] for each in (self.vectors, self.output))
         return RecurrentDecoderState(summary, start, vectors, output, memory)
 
     @property
     def own(self) -> tuple[Tensor, ...]:
-        """The tensors that each beam has for itself."""
+        """The tensors that belong to single beams."""
         return self.vectors, self.output
 
 
 class RecurrentDecoder(nn.Module):
-    """Recurrent layers over a memory, with attention to it or with its last state only.
+    """Recurrent layers over a memory, with attention to it or with its last state alone.
 
     Args:
         width: model width D.
-        spec: cell, layers, attention, what is fed and read out.
+        spec: cell, layers, attention, feeding and readout.
 
     A capture may ask for `{address}.weights` [B, 1, L, S] and `{address}.context` [B, 1, L, D]
     where there is attention.
@@ -80,6 +81,7 @@ class RecurrentDecoder(nn.Module):
         super().__init__()
         self.width = width
         self.spec = spec
+        # Input feeding: the first layer reads [token; context or output] (Luong 2015, section 3.3).
         more = width if spec.feeding != "none" else 0
         self.layers = nn.ModuleList(
             RecurrentLayers(
@@ -89,6 +91,7 @@ class RecurrentDecoder(nn.Module):
         )
         self.dropout = nn.Dropout(spec.dropout)
         self.vectors = spec.num_layers * self._layer(0).vectors
+        # s₀ = tanh(W · last state), as in Bahdanau 2015, for every layer and vector of its state.
         self.start = nn.Linear(width, self.vectors * width)
         self.attention = None
         if spec.attention is not None:
@@ -98,6 +101,7 @@ class RecurrentDecoder(nn.Module):
         if spec.readout == "tanh":
             self.readout = nn.Linear(2 * width, width)
         elif spec.readout == "maxout":
+            # Maxout of pairs (Goodfellow 2013): of state, token and context (Bahdanau 2015, A.2.2).
             self.readout = nn.Linear(3 * width, 2 * width)
         for layer in (self.start, self.readout):
             if layer is not None:
@@ -108,9 +112,10 @@ class RecurrentDecoder(nn.Module):
         return cast("RecurrentLayers", self.layers[number])
 
     def read(self, memory: Memory) -> RecurrentDecoderState:
-        """Return a source as the decoder reads it, and the states before the first token."""
+        """Project a memory, and compute the states before the first token."""
         states = memory.states
         with full_precision(states):
+            # Cells run in the weights' dtype: rounding errors of states would add up over steps.
             states = states.to(self._layer(0).dtype)
             summary = last_state(states, memory.positions, self.spec.summary)
             start = torch.tanh(self.start(summary)).unflatten(-1, (self.vectors, self.width))
@@ -121,20 +126,21 @@ class RecurrentDecoder(nn.Module):
         return RecurrentDecoderState(summary, start, start[:, None], output, keys)
 
     def restart(self, state: RecurrentDecoderState) -> RecurrentDecoderState:
-        """Return the state before the first token, of one beam for each sentence."""
+        """Return the state before the first token, with one beam for each sentence."""
         output = torch.zeros_like(state.summary)[:, None]
         return replace(state, vectors=state.start[:, None], output=output)
 
     def step(
         self, x: Tensor, state: RecurrentDecoderState, context: Context
     ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read more tokens; see `CrossMixer.step`. Padding leaves the state as it is.
+        """Read more tokens; see `CrossMixer.step`. Padding does not change the state.
 
         Args:
-            x: [B, W, D], a token of each beam; [B, L, D], tokens of the only beam.
-            state: from `read`, `step` or `reorder`.
+            x: [B, W, D], one token of each beam; or [B, L, D], tokens of the only beam.
+            state: state from `read`, `step` or `reorder`.
             context: positions of the tokens and of the memory.
         """
+        # Only the check: packed sources are refused before any state is made of them.
         one_memory(context)
         with full_precision(x):
             tokens = x.to(state.start.dtype)
@@ -148,13 +154,14 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def is_sequential(self) -> bool:
-        """True where a step reads what attention gave, so that one follows the other."""
+        """True where a step reads the output of attention, so that steps depend on each other."""
         return self.attention is not None and self.spec.feeding != "none"
 
     def _sequence(
         self, x: Tensor, state: RecurrentDecoderState, context: Context
     ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read tokens of the only beam [B, L, D], layer after layer."""
+        """Read tokens of the only beam [B, L, D] layer by layer."""
+        # Without feeding nothing flows from attention to a cell, so each layer is one fast call.
         runs = Runs.of(context.positions)
         vector = state.summary[:, None].expand_as(x)
         before = state.vectors[:, 0].unflatten(1, (self.spec.num_layers, -1))
@@ -174,21 +181,25 @@ class RecurrentDecoder(nn.Module):
     def _loop(
         self, x: Tensor, state: RecurrentDecoderState, context: Context
     ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read tokens of the only beam [B, L, D], one after the other."""
+        """Read tokens of the only beam [B, L, D] in a loop."""
         runs = Runs.of(context.positions)
         tokens, real = runs.take(x), runs.is_real[:, :, None]
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        for at in range(tokens.shape[1]):
-            top, mixed, weights, after = self._advance(tokens[:, at : at + 1], state, context)
+        outputs: list[tuple[Tensor, Tensor, Tensor]] = []
+        for number in range(tokens.shape[1]):
+            top, mixed, weights, after = self._advance(
+                tokens[:, number : number + 1], state, context
+            )
             if self.spec.feeding == "output":
-                top = self._read_out(top, tokens[:, at : at + 1], mixed)
-                after = replace(after, output=torch.where(real[:, at, None], top, state.output))
-            vectors = torch.where(real[:, at, None, None], after.vectors, state.vectors)
+                top = self._read_out(top, tokens[:, number : number + 1], mixed)
+                after = replace(after, output=torch.where(real[:, number, None], top, state.output))
+            # Rows that have ended keep their state, while longer ones go on.
+            vectors = torch.where(real[:, number, None, None], after.vectors, state.vectors)
             state = replace(after, vectors=vectors)
-            found.append((top, mixed, weights))
-        if not found:
+            outputs.append((top, mixed, weights))
+        if not outputs:
             return x, state
-        top, mixed, weights = (torch.cat(each, 1) for each in zip(*found, strict=True))
+        top, mixed, weights = (torch.cat(each, 1) for each in zip(*outputs, strict=True))
+        # With output feeding every step has made its own; else one call serves all tokens.
         if self.spec.feeding != "output":
             top = self._read_out(top, tokens, mixed)
         self._offer(context, runs.place(mixed, x), runs.place(weights, x))
@@ -197,7 +208,7 @@ class RecurrentDecoder(nn.Module):
     def _step_beams(
         self, x: Tensor, state: RecurrentDecoderState, context: Context
     ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read a token of each beam [B, W, D]."""
+        """Read one token of each beam [B, W, D]."""
         top, mixed, weights, after = self._advance(x, state, context)
         result = self._read_out(top, x, mixed)
         if self.attention is not None:
@@ -216,21 +227,23 @@ class RecurrentDecoder(nn.Module):
 
         Returns:
             The last layer's state and the context vector, [B, W, D] each; weights [B, W, S], empty
-            without attention; the state after it, whose output is still that of the step before.
+            without attention; and the state after the token, with the output of the previous step.
         """
-        shape, asks_before = x.shape[:2], self.spec.feeding == "context"
+        shape, attends_first = x.shape[:2], self.spec.feeding == "context"
         before = state.vectors.unflatten(2, (self.spec.num_layers, -1))
         mixed, weights = state.summary[:, None].expand_as(x), x[..., :0]
-        if self.attention is not None and asks_before:
+        if self.attention is not None and attends_first:
+            # Bahdanau's order: the last layer's previous state queries, by h and not LSTM's cell.
             mixed, weights = self._attend(before[:, :, -1, 0], state, context)
-        fed = {"none": [], "context": [mixed], "output": [state.output]}[self.spec.feeding]
-        top, after = torch.cat([x, *fed], -1), []
+        extra = {"none": [], "context": [mixed], "output": [state.output]}[self.spec.feeding]
+        top, after = torch.cat([x, *extra], -1), []
         for number in range(self.spec.num_layers):
             read = self._between(top, number).flatten(0, 1)
             vectors = self._layer(number).advance(read, before[:, :, number].flatten(0, 1))
             top = self._with_residual(vectors[:, 0], read, number).unflatten(0, shape)
             after.append(vectors.unflatten(0, shape))
-        if self.attention is not None and not asks_before:
+        if self.attention is not None and not attends_first:
+            # Luong's order: the state after the token queries.
             mixed, weights = self._attend(top, state, context)
         return top, mixed, weights, replace(state, vectors=torch.cat(after, 2))
 
@@ -244,18 +257,21 @@ class RecurrentDecoder(nn.Module):
         return mixed, weights
 
     def _between(self, x: Tensor, number: int) -> Tensor:
-        """Return what a layer reads of the layer below."""
+        """Return the input of a layer from the layer below, after dropout."""
+        # Between layers only, not within a state: recurrent noise would add up (Zaremba 2014).
         dropped: Tensor = self.dropout(x) if number else x
         return dropped
 
     def _with_residual(self, states: Tensor, read: Tensor, number: int) -> Tensor:
+        # From the second layer on: the first reads token and context, which may be wider (Wu 2016).
         return states + read if self.spec.residual and number else states
 
     def _read_out(self, top: Tensor, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return the output [..., D] of state, token and context [..., D] each."""
+        """Return the output [..., D] from state, token and context [..., D] each."""
         if self.readout is None:
             return top
         if self.spec.readout == "tanh":
+            # tanh(W [c; h]) (Luong 2015, equation 5).
             return torch.tanh(self.readout(torch.cat([mixed, top], -1)))
         pairs: Tensor = self.readout(torch.cat([top, x, mixed], -1)).unflatten(-1, (-1, 2))
         return pairs.amax(-1)
@@ -265,7 +281,7 @@ class RecurrentDecoder(nn.Module):
         context.offer("context", mixed[:, None])
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of tokens that look at a memory; see `Costed`."""
+        """Return the operations of tokens that attend to a memory; see `Costed`."""
         maps: Sequence[nn.Module] = [self.layers, *([self.readout] if self.readout else [])]
         own = Work(weights=queries * weight_work(*maps))
         if self.attention is None:
@@ -273,12 +289,12 @@ class RecurrentDecoder(nn.Module):
         return own + self.attention.work(queries, keys, self.width)
 
     def read_work(self, tokens: int) -> Work:
-        """Return the operations of reading a memory of so many tokens."""
+        """Return the operations of projecting `tokens` tokens of a memory."""
         first = Work(weights=weight_work(self.start))
         return first if self.attention is None else first + self.attention.read_work(tokens)
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
-        """Return the bytes that are kept of a memory: keys and values, last and first states."""
+        """Return the bytes kept of a memory: keys and values, its last state, and first states."""
         numbers = self.width * (1 + self.vectors)
         if self.attention is not None:
             numbers += tokens * (self.attention.key_width(self.width) + self.width)
@@ -286,11 +302,11 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def beam_bytes(self) -> int:
-        """Bytes that each beam has for itself: the states of the layers and the last output."""
+        """Bytes of each beam alone: the states of the layers and the last output."""
         return self.width * (self.vectors + 1) * FLOAT32
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return gates, states, weights and the readout's inputs; see `Costed`."""
+        """Return the elements of gates, states, weights and readout inputs; see `Costed`."""
         total = Saved()
         for number in range(self.spec.num_layers):
             total = total.plus(self._layer(number).saved(by_step=self.is_sequential))
@@ -301,19 +317,19 @@ class RecurrentDecoder(nn.Module):
         return total.plus(Saved((inputs + fed) * self.width))
 
     def read_saved(self, mixed: bool) -> Saved:
-        """Return what a token of the memory leaves for the gradients: its key and value."""
+        """Return the elements that a token of the memory keeps for gradients: key and value."""
         if self.attention is None:
             return Saved()
         return Saved(0, 0, self.attention.key_width(self.width) + self.width)
 
 
 def last_state(states: Tensor, positions: Tensor, direction: Direction) -> Tensor:
-    """Return the state in which an encoder has read all of a text; zeros for one of no tokens.
+    """Return the state of an encoder after all tokens; zeros for a sequence without tokens.
 
     Args:
         states: [B, S, D].
         positions: [B, S] int64; −1 is padding.
-        direction: of the encoder; of both, each has half of the width.
+        direction: direction of the encoder; with both, each has half of the width.
 
     Returns:
         [B, D].
@@ -322,6 +338,7 @@ def last_state(states: Tensor, positions: Tensor, direction: Direction) -> Tenso
         return states.new_zeros(states.shape[0], states.shape[2])
     real = positions >= 0
     far = positions.new_tensor(torch.iinfo(positions.dtype).max)
+    # By position and not by index, since padding may stand on either side.
     ends = positions.argmax(1), torch.where(real, positions, far).argmin(1)
     last, first = (states[torch.arange(len(states)), end] for end in ends)
     half = states.shape[-1] // 2

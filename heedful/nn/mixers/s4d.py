@@ -2,10 +2,10 @@
 
 A channel u of the input drives N/2 complex states, h' = A h + u in continuous time, and its
 output is 2 Re(C h) + D u. In steps of Δ that is h_t = Ā h_{t−1} + B̄ u_t: a recurrence, and at the
-same time a convolution with the kernel K_l = 2 Re(C Ā^l B̄). Chunks of a text are convolved as
-matrix products; between chunks only the states go on.
+same time a convolution with the kernel K_l = 2 Re(C Ā^l B̄). Chunks of a sequence are convolved by
+matmuls; between chunks only the states are passed on.
 
-Shapes: B sentences, L length, D model width, N numbers of a channel's state, n chunks of C tokens.
+Shapes: B sentences, L length, D model width, N elements of a channel's state, n chunks of C tokens.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, wide
 from heedful.nn.work import Saved, Work, weight_work
 
 _CHUNK = 64
-"""Tokens that one matrix convolves: its products are as many as those with 64 state numbers."""
+"""Tokens that one matrix convolves, which costs as much as 64 elements of a state do."""
 
 _STEPS = (0.001, 0.1)
-"""Shortest and longest step size Δ at first, drawn evenly by its logarithm."""
+"""Smallest and largest initial step size Δ, drawn log-uniformly."""
 
 
 class S4D(ScanMixer):
-    """State spaces of all channels, GELU, and a gated map that mixes the channels.
+    """State spaces of all channels, GELU, and a gated projection that mixes the channels.
 
     Args:
         width: model width D.
-        spec: size of the states and how they start.
+        spec: size, initialisation and discretisation of the states.
     """
 
     undecayed = frozenset({"log_decay", "frequency", "readout"})
@@ -45,9 +45,11 @@ class S4D(ScanMixer):
         low, high = (math.log(step) for step in _STEPS)
         self.log_step = nn.Parameter(torch.empty(width).uniform_(low, high))
         shape = (width, self.pairs)
+        # Re(A) = −exp(log_decay) = −1/2 at first, and negative for ever: states cannot grow.
         self.log_decay = nn.Parameter(torch.full(shape, math.log(0.5)))
         frequencies = initial_frequencies(spec)
         self.frequency = nn.Parameter(frequencies.expand(shape).contiguous())
+        # Real and imaginary part, each of variance 1/2: optimisers see no complex parameter.
         self.readout = nn.Parameter(torch.randn(*shape, 2) * math.sqrt(0.5))
         self.skip = nn.Parameter(torch.randn(width))
         self.output = nn.Linear(width, 2 * width, bias=spec.bias)
@@ -56,7 +58,7 @@ class S4D(ScanMixer):
             nn.init.zeros_(self.output.bias)
 
     def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return states of nothing, [rows, D, N/2] complex."""
+        """Return zero states, [rows, D, N/2] complex."""
         shape = (rows, self.width, self.pairs)
         return (torch.zeros(shape, dtype=self._complex, device=device),)
 
@@ -67,15 +69,15 @@ class S4D(ScanMixer):
         with full_precision(x):
             u = wide(x)
             if x.shape[1] == 1:
-                y, states = self._one(u, state[0], tokens)
+                y, states = self._scan_token(u, state[0], tokens)
             else:
-                y, states = self._many(u, state[0], tokens)
+                y, states = self._scan_chunks(u, state[0], tokens)
             y = F.gelu(y + wide(self.skip) * u).to(x.dtype)
         value, gate = self.output(y).chunk(2, -1)
         return value * torch.sigmoid(gate), (states,)
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of tokens: products within chunks, states written and read."""
+        """Return the operations of tokens: matmuls within chunks, states written and read."""
         size = min(_CHUNK, queries)
         chunks = -(-queries // size)
         within = 2 * chunks * size * size
@@ -86,7 +88,7 @@ class S4D(ScanMixer):
         )
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return inputs and outputs of the states, of GELU and of the gate; see `Costed`."""
+        """Return the elements of inputs and outputs of states, GELU and gate; see `Costed`."""
         per_chunk = 4 * self.pairs * self.width // _CHUNK
         return Saved(4 * self.width, 0, 3 * self.width + per_chunk)
 
@@ -100,30 +102,31 @@ class S4D(ScanMixer):
         a = torch.complex(-wide(self.log_decay).exp(), wide(self.frequency))
         if self.discretization == "zoh":
             log_factor = step * a
+            # B̄ = (exp(Δ A) − 1) / A with B = 1; expm1, as Δ A is near 0 for small steps.
             entry = torch.expm1(log_factor) / a
         else:
+            # Tustin's rule. Its logarithm, so that powers are computed alike for both rules.
             log_factor = torch.log((1 + step * a / 2) / (1 - step * a / 2))
             entry = step / (1 - step * a / 2)
         return log_factor, entry, 2 * torch.view_as_complex(wide(self.readout))
 
-    def _one(self, u: Tensor, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Go over one token of each row, u [B, 1, D]."""
+    def _scan_token(self, u: Tensor, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Advance the states by one token of each row, u [B, 1, D]."""
         log_factor, entry, readout = self._discrete()
         state = torch.where(
             tokens.real[..., None], log_factor.exp() * state + entry * u[:, 0, :, None], state
         )
         return (readout * state).real.sum(-1)[:, None], state
 
-    def _many(self, u: Tensor, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Go over chunks of tokens, u [B, L, D]."""
+    def _scan_chunks(self, u: Tensor, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Advance the states by chunks of tokens, u [B, L, D]."""
         batch, length, _ = u.shape
         size = min(_CHUNK, length)
         log_factor, entry, readout = self._discrete()
         lags = torch.arange(size + 1, device=u.device)
         powers = torch.exp(log_factor[..., None] * lags)  # Ā^l, [D, N/2, C + 1]
-        write = (entry[..., None] * powers[..., :size]).flip(
-            -1
-        )  # a token's share of the last state
+        # The share of each token of a chunk in the state after it.
+        write = (entry[..., None] * powers[..., :size]).flip(-1)
         read = readout[..., None] * powers[..., 1:]
         kernel = (readout[..., None] * entry[..., None] * powers[..., :size]).real.sum(1)
         into = torch.cat([write.real, write.imag], 1).transpose(1, 2)  # [D, C, N]
@@ -133,50 +136,54 @@ class S4D(ScanMixer):
         count = -(-length // size)
         chunks = F.pad(u, (0, 0, 0, count * size - length)).unflatten(1, (count, size))
         driven = chunks.permute(3, 0, 1, 2)  # [D, B, n, C]
-        texts = self._texts(tokens, count, size)
-        local, written = self._within(driven, kernel, into, texts)
-        before = self._carry(written, powers[..., -1], state, texts)
-        above = torch.cat([before.real, before.imag], -1).flatten(1, 2) @ out_of  # [D, B n, C]
-        above = above.unflatten(1, (batch, count))
-        if texts is not None:
-            above = above * texts.eq(0)
-        y = (local + above).permute(1, 2, 3, 0).flatten(1, 2)[:, :length]
+        sequences = self._sequence_numbers(tokens, count, size)
+        local, written = self._within(driven, kernel, into, sequences)
+        before = self._carry(written, powers[..., -1], state, sequences)
+        from_before = (
+            torch.cat([before.real, before.imag], -1).flatten(1, 2) @ out_of
+        )  # [D, B n, C]
+        from_before = from_before.unflatten(1, (batch, count))
+        if sequences is not None:
+            from_before = from_before * sequences.eq(0)
+        y = (local + from_before).permute(1, 2, 3, 0).flatten(1, 2)[:, :length]
         last = self._after(tokens, chunks, before, log_factor, into)
         return y, last
 
     def _within(
-        self, driven: Tensor, kernel: Tensor, into: Tensor, texts: Tensor | None
+        self, driven: Tensor, kernel: Tensor, into: Tensor, sequences: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Convolve within chunks, [D, B, n, C], and write their last states, [D, B, n, N/2]."""
         size = driven.shape[-1]
         lags = torch.arange(size, device=driven.device)
-        lags = lags[None, :] - lags[:, None]  # of the column's token behind the row's
+        lags = lags[None, :] - lags[:, None]  # distance of the column's token after the row's
         toeplitz = kernel[:, lags.clamp(min=0)] * (lags >= 0)  # [D, C, C]
         flat = driven.flatten(1, 2)
-        if texts is None:
+        if sequences is None:
             local = flat @ toeplitz
             written = flat @ into
         else:
-            flat_texts = texts.flatten(0, 1)
+            flat_sequences = sequences.flatten(0, 1)
             local = torch.zeros_like(flat)
-            for text in range(int(texts.max()) + 1):
-                inside = flat_texts == text
+            for number in range(int(sequences.max()) + 1):
+                inside = flat_sequences == number
                 local = local + ((flat * inside) @ toeplitz) * inside
-            written = (flat * (flat_texts == flat_texts[:, -1:])) @ into
+            # Only the last sequence of a chunk may write to the state that the next chunk reads.
+            written = (flat * (flat_sequences == flat_sequences[:, -1:])) @ into
         parts = torch.complex(*written.chunk(2, -1))
         return local.view(driven.shape), parts.unflatten(1, driven.shape[1:3])
 
     def _carry(
-        self, written: Tensor, factor: Tensor, state: Tensor, texts: Tensor | None
+        self, written: Tensor, factor: Tensor, state: Tensor, sequences: Tensor | None
     ) -> Tensor:
         """Return the states before each chunk, [D, B, n, N/2]."""
         current, before = state.transpose(0, 1), []
-        # Unbound, not indexed: the gradient of an index is as long as the whole text.
+        # Unbound, not indexed: autograd answers each index with zeros as long as the whole
+        # sequence, so the gradient of n chunks would write n times as much (docs/design/log.md).
         for chunk, added in enumerate(written.unbind(2)):
             before.append(current)
             kept = factor[:, None] * current
-            if texts is not None:
-                kept = kept * (texts[:, chunk, -1] == 0)[:, None]
+            if sequences is not None:
+                kept = kept * (sequences[:, chunk, -1] == 0)[:, None]
             current = kept + added
         return torch.stack(before, 2)
 
@@ -191,15 +198,16 @@ class S4D(ScanMixer):
         """Return the states after the last real token of each row, [B, D, N/2].
 
         Args:
-            tokens: of the rows.
+            tokens: tokens of the rows.
             chunks: [B, n, C, D], the input.
             before: [D, B, n, N/2], the states before each chunk.
             log_factor: [D, N/2].
-            into: [D, C, N], what a whole chunk writes.
+            into: [D, C, N], weights of a chunk's tokens in the state after it.
         """
         size, rows = chunks.shape[2], torch.arange(len(chunks), device=chunks.device)
         counts = tokens.real.sum(1)
-        # The chunk that a row ends in, its real tokens moved to its end.
+        # The chunk in which a row ends, with its real tokens moved to the end: `into` weighs a
+        # token by its distance from the end of the chunk.
         last = ((counts - 1).clamp(min=0)) // size
         rest = counts - last * size
         places = torch.arange(size, device=chunks.device) - (size - rest)[:, None]
@@ -211,10 +219,10 @@ class S4D(ScanMixer):
         kept = torch.exp(log_factor[:, None] * rest[:, None]) * before[:, rows, last]
         return (kept + written).transpose(0, 1)
 
-    def _texts(self, tokens: Tokens, count: int, size: int) -> Tensor | None:
-        """Return the number of each token's text within its chunk, [B, n, C]; None if one is all.
+    def _sequence_numbers(self, tokens: Tokens, count: int, size: int) -> Tensor | None:
+        """Number the sequences within each chunk, [B, n, C]; None if rows are not packed.
 
-        Text 0 is the one that goes on from the chunk before.
+        Sequence 0 continues from the chunk before.
         """
         begins = tokens.begins
         if begins is None:
@@ -225,7 +233,8 @@ class S4D(ScanMixer):
 
 
 def initial_frequencies(spec: S4DSpec) -> Tensor:
-    """Return the imaginary part of A at first, [N/2]: S4D-Lin or S4D-Inv of the paper."""
+    """Return the initial imaginary part of A, [N/2]: S4D-Lin or S4D-Inv of the paper."""
+    # S4D-Lin: π n. S4D-Inv: N/π · (N / (2n + 1) − 1), nearer to HiPPO-LegS.
     number, size = torch.arange(spec.state_size // 2), spec.state_size
     if spec.initialization == "lin":
         return math.pi * number

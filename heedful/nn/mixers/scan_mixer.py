@@ -1,8 +1,7 @@
-"""The base of mixers that read a text in order and keep a state of constant size.
+"""The base of mixers that read a sequence in order and keep a state of constant size.
 
-A mixer of this kind says how it goes over the tokens of each row, in their order and with padding
-after them. That tokens stand elsewhere, that beams share a row and that several texts do is dealt
-with here.
+A subclass defines the scan over the tokens of each row, in order and with padding after them. The
+base class handles padding on either side, beams and packed sequences.
 
 Shapes: B sentences, W beams of each, L length, D model width.
 """
@@ -19,7 +18,7 @@ from heedful.nn.mixer import Context, MakeCache, Reordering
 
 @dataclass(frozen=True)
 class ScanState:
-    """Everything that a text leaves behind, for each beam.
+    """The state after a sequence, for each beam.
 
     Args:
         tensors: [B, W, ...] each.
@@ -34,13 +33,13 @@ class ScanState:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of each row in their order, and padding after them.
+    """The tokens of each row in order, with padding after them.
 
     Args:
-        real: [B, L] bool, after they were moved there.
-        index: [B, L] int64, the slot that each comes from; None if none moves.
-        since_start: [B, L] int64, tokens of the same text that stand before; None where all tokens
-            of a row are of one text, which may have begun before this pass.
+        real: [B, L] bool, false for padding, which is at the end.
+        index: [B, L] int64, the slot that each token comes from; None if none moves.
+        since_start: [B, L] int64, number of earlier tokens of the same sequence; None where each
+            row is one sequence, which may have begun before this pass.
     """
 
     real: Tensor
@@ -54,12 +53,13 @@ class Tokens:
         """Order the tokens of rows.
 
         Args:
-            positions: [B, L] int64; −1 is padding, wherever it stands.
-            segments: [B, L] int64, the text of each token where a row packs several.
-            in_order: whether padding is known to stand after all tokens.
+            positions: [B, L] int64; −1 is padding, at any index.
+            segments: [B, L] int64, the sequence of each token where a row packs several.
+            in_order: flag of rows whose padding is known to stand after all tokens.
         """
         real, index = positions >= 0, None
         if real.shape[1] > 1 and not in_order:
+            # Real tokens come first; stable, so that they keep their order.
             index = (~real).to(torch.int8).argsort(dim=1, stable=True)
             real = real.gather(1, index)
         if segments is None:
@@ -69,30 +69,32 @@ class Tokens:
         begins = torch.ones_like(real)
         begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
         places = torch.arange(real.shape[1], device=real.device)
+        # The running maximum of starts is the start of the token's own sequence.
         starts = torch.where(begins, places, 0).cummax(1).values
         return cls(real, index, places - starts)
 
     @property
     def begins(self) -> Tensor | None:
-        """[B, L] bool, the first token of each text of a row; None if rows are not packed."""
+        """[B, L] bool, true for the first token of each sequence; None if rows are not packed."""
         return None if self.since_start is None else self.since_start == 0
 
     def in_front(self, x: Tensor) -> Tensor:
-        """Move the rows of x [B, L, D] to the order of the tokens."""
+        """Move the tokens of x [B, L, D] to the front, in order."""
         return x if self.index is None else x.gather(1, self.index[..., None].expand_as(x))
 
     def back(self, y: Tensor) -> Tensor:
-        """Move the rows of y [B, L, D] to the slots that tokens come from."""
+        """Move the tokens of y [B, L, D] back to the slots that they come from."""
         if self.index is None:
             return y
+        # The inverse of a permutation is its argsort.
         return y.gather(1, self.index.argsort(1)[..., None].expand_as(y))
 
     def before(self, joined: Tensor, lag: int) -> Tensor:
-        """Return for every token the one `lag` before it; zeros where its text has none.
+        """Return for every token the one `lag` before it; zeros where its sequence has none.
 
         Args:
-            joined: [B, P + L, D], P tokens of the past in front of those of this pass.
-            lag: up to P.
+            joined: [B, P + L, D], P earlier tokens in front of those of this pass.
+            lag: number of tokens, at most P.
         """
         length = self.real.shape[1]
         first = joined.shape[1] - length - lag
@@ -103,6 +105,7 @@ class Tokens:
 
     def latest(self, joined: Tensor, count: int) -> Tensor:
         """Return the last `count` real tokens of joined [B, count + L, D]."""
+        # A single token per row, as in every decoding step: a choice instead of a gather.
         if self.real.shape[1] == 1:
             return torch.where(self.real[..., None], joined[:, 1:], joined[:, :-1])
         places = self.real.sum(1, keepdim=True) + torch.arange(count, device=joined.device)
@@ -110,10 +113,10 @@ class Tokens:
 
 
 class ScanMixer(nn.Module):
-    """A mixer that goes over the tokens of each row in their order.
+    """A mixer that reads the tokens of each row in order.
 
     Attributes:
-        undecayed: names of parameters that weight decay leaves alone.
+        undecayed: names of parameters without weight decay.
     """
 
     undecayed: frozenset[str] = frozenset()
@@ -121,15 +124,15 @@ class ScanMixer(nn.Module):
     def mix(
         self, x: Tensor, state: tuple[Tensor, ...], tokens: Tokens
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Go over more tokens.
+        """Read more tokens.
 
         Args:
-            x: [B, L, D], in the order of the tokens.
-            state: tensors [B, ...] as of `empty_state`.
-            tokens: which of them are real, and where texts begin.
+            x: [B, L, D], tokens in order.
+            state: tensors [B, ...] like those of `empty_state`.
+            tokens: real tokens, and first tokens of sequences.
 
         Returns:
-            [B, L, D], and the state after the real tokens.
+            The output [B, L, D], and the state after the real tokens.
         """
         raise NotImplementedError
 
@@ -138,11 +141,11 @@ class ScanMixer(nn.Module):
         raise NotImplementedError
 
     def tokens_at(self, positions: Tensor, segments: Tensor | None = None) -> Tokens:
-        """Return the tokens of rows in their order; see `Tokens.of`."""
+        """Return the tokens of rows in order; engines that know the order override this."""
         return Tokens.of(positions, segments)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Mix whole texts; see `Mixer`."""
+        """Mix whole sequences; see `Mixer`."""
         positions = context.positions.query.reshape(x.shape[:2])
         tokens = self.tokens_at(positions, context.positions.query_segment)
         state = self.empty_state(len(x), x.device)
@@ -155,29 +158,32 @@ class ScanMixer(nn.Module):
         return ScanState(tuple(each[:, None] for each in self.empty_state(rows, like.device)))
 
     def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
-        """Go over more tokens of the only beam, or one of each beam; see `Mixer.step`."""
+        """Read more tokens of the only beam, or one of each beam; see `Mixer.step`."""
         beams = state.tensors[0].shape[:2]
+        # Beams become rows of the batch, each with one token.
         shape = (-1, 1) if beams[1] > 1 else x.shape[:2]
         tokens = self.tokens_at(context.positions.query.reshape(shape))
-        below = tuple(each.flatten(0, 1) for each in state.tensors)
+        before = tuple(each.flatten(0, 1) for each in state.tensors)
         inputs = tokens.in_front(x.reshape(*tokens.real.shape, x.shape[2]))
-        y, above = self.mix(inputs, below, tokens)
-        after = ScanState(tuple(each.unflatten(0, beams) for each in above))
-        return tokens.back(y).reshape(x.shape), after
+        y, after = self.mix(inputs, before, tokens)
+        state = ScanState(tuple(each.unflatten(0, beams) for each in after))
+        return tokens.back(y).reshape(x.shape), state
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
-        """Return the bytes of the state, the same however many tokens it is of."""
+        """Return the bytes of the state, the same after any number of tokens."""
+        # Shapes without memory: the state itself says how large it is.
         state = self.empty_state(1, torch.device("meta"))
         return sum(each.numel() * each.element_size() for each in state)
 
 
 def wide(x: Tensor) -> Tensor:
-    """Return a tensor in float32, or in float64 if it is."""
+    """Return a tensor in float32, or in float64 if it has that dtype."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def chunk_length(length: int) -> int:
-    """Return the tokens of a chunk: about √L, so that there are as many chunks."""
+    """Return the length of a chunk, about √L, so that there are equally many chunks."""
+    # Loops go over the tokens of a chunk and over the chunks: size + L / size steps, fewest at √L.
     size = 8
     while size < 128 and 2 * size * size < length:
         size *= 2

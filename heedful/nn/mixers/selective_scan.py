@@ -1,9 +1,9 @@
 """The selective scan h_t = exp(Δ_t A) ∘ h_{t−1} + Δ_t B_t u_t, y_t = C_t h_t (Gu and Dao 2023).
 
-All chunks of a text are scanned side by side, first for what each leaves behind, then from the
-state in which it begins. A pass of Python goes over the tokens of a chunk and one over the chunks,
-about 2 √L steps. Channels are taken a few at a time, so that numbers stay in the cache, and of the
-states only those between chunks are kept for the gradients.
+All chunks of a sequence are scanned in parallel, first from zero for the state that each adds, then
+from the state before its first token. Python loops over the tokens of a chunk and over the chunks,
+about 2 √L steps. Channels are scanned a few at a time, so that operands stay in the cache, and only
+the states between chunks are kept for the gradients.
 
 Shapes: B sentences, L length, I channels, N states of a channel, n chunks of C tokens, R = B n rows
 of chunks, P channels at a time.
@@ -22,10 +22,10 @@ from torch import Tensor
 from heedful.nn.mixers.scan_mixer import chunk_length
 
 _CACHED = 1 << 17
-"""Numbers of a step that are worked on together: 512 kB in float32, of which five are at hand."""
+"""Elements of one step that are computed together: 512 kB in float32, for each of five tensors."""
 
 _FORGET = 1e30
-"""Step size after which nothing is left of a state."""
+"""A step size whose decay exp(Δ A) is 0."""
 
 
 def selective_scan(
@@ -37,22 +37,23 @@ def selective_scan(
     state: Tensor,
     begins: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Scan texts.
+    """Scan sequences.
 
     Args:
         u: [B, L, I], input.
-        step: [B, L, I], Δ ≥ 0; a token with 0 changes no state.
-        a: [N, I], below 0.
-        b: [B, L, N], how the input enters the states.
-        c: [B, L, N], how the states are read.
-        state: [B, N, I], before the first token.
-        begins: [B, L] bool, tokens before which all is forgotten.
+        step: [B, L, I], Δ ≥ 0; a token with Δ = 0 changes no state.
+        a: [N, I], decay rates, negative.
+        b: [B, L, N], weights by which the input enters the states.
+        c: [B, L, N], weights by which the states are read.
+        state: [B, N, I], state before the first token.
+        begins: [B, L] bool, first tokens of packed sequences, before which states become 0.
 
     Returns:
-        [B, L, I], and the state after the last token.
+        The output [B, L, I], and the state after the last token.
     """
     decay_step = step
     if begins is not None:
+        # Only the decay forgets: Δ of the input must stay that of the token.
         decay_step = torch.where(begins[..., None], _FORGET, step)
     y, after = _SelectiveScan.apply(decay_step, step * u, a, b, c, state)  # type: ignore[no-untyped-call]
     return y, after
@@ -63,9 +64,9 @@ class _Chunks:
     """The layout of a scan.
 
     Args:
-        batch: B.
-        length: L.
-        size: C.
+        batch: number of sentences B.
+        length: length L.
+        size: tokens of a chunk C.
     """
 
     batch: int
@@ -74,28 +75,31 @@ class _Chunks:
 
     @property
     def count(self) -> int:
-        """n."""
+        """Number of chunks n."""
         return -(-self.length // self.size)
 
     def cut(self, x: Tensor) -> Tensor:
-        """[B, L, K] to [C, R, K]; tokens that are missing are zeros."""
+        """Reshape [B, L, K] to [C, R, K], with zeros after the last token."""
+        # Zeros have Δ = 0, which changes no state. Tokens become the first axis, so that each step
+        # of the loop reads contiguous memory.
         x = F.pad(x, (0, 0, 0, self.count * self.size - self.length))
         return x.view(self.batch * self.count, self.size, -1).transpose(0, 1).contiguous()
 
     def join(self, x: Tensor) -> Tensor:
-        """[C, R, K] to [B, L, K]."""
+        """Reshape [C, R, K] to [B, L, K]."""
         whole = x.transpose(0, 1).reshape(self.batch, self.count * self.size, -1)
         return whole[:, : self.length]
 
     def rows(self, x: Tensor) -> Tensor:
-        """[R, N, P] as [B, n, N, P]."""
+        """View [R, N, P] as [B, n, N, P]."""
         return x.reshape(self.batch, self.count, *x.shape[1:])
 
-    def pieces(self, a: Tensor) -> Iterator[slice]:
-        """Yield the channels that are worked on together."""
+    def channel_blocks(self, a: Tensor) -> Iterator[slice]:
+        """Yield the channels that are scanned together."""
         states, channels = a.shape
-        room = _CACHED // (self.batch * self.count * states)
-        width = min(max(16, room // 16 * 16), channels)
+        fitting = _CACHED // (self.batch * self.count * states)
+        # Multiples of 16 floats, a cache line, so that blocks do not share one.
+        width = min(max(16, fitting // 16 * 16), channels)
         for first in range(0, channels, width):
             yield slice(first, first + width)
 
@@ -105,18 +109,18 @@ class _SelectiveScan(torch.autograd.Function):
     def forward(
         ctx: Any, step: Tensor, driven: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `selective_scan`; `driven` is Δ u."""
+        """Compute `selective_scan`; `driven` is Δ u."""
         chunks = _Chunks(step.shape[0], step.shape[1], chunk_length(step.shape[1]))
         step, driven, b, c = (chunks.cut(each) for each in (step, driven, b, c))
         y, after = torch.empty_like(step), torch.empty_like(state)
         starts = state.new_empty(chunks.batch * chunks.count, *state.shape[1:])
-        for part in chunks.pieces(a):
-            piece = (step[..., part].contiguous(), driven[..., part].contiguous())
-            h = _chunk_starts(chunks, *piece, a[:, part], b, state[..., part])
+        for part in chunks.channel_blocks(a):
+            steps, inputs = step[..., part].contiguous(), driven[..., part].contiguous()
+            h = _chunk_starts(chunks, steps, inputs, a[:, part], b, state[..., part])
             starts[..., part] = h
             factor = torch.empty_like(h)
             for token in range(chunks.size):
-                h = _next_state(piece[0][token], piece[1][token], a[:, part], b[token], h, factor)
+                h = _next_state(steps[token], inputs[token], a[:, part], b[token], h, factor)
                 y[token, :, part] = (c[token, :, None] @ h)[:, 0]
             after[..., part] = chunks.rows(h)[:, -1]
         ctx.save_for_backward(step, driven, a, b, c, starts)
@@ -125,24 +129,24 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, for_y: Tensor, for_after: Tensor) -> tuple[Tensor, ...]:
-        """Gradients; states are computed anew, a few channels at a time."""
+    def backward(ctx: Any, grad_y: Tensor, grad_after: Tensor) -> tuple[Tensor, ...]:
+        """Compute the gradients; states are recomputed, a few channels at a time."""
         step, driven, a, b, c, starts = ctx.saved_tensors
         chunks: _Chunks = ctx.chunks
-        up = chunks.cut(for_y)
-        for_step, for_driven = torch.empty_like(step), torch.empty_like(driven)
-        for_a, for_b, for_c = torch.empty_like(a), torch.zeros_like(b), torch.zeros_like(c)
-        for_state = torch.empty_like(for_after)
-        for part in chunks.pieces(a):
+        grad_y = chunks.cut(grad_y)
+        grad_step, grad_driven = torch.empty_like(step), torch.empty_like(driven)
+        grad_a, grad_b, grad_c = torch.empty_like(a), torch.zeros_like(b), torch.zeros_like(c)
+        grad_state = torch.empty_like(grad_after)
+        for part in chunks.channel_blocks(a):
             one = _Backward(chunks, a[:, part], b, c, step[..., part], driven[..., part])
             one.scan_forward(starts[..., part])
-            for_state[..., part] = one.scan_back(up[..., part], for_after[..., part])
-            for_step[..., part], for_driven[..., part] = one.for_step, one.for_driven
-            for_a[:, part] = one.for_a
-            for_b += one.for_b
-            for_c += one.for_c
-        inputs = (chunks.join(each) for each in (for_step, for_driven))
-        return *inputs, for_a, chunks.join(for_b), chunks.join(for_c), for_state
+            grad_state[..., part] = one.scan_back(grad_y[..., part], grad_after[..., part])
+            grad_step[..., part], grad_driven[..., part] = one.grad_step, one.grad_driven
+            grad_a[:, part] = one.grad_a
+            grad_b += one.grad_b
+            grad_c += one.grad_c
+        inputs = (chunks.join(each) for each in (grad_step, grad_driven))
+        return *inputs, grad_a, chunks.join(grad_b), chunks.join(grad_c), grad_state
 
 
 def _next_state(
@@ -158,6 +162,7 @@ def _next_state(
         h: [R, N, P].
         factor: [R, N, P].
     """
+    # Written to a buffer that all tokens share: fresh ones would leave the cache.
     torch.mul(step[:, None], a, out=factor).exp_()
     return torch.mul(b[..., None], driven[:, None]).addcmul_(factor, h)
 
@@ -165,7 +170,7 @@ def _next_state(
 def _chunk_starts(
     chunks: _Chunks, step: Tensor, driven: Tensor, a: Tensor, b: Tensor, state: Tensor
 ) -> Tensor:
-    """Return the states in which chunks begin, [R, N, P].
+    """Return the states before the first token of each chunk, [R, N, P].
 
     Args:
         chunks: the layout.
@@ -177,21 +182,24 @@ def _chunk_starts(
     """
     if chunks.count == 1:
         return state
+    # By linearity: the state after a chunk is its own part, scanned from 0, plus the decayed
+    # state before it. So only the second loop is sequential over the chunks.
     h = state.new_zeros(step.shape[1], *state.shape[1:])
     factor = torch.empty_like(h)
     for token in range(chunks.size):
         h = _next_state(step[token], driven[token], a, b[token], h, factor)
-    left = chunks.rows(h)
+    added = chunks.rows(h)
+    # Decays of a chunk multiply: exp(Σ Δ · A).
     kept = chunks.rows(torch.mul(step.sum(0)[:, None], a).exp_())
-    starts, current = torch.empty_like(left), state
+    starts, current = torch.empty_like(added), state
     for chunk in range(chunks.count):
         starts[:, chunk] = current
-        current = torch.addcmul(left[:, chunk], kept[:, chunk], current)
+        current = torch.addcmul(added[:, chunk], kept[:, chunk], current)
     return starts.flatten(0, 1)
 
 
 class _Backward:
-    """The gradients of a scan of some channels.
+    """The backward pass of a scan of some channels.
 
     Args:
         chunks: the layout.
@@ -202,7 +210,7 @@ class _Backward:
         driven: [C, R, P].
 
     Attributes:
-        for_a: gradients of a, and in the same way of the others.
+        grad_a, grad_b, grad_c, grad_step, grad_driven: gradients in the shapes of their arguments.
     """
 
     def __init__(
@@ -211,13 +219,14 @@ class _Backward:
         self.chunks, self.a, self.b, self.c = chunks, a, b, c
         self.step, self.driven = step.contiguous(), driven.contiguous()
         shape = (chunks.size, step.shape[1], *a.shape)
+        # All states of these channels at once, which is why channels are taken a few at a time.
         self.factors, self.states = step.new_empty(shape), step.new_empty(shape)
-        self.for_step, self.for_driven = torch.empty_like(self.step), torch.empty_like(self.step)
-        self.for_b, self.for_c = torch.empty_like(b), torch.empty_like(c)
-        self.for_a = torch.zeros_like(a)
+        self.grad_step, self.grad_driven = torch.empty_like(self.step), torch.empty_like(self.step)
+        self.grad_b, self.grad_c = torch.empty_like(b), torch.empty_like(c)
+        self.grad_a = torch.zeros_like(a)
 
     def scan_forward(self, start: Tensor) -> None:
-        """Compute the states and decays of every token, from those before the chunks [R, N, P]."""
+        """Compute states and decays of every token, from the states before the chunks [R, N, P]."""
         self.start = h = start.contiguous()
         for token in range(self.chunks.size):
             h = _next_state(
@@ -225,41 +234,44 @@ class _Backward:
             )
             self.states[token] = h
 
-    def scan_back(self, up: Tensor, for_after: Tensor) -> Tensor:
+    def scan_back(self, grad_y: Tensor, grad_after: Tensor) -> Tensor:
         """Compute all gradients.
 
         Args:
-            up: [C, R, P], of the output.
-            for_after: [B, N, P], of the state after the last token.
+            grad_y: [C, R, P], gradient of the output.
+            grad_after: [B, N, P], gradient of the state after the last token.
 
         Returns:
-            [B, N, P], of the state before the first token.
+            [B, N, P], gradient of the state before the first token.
         """
-        chunks, up = self.chunks, up.contiguous()
-        later, for_state = self._after_chunks(up, for_after)
-        for_a = torch.zeros_like(later)
+        chunks, grad_y = self.chunks, grad_y.contiguous()
+        # `later` is the gradient of the state after the current token; the loop carries it back.
+        later, grad_state = self._after_chunks(grad_y, grad_after)
+        grad_a = torch.zeros_like(later)
         for token in reversed(range(chunks.size)):
             h, before = self.states[token], self.states[token - 1] if token else self.start
-            later.addcmul_(self.c[token][..., None], up[token][:, None])  # of the state itself
-            torch.bmm(h, up[token][..., None], out=self.for_c[token][..., None])
-            torch.bmm(later, self.driven[token][..., None], out=self.for_b[token][..., None])
-            torch.bmm(self.b[token][:, None], later, out=self.for_driven[token][:, None])
+            later.addcmul_(
+                self.c[token][..., None], grad_y[token][:, None]
+            )  # gradient of the state after the token
+            torch.bmm(h, grad_y[token][..., None], out=self.grad_c[token][..., None])
+            torch.bmm(later, self.driven[token][..., None], out=self.grad_b[token][..., None])
+            torch.bmm(self.b[token][:, None], later, out=self.grad_driven[token][:, None])
             later.mul_(self.factors[token])
-            decayed = later * before  # of Δ A
-            for_a.addcmul_(decayed, self.step[token][:, None])
-            self.for_step[token] = decayed.mul_(self.a).sum(1)
-        self.for_a = for_a.sum(0)
-        return for_state
+            decayed = later * before  # gradient of Δ A
+            grad_a.addcmul_(decayed, self.step[token][:, None])
+            self.grad_step[token] = decayed.mul_(self.a).sum(1)
+        self.grad_a = grad_a.sum(0)
+        return grad_state
 
-    def _after_chunks(self, up: Tensor, for_after: Tensor) -> tuple[Tensor, Tensor]:
+    def _after_chunks(self, grad_y: Tensor, grad_after: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradients of the states after chunks [R, N, P] and before the first [B, N, P]."""
         own = torch.zeros_like(self.start)
         for token in reversed(range(self.chunks.size)):
-            own.addcmul_(self.c[token][..., None], up[token][:, None]).mul_(self.factors[token])
-        mine = self.chunks.rows(own)
+            own.addcmul_(self.c[token][..., None], grad_y[token][:, None]).mul_(self.factors[token])
+        from_chunk = self.chunks.rows(own)
         kept = self.chunks.rows(torch.mul(self.step.sum(0)[:, None], self.a).exp_())
-        after, current = torch.empty_like(mine), for_after
+        after, current = torch.empty_like(from_chunk), grad_after
         for chunk in reversed(range(self.chunks.count)):
             after[:, chunk] = current
-            current = torch.addcmul(mine[:, chunk], kept[:, chunk], current)
+            current = torch.addcmul(from_chunk[:, chunk], kept[:, chunk], current)
         return after.flatten(0, 1), current

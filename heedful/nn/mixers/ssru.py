@@ -1,7 +1,7 @@
 """The simpler simple recurrent unit (Kim 2019, "From Research to Production and Back").
 
-A cell with one gate and no products with the state, so that all products of a text are made at
-once: fₜ = σ(W_f xₜ + b), cₜ = fₜ · cₜ₋₁ + (1 − fₜ) · W xₜ, and the output is max(cₜ, 0).
+A cell with one gate and no matmul with the state, so that the matmuls of a sequence are computed
+at once: fₜ = σ(W_f xₜ + b), cₜ = fₜ · cₜ₋₁ + (1 − fₜ) · W xₜ, and the output is max(cₜ, 0).
 
 Shapes: L length, D model width.
 """
@@ -23,7 +23,7 @@ class SSRU(LinearRecurrence):
 
     Args:
         width: model width D.
-        spec: of the cell.
+        spec: use of a bias in the forget gate.
 
     A capture may ask for `{address}.cell` [..., D], the states.
     """
@@ -31,6 +31,7 @@ class SSRU(LinearRecurrence):
     def __init__(self, width: int, spec: SSRUSpec) -> None:
         super().__init__()
         self.state_width = width
+        # Of the SRU (Lei 2018) the reset gate is left out, and ReLU replaces tanh.
         self.value = nn.Linear(width, width, bias=False)
         self.forget = nn.Linear(width, width, bias=spec.bias)
         for each in (self.value, self.forget):
@@ -39,20 +40,21 @@ class SSRU(LinearRecurrence):
             nn.init.zeros_(self.forget.bias)
 
     def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LinearRecurrence`; the forget gate is the decay."""
+        """Return the forget gate as decay, and the gated value; see `LinearRecurrence`."""
         forget = torch.sigmoid(self.forget(x).float())
+        # The recurrence runs in float32: a long product of gates near 1 would drift in bfloat16.
         return forget, (1 - forget) * self.value(x).float()
 
     def result(self, x: Tensor, state: Tensor, context: Context) -> Tensor:
-        """Return the states, rectified."""
+        """Return the states after ReLU."""
         context.offer("cell", state)
         return F.relu(state).to(x.dtype)
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of tokens, whatever number stands before them; see `Costed`."""
+        """Return the operations of tokens, independent of earlier tokens; see `Costed`."""
         return Work(weights=queries * weight_work(self.value, self.forget))
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return gate, its complement, values, decays and states, as counted in runs."""
+        """Return the elements of gate, its complement, values, decays and states, as measured."""
         width = self.state_width
         return Saved(2 * width if mixed else 0, 0, 6 * width)

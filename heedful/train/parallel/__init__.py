@@ -1,1 +1,1 @@
-"""Training by several processes: who they are, what each does, and where a model's tensors lie."""
+"""Training by several processes: their communication, shares of work, and placement of tensors."""

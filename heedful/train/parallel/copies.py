@@ -1,7 +1,7 @@
-"""Copies of a model, one in each process that trains it, and what shards have in common with them.
+"""Data parallelism: a copy of the model in each process, and the base of all distributions.
 
-Losses here are fused with the output projection, and use parameters after the model's own pass. So
-PyTorch's engines see one module, whose forward is the loss.
+Our losses are fused with the output projection and use its parameters after the model's own pass.
+So PyTorch's engines wrap one module whose forward pass is the loss.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from heedful.train.batch_source import Batch
 
 Returned = tuple[Tensor, int, Mapping[str, Tensor], Mapping[str, Tensor]]
-"""A `LossSum` as plain values, in which PyTorch's engines find the tensors to wait for."""
+"""A `LossSum` as a tuple, as PyTorch's engines look for tensors in plain containers only."""
 
 
 class LossPass(nn.Module):
-    """A model and its loss as one pass, so that all use of parameters lies inside of it.
+    """A model and its loss as one module, which uses all parameters inside its forward pass.
 
     Args:
-        model: to train.
-        objective: its loss.
+        model: model to train.
+        objective: loss of the model.
     """
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
@@ -44,25 +44,25 @@ class LossPass(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Any, context: LossContext) -> Returned:
-        """The summed loss of a batch; see `Objective.loss`."""
+        """Return the summed loss of a batch; see `Objective.loss`."""
         result = self.objective.loss(self.model, batch, context)
         return result.loss_sum, result.tokens, dict(result.extras), dict(result.carried_state)
 
 
 def loss_sum(returned: Returned) -> LossSum:
-    """The sum that `LossPass` returned as plain values."""
+    """Rebuild the `LossSum` from the values that `LossPass` returned."""
     total, tokens, extras, carried = returned
     return LossSum(total, tokens, extras, carried)
 
 
-class Together(Distribution):
-    """A model that processes have together.
+class TeamDistribution(Distribution):
+    """A model that several processes train together.
 
     Args:
-        model: to train.
-        objective: its loss.
-        team: the processes.
-        context: those that have a part of each text; None where texts are whole.
+        model: model to train.
+        objective: loss of the model.
+        team: processes of the run.
+        context: processes that share each sequence; None where sequences are whole.
     """
 
     team: Team
@@ -74,33 +74,37 @@ class Together(Distribution):
         self.team = team
         self._context = None if context is None else context.get_group()
         if context is not None:
-            self.may_look = False  # attention waits for the others' keys
-            self.lane = (context.get_local_rank(),)
+            # Attention waits for the keys of the other processes in the ring.
+            self.can_run_alone = False
+            # Each process drops other tokens of a sequence; without this they would draw equal
+            # masks.
+            self.seed_numbers = (context.get_local_rank(),)
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """See `Distribution.sums`."""
         return self.team.sums(values)
 
     def divided(self) -> AbstractContextManager[None]:
-        """A context in which attention looks at the tokens that other processes have, too."""
+        """Return a context in which attention also sees the tokens of the other processes."""
         return nullcontext() if self._context is None else context_parallel(self._context)
 
 
-class Copies(Together):
-    """A model of which each process has a copy, by DistributedDataParallel.
+class Copies(TeamDistribution):
+    """A copy of the model in each process, by DistributedDataParallel (Li 2020).
 
     Args:
-        model: to train.
-        objective: its loss.
-        team: the processes.
-        context: those that have a part of each text; None where texts are whole.
+        model: model to train.
+        objective: loss of the model.
+        team: processes of the run.
+        context: processes that share each sequence; None where sequences are whole.
     """
 
     def __init__(
         self, model: nn.Module, objective: Objective, team: Team, context: DeviceMesh | None
     ) -> None:
         super().__init__(model, objective, team, context)
-        self.loss_factor = float(team.process.size)  # what comes out of the reduction is a mean
+        # DDP averages gradients; our loss is divided by the tokens of all processes already.
+        self.loss_factor = float(team.process.size)
         device = next(model.parameters()).device
         with warnings.catch_warnings():
             # PyTorch 2.13 has another name for it, which older ones do not know.
@@ -108,27 +112,32 @@ class Copies(Together):
             self._pass = DistributedDataParallel(
                 LossPass(model, objective),
                 device_ids=[device] if device.type == "cuda" else None,
+                # Buffers are constants (positions, slopes): equal everywhere without a broadcast.
                 broadcast_buffers=False,
+                # Gradients live in the communication buckets, which saves a copy of all of them.
                 gradient_as_bucket_view=True,
-                find_unused_parameters=adds_penalties(model),  # experts that no token chose
+                # Experts that no token chose have no gradient, otherwise an error in DDP.
+                find_unused_parameters=adds_penalties(model),
             )
-        if device.type == "cpu" and team.process.size > 2:  # two have one way to add
+        # Two numbers have one sum; from three processes on, the order of the ring would matter.
+        if device.type == "cpu" and team.process.size > 2:
             group = self._pass.process_group
             self._pass.register_comm_hook(
                 None, lambda _, bucket: _now(mean_in_pairs(bucket.buffer(), group))
             )
 
     def loss(self, batch: Batch, context: LossContext) -> LossSum:
-        """The summed loss of a batch; the pass of the last part gets ready to exchange."""
+        """Return the summed loss of a batch; DDP prepares the exchange of the last part."""
         with self.divided():
             return loss_sum(self._pass(batch, context))
 
     @contextmanager
-    def exchanging(self, last: bool) -> Iterator[None]:
-        """See `Distribution.exchanging`; gradients travel while the backward pass goes on."""
+    def gradient_sync(self, last: bool) -> Iterator[None]:
+        """See `Distribution.gradient_sync`; gradients are exchanged during the backward pass."""
         if last:
             yield
             return
+        # Parts before the last only accumulate: one exchange an update.
         with self._pass.no_sync():
             yield
 
@@ -136,18 +145,20 @@ class Copies(Together):
 def mean_in_pairs(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Average gradients over processes in the order of `PartialSums`.
 
-    The ring of gloo adds each piece of a tensor in another order. As many bytes travel here: each
-    process gets its piece from all others, and gives back the mean.
+    Gloo's ring adds every chunk of a tensor in another order. Here each process receives its chunk
+    from all others and returns the mean, which moves as many bytes.
 
     Args:
-        mine: [N] of this process; changed in place.
-        group: the processes.
+        mine: [N] gradients of this process; changed in place.
+        group: processes to average over.
     """
     size = dist.get_world_size(group)
     pieces = torch.nn.functional.pad(mine, (0, -len(mine) % size))
     got = torch.empty_like(pieces)
     dist.all_to_all_single(got, pieces, group=group)
     rows = got.view(size, -1)
+    # [processes, N / processes]: row r came from rank r; halves are added as `PartialSums` adds
+    # them.
     while len(rows) % 2 == 0:
         rows = rows[: len(rows) // 2] + rows[len(rows) // 2 :]
     dist.all_gather_into_tensor(pieces, rows.sum(0).div_(size), group=group)

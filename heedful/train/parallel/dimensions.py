@@ -1,4 +1,4 @@
-"""The dimensions along which the processes of a run are arranged, from its settings."""
+"""The dimensions of a run's grid of processes, from its settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """Numbers of processes along each dimension.
+    """The number of processes along each dimension.
 
     Args:
-        data: copies of the model, which learn from different examples.
-        shard: processes that keep a shard of each parameter of a copy, and learn from different
+        data: number of copies of the model, trained on different examples.
+        shard: number of processes that hold shards of each parameter and train on different
             examples.
-        context: processes that have a part of each text.
-        tensor: processes that multiply a part of each matrix.
+        context: number of processes that share each sequence.
+        tensor: number of processes that share each matrix.
     """
 
     data: int = 1
@@ -31,43 +31,46 @@ class Dimensions:
 
     @property
     def learners(self) -> int:
-        """Processes that learn from different examples."""
+        """The number of processes that train on different examples."""
         return self.data * self.shard
 
     @property
     def only_copies(self) -> bool:
-        """True where every process has a whole model and whole texts."""
+        """True if every process has a whole model and whole sequences."""
         return self.shard == self.tensor == self.context == 1
 
     def parts_needed(self, batches: int) -> int:
-        """The smallest number of parts of each batch with which all have equally much to do.
+        """Return the smallest number of parts a batch that gives every process equally many.
 
         Args:
-            batches: of an update.
+            batches: number of batches of an update.
         """
+        # parts · batches has to be a multiple of the learners.
         return self.learners // math.gcd(batches, self.learners)
 
     @property
     def processes(self) -> int:
-        """Their product."""
+        """The number of processes in all dimensions together."""
         return self.data * self.shard * self.context * self.tensor
 
     @classmethod
     def fit(cls, settings: ParallelSettings, processes: int) -> Dimensions:
-        """Fit the settings to the processes that there are.
+        """Derive the dimensions from the settings and the number of started processes.
 
         Args:
-            settings: of the run; `data` takes what the others leave if unset.
-            processes: how many there are.
+            settings: parallel settings; an unset `data` becomes the quotient of the others.
+            processes: number of started processes.
 
         Raises:
-            ConfigError: when the product is another one.
+            ConfigError: when the product of the dimensions differs from that number.
         """
         others = settings.shard * settings.context * settings.tensor
         data = settings.data or max(1, processes // others)
         result = cls(data, settings.shard, settings.context, settings.tensor)
+        # The product must be exact, as left-over processes would belong to no group.
         if result.processes == processes:
             return result
+        # The message shows only dimensions that were set, multiplied out.
         named = ("data", "shard", "tensor", "context")
         product = " × ".join(
             f"{name} {getattr(result, name)}"
@@ -91,10 +94,10 @@ class Dimensions:
         )
 
     def check(self, settings: RunSettings) -> None:
-        """Refuse settings that do not go together with these dimensions.
+        """Refuse settings that contradict these dimensions.
 
         Raises:
-            ConfigError: naming them.
+            ConfigError: when a setting contradicts a dimension; both are named.
         """
         if settings.checkpoint.sharded and self.shard == self.tensor == 1:
             raise ConfigError(
@@ -104,10 +107,12 @@ class Dimensions:
                 remedy="Leave it out (--checkpoint.sharded false), or put the model in shards "
                 "(--processes 2 --parallel.shard 2)",
             )
+        # Copies (`data`) go together with everything: each process then has the model in one piece.
         several = [name for name in ("shard", "tensor", "context") if getattr(self, name) > 1]
         if not several:
             return
         name = several[0]
+        # LoRA's parametrisations, compiled graphs and loss scalers expect whole parameters.
         conflicts = {
             "lora.rank": settings.lora.rank > 0,
             "compile": settings.compile == "on",

@@ -1,11 +1,10 @@
-"""A model spread over the processes that train it: copies, shards, or parts of its matrices.
+"""A model spread over several processes: copies, shards, or parts of its matrices.
 
-The model is built as ever and knows nothing of this. `distribute` changes it in place with the
-engines of PyTorch: DistributedDataParallel for copies (Li 2020; `copies.py`), `fully_shard` for
-parameters in shards (ZeRO: Rajbhandari 2020; FSDP2) and DTensor plans for matrices of which each
-process multiplies a part (`shards.py`, `tensor_plan.py`). Weights, moments and averages keep their
-names; `whole` gives them in one piece. A checkpoint is read under any plan, whichever wrote it
-(`saved_tensors.py`).
+The model is built as usual and does not know of this. `distribute` changes it in place with
+PyTorch's engines: DistributedDataParallel for copies (Li 2020; `copies.py`), `fully_shard` for
+sharded parameters (ZeRO: Rajbhandari 2020; FSDP2) and DTensor plans for split matrices
+(`shards.py`, `tensor_plan.py`). Weights, moments and averages keep their names; `full_tensors`
+gathers them in one piece. A checkpoint can be read under any distribution (`saved_tensors.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from heedful.train.parallel.team import Team
     from heedful.train.run_settings import RunSettings
 
+# With `parallel.parts`, one process sums gradients in the order of this many processes, or of half
+# as many: at the price of up to three more gradients in memory.
 _COMPARED = 4
-"""Processes whose runs one process can repeat to the last bit: so many, or half of them."""
 
 
 def distribute(
@@ -42,17 +42,17 @@ def distribute(
     """Spread a model over the processes of a run.
 
     Args:
-        model: with its first weights, the same on all processes; changed in place.
-        objective: its loss.
-        settings: of the run, with the number of parts.
-        team: the processes, connected.
-        twin: makes a model like this one.
+        model: model with its initial weights, the same on all processes; changed in place.
+        objective: loss of the model.
+        settings: settings of the run, with the number of parts.
+        team: connected processes of the run.
+        twin: function that makes another model of the same kind.
 
     Returns:
-        The model spread out, and what this process learns from.
+        The distributed model, and the share of each batch that this process trains on.
 
     Raises:
-        ConfigError: when the model cannot be spread so.
+        ConfigError: when the model cannot be distributed in this way.
     """
     size = team.dimensions
     cut = settings.parallel.parts or 1
@@ -65,23 +65,27 @@ def distribute(
     def check() -> None:
         check_context(model, size.context, settings.objective)
         if size.tensor > 1:
-            from heedful.train.parallel.tensor_plan import check_matrices  # half a second to load
+            # DTensor takes half a second to load.
+            from heedful.train.parallel.tensor_plan import check_matrices
 
             check_matrices(model, size.tensor)
 
-    team.only_main(check)  # so that it is said once, and none waits for those that are gone
+    # Checked on one process, so that the error is reported once and no process waits for others.
+    team.only_main(check)
     device = next(model.parameters()).device
     names = ("data", "shard", "context", "tensor")
     shape = (size.data, size.shard, size.context, size.tensor)
+    # The last dimension varies fastest, so ranks that share matrices are neighbours on a machine.
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     team.limit_waits(mesh)
     place = {name: mesh.get_local_rank(name) for name in names}
-    # Sums over shards come first: those processes are the ones that `PartialSums` adds first.
+    # Learners of one shard group are numbered far apart: their gradients are summed first, and
+    # `PartialSums` first adds parts that are half of the list apart.
     index = place["shard"] * size.data + place["data"]
     share = Share(index, size.learners, cut, (place["context"], size.context))
     context = mesh["context"] if size.context > 1 else None
     if size.shard == size.tensor == 1:
         return Copies(model, objective, team, context), share
-    from heedful.train.parallel.shards import split_over  # half a second to load
+    from heedful.train.parallel.shards import split_over  # loads DTensor
 
     return split_over(model, objective, team, mesh, context, twin), share

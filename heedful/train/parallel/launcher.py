@@ -1,8 +1,8 @@
 """`heedful train --processes N`: the launcher of `torchrun`, inside of the command.
 
 PyTorch's elastic agent starts N processes on this machine, watches them, and ends all of them when
-one is lost; torchelastic then starts them anew, and the run goes on from its last checkpoint. What
-a person has to mend ends the run at once, since it would only happen again.
+one is lost; then it restarts them, and the run resumes from its latest checkpoint. An error that a
+user has to fix ends the run at once, as it would only happen again.
 """
 
 from __future__ import annotations
@@ -32,39 +32,38 @@ if TYPE_CHECKING:
 
     from heedful.train.run_settings import RunSettings
 
+# Environment variable with the file in which a process leaves the exit status of the command. Any
+# exit status but 0 makes the agent restart all processes; if the file exists they end at once.
 _STATUS = "HEEDFUL_STATUS_FILE"
-"""The variable that names the file in which a process leaves the exit status of the command. Any
-status but 0 makes the agent start all processes anew; with the file there they end at once."""
 
+# PyTorch's variable that gives every restart its own store of addresses. In a shared store, PyTorch
+# 2.13 finds the addresses of dead processes and waits for them.
 _STORE_EACH_START = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""PyTorch's variable that gives every start a store of addresses of its own. In a store that all
-starts share, PyTorch 2.13 finds the addresses of processes that are gone, and waits for them."""
 
+# Environment variable with the id of the process that started this one.
 _LAUNCHER = "HEEDFUL_LAUNCHER"
-"""The variable that names the process that started this one."""
 
-_LOOK_SECONDS = 1.0
-"""Between two looks whether it is still there."""
+_LOOK_SECONDS = 1.0  # between two checks that the launcher is alive
 
+# Time to write a last checkpoint after a request to stop.
 _SHUTDOWN_SECONDS = 600
-"""For processes that were asked to stop and are writing a checkpoint."""
 
 
 def launch(arguments: Sequence[str], settings: RunSettings, processes: int, restarts: int) -> int:
     """Run a command of `heedful` in several processes on this machine.
 
     Args:
-        arguments: of the command, as on the command line.
-        settings: of the run.
-        processes: how many.
-        restarts: how often all may be started anew after one was lost.
+        arguments: arguments of the command, as on the command line.
+        settings: settings of the training run.
+        processes: number of processes.
+        restarts: largest number of restarts after a process was lost.
 
     Returns:
-        The exit status of the command; after a signal that came before it trained, 128 and more.
+        The exit status of the command; 128 plus the signal if one came before training began.
 
     Raises:
-        ConfigError: when the settings do not fit so many processes.
-        RunError: when processes were lost more often than that.
+        ConfigError: when the settings do not fit the number of processes.
+        RunError: when processes were lost more often than `restarts` allows.
     """
     Dimensions.fit(settings.parallel, processes).check(settings)
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -73,7 +72,7 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
 
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(("torch.distributed.elastic", "torch.distributed.launcher")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is said below
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported below
     with tempfile.TemporaryDirectory(prefix="heedful-") as folder, _environment(folder, processes):
         config = LaunchConfig(
             min_nodes=1,
@@ -81,6 +80,7 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
             nproc_per_node=processes,
             run_id=uuid.uuid4().hex,
             rdzv_backend="c10d",
+            # Port 0: the system picks a free one, so several runs fit on a machine.
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
             max_restarts=restarts,
@@ -90,7 +90,8 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
         try:
             elastic_launch(config, sys.executable)("-m", "heedful", *arguments)
         except SignalException as error:
-            status = _status(folder)  # of processes that have saved; none did before they trained
+            # Processes that saved after the signal left their status; before training none does.
+            status = _status(folder)
             return 128 + error.sigval if status is None else status
         except ChildFailedError as error:
             status = _status(folder)
@@ -101,38 +102,42 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
 
 
 def _patience(config: Callable[..., object]) -> dict[str, Any]:
-    """The argument that gives processes time to save; PyTorch 2.11 has none, and gives 30 s."""
+    """Return the argument that gives processes time to save; PyTorch 2.11 lacks it (30 s)."""
     known = "shutdown_timeout" in inspect.signature(config).parameters
     return {"shutdown_timeout": _SHUTDOWN_SECONDS} if known else {}
 
 
 def end_with_launcher() -> None:
-    """End this process when the one that started it is gone, which could not end it any more.
+    """Watch the launcher in a thread, and end this process when the launcher is gone.
 
-    A process in a session of its own would train on; one that waits for lost processes would hold
-    the run directory. Ended at once it loses what is after the last checkpoint, which is computed
-    again, the same bit for bit. The launcher's temporary folder goes too. Only under an elastic
-    agent: elsewhere a parent may go.
+    A process without launcher would train on, or hold the run directory while it waits for lost
+    processes. Killed at once, it loses the updates since the last checkpoint, which a resumed run
+    repeats bit for bit. The launcher's temporary folder is removed, too. Elsewhere than under an
+    elastic agent a parent may end, so nothing is watched.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     parent, status = int(os.environ.get(_LAUNCHER, os.getppid())), os.environ.get(_STATUS)
 
     def look() -> None:
+        # An orphan gets another parent; no signal or pipe is needed to notice it.
         while os.getppid() == parent:
             time.sleep(_LOOK_SECONDS)
         if status is not None:
-            shutil.rmtree(Path(status).parent, ignore_errors=True)  # others may be at it
+            # Several processes may remove the folder at the same time.
+            shutil.rmtree(Path(status).parent, ignore_errors=True)
+        # Not `sys.exit`, which ends only this thread; SIGTERM would ask for a checkpoint and may
+        # hang.
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=look, name="launcher", daemon=True).start()
 
 
 def check_restarts() -> None:
-    """Refuse new starts by `torchrun` that would look for each other in the store of old ones.
+    """Refuse restarts by `torchrun` that would look for dead processes in a shared store.
 
     Raises:
-        RunError: naming the variable to set.
+        RunError: when restarts would hang; the environment variable to set is named.
     """
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if shared and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
@@ -144,23 +149,23 @@ def check_restarts() -> None:
         )
 
 
-def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> int:
-    """Do the work of a process that may have been launched: all that ends it for good ends all.
+def run_worker(work: Callable[[], int], report: Callable[[Exception], int]) -> int:
+    """Run the work of one process; an error that restarting cannot cure ends all processes.
 
     Args:
-        work: trains, and returns the exit status of the command.
-        report: tells an error, and returns the exit status it stands for.
+        work: function that trains and returns the exit status of the command.
+        report: function that prints an error and returns its exit status.
 
     Returns:
-        The status to exit with. Any but 0 makes the agent start all processes anew.
+        The exit status of the process. Any but 0 makes the agent restart all processes.
 
     Raises:
-        RunError: when `torchrun` may start them anew in a way that they could not survive.
+        RunError: when `torchrun` is set up for restarts that would hang.
     """
     check_restarts()
     end_with_launcher()
     if not os.environ.get("HEEDFUL_DEBUG"):
-        # What PyTorch writes of lost processes, forty lines of frames each time, is raised, too.
+        # PyTorch prints forty lines of C++ frames for every lost process; we raise the error.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process
 
@@ -172,15 +177,17 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
             if not isinstance(error, ElsewhereFailed):
                 _tell_torchrun(error)
             raise
-    if Path(path).exists():  # started anew although the command has its exit status
+    # Restarted although the command has its exit status already: nothing is left to do.
+    if Path(path).exists():
         return 0
     try:
         status = work()
+    # The one error that restarting cures: it leaves this process with a status other than 0.
     except LostProcesses:
         raise
     except ElsewhereFailed:
         return 0
-    except Exception as error:  # it would only happen again
+    except Exception as error:  # would only happen again after a restart
         failure = error
         _leave_status(path, lambda: report(failure))
     else:
@@ -190,33 +197,35 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
 
 
 def _leave_status(path: str, status: Callable[[], int]) -> None:
-    """Leave the exit status of the command, unless another process has: all may fail alike.
+    """Leave the exit status of the command, unless another process did: all may fail alike.
 
     Args:
-        path: of the file.
-        status: tells what ended this process, which is told once, and returns the exit status.
+        path: path of the status file.
+        status: function that reports the end of this process and returns the exit status.
     """
+    # Mode "x" is atomic: of processes that fail at once only one reports.
     with suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
         json.dump(status(), file)
 
 
 def _tell_torchrun(error: UserError) -> None:
-    """Have `torchrun` close its own traceback, which nothing prevents, with the reason.
+    """Make `torchrun` print the reason below its own traceback, which cannot be suppressed.
 
-    It reads a file of the form that `torch.distributed.elastic.multiprocessing.errors` writes.
+    It reads a file in the format of `torch.distributed.elastic.multiprocessing.errors`.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path is not None:
-        told = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
-        with suppress(OSError):  # the error itself is told anyway
-            Path(path).write_text(json.dumps({"message": told}), encoding="utf-8")
+        report = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):  # the error itself is reported anyway
+            Path(path).write_text(json.dumps({"message": report}), encoding="utf-8")
 
 
 @contextmanager
 def _environment(folder: str, processes: int) -> Iterator[None]:
-    """A context with the variables that the processes get."""
+    """A context with the environment variables of the processes."""
     before = dict(os.environ)
     os.environ[_STATUS] = str(Path(folder) / "status")
+    # Without it each process would start a thread for every core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))
     os.environ[_STORE_EACH_START] = "1"
     os.environ[_LAUNCHER] = str(os.getpid())
@@ -235,8 +244,9 @@ def _status(folder: str) -> int | None:
 
 
 def _lost(error: Exception, restarts: int) -> RunError:
-    """The error for processes that were lost once more than they may be."""
+    """Make the error for processes that were lost more often than `restarts` allows."""
     failures = getattr(error, "failures", {})
+    # The earliest failure is the cause; the agent killed the others afterwards.
     first = min(failures.values(), key=lambda each: each.timestamp, default=None)
     how = "for a reason it says itself"
     if first is not None and first.exitcode < 0:

@@ -1,7 +1,7 @@
-"""Pieces: the boxes of a tensor that one process keeps, in the order of the whole tensor.
+"""Pieces: the boxes of a tensor that one process holds, with their offsets in the whole tensor.
 
-A shard is one box of rows. A part of a fused matrix is several: `tensor_plan.py` keeps its rows in
-another order, and every run of rows that follow each other in the whole matrix is a box of its own.
+A shard is one box of rows. A part of a fused matrix is several boxes: `tensor_plan.py` permutes its
+rows, and every run of rows that are consecutive in the whole matrix is one box.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heedful.train.model_weights import lies_in_parts
 
 MODEL_FOLDER = "model"
 TRAINING_FOLDER = "training"
-"""The folders of a checkpoint with the pieces of weights, and with those of all other tensors."""
+"""Folders of a checkpoint: pieces of the weights, and pieces of all other tensors."""
 
 
 @dataclass(frozen=True)
@@ -25,45 +25,47 @@ class TensorPiece:
     """A box of a tensor.
 
     Args:
-        tensor: its content, in the memory that the process keeps it in.
-        offsets: of its first element in the whole tensor, by axis.
-        size: of the whole tensor.
+        tensor: content of the box, in the memory where the process holds it.
+        offsets: offsets of its first element in the whole tensor, by axis.
+        size: size of the whole tensor.
     """
 
     tensor: Tensor
     offsets: tuple[int, ...]
     size: tuple[int, ...]
 
-    def copied(self) -> TensorPiece:
-        """The same with a copy of the content on the processor."""
+    def copy(self) -> TensorPiece:
+        """Copy the piece, with its content on the CPU."""
         return replace(self, tensor=self.tensor.cpu().clone())
 
 
 Pieces = Mapping[str, Sequence[TensorPiece]]
-"""The pieces that a process keeps of some tensors, by their names."""
+"""Pieces of tensors that a process holds, by tensor name."""
 
 
 def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[TensorPiece]:
-    """The pieces of a tensor that this process keeps; changing their content changes the tensor.
+    """Return the pieces of a tensor that this process holds, as views of its memory.
 
     Args:
-        tensor: all of it, or a DTensor [N, …].
-        rows: [N] int64, the original number of every row of a DTensor; None where rows are in
-            their original order.
+        tensor: whole tensor, or a DTensor [N, …].
+        rows: [N] int64, original number of every row of a DTensor; None for the original order.
 
     Returns:
-        No piece if the process keeps nothing of it, one or, with `rows`, several.
+        No piece if the process holds no row, one piece, or several with `rows`.
     """
     size = tuple(tensor.shape)
     if not lies_in_parts(tensor):
+        # A copy on every process: planners write the first one's.
         return [TensorPiece(tensor.detach(), (0,) * len(size), size)]
     local = cast(Any, tensor.detach()).to_local()
     if not local.numel():  # fewer rows than processes
         return []
+    # DTensor's own account of where its local part begins, also for uneven shards.
     (box,) = cast(Any, tensor).__create_chunk_list__()
     first, *others = box.offsets
     if rows is None:
         return [TensorPiece(local, (first, *others), size)]
+    # [local rows], original row numbers; a jump by more than 1 begins a new piece.
     numbers = rows[first : first + len(local)]
     breaks = (numbers.diff() != 1).nonzero().flatten() + 1
     bounds = [0, *breaks.tolist(), len(numbers)]
@@ -74,17 +76,19 @@ def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[TensorPiece]:
 
 
 def all_pieces(tensors: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> Pieces:
-    """The pieces that a process keeps of weights, moments and averages.
+    """Return the pieces that a process holds of weights, moments and averages.
 
     Args:
-        tensors: by the names of weights, after a kind and a slash if any.
-        rows: as `pieces_of` takes them, by the names of weights.
+        tensors: tensors by name (WEIGHT or KIND/WEIGHT).
+        rows: original row numbers (see `pieces_of`) by weight name.
     """
     return {
-        name: pieces_of(tensor, rows.get(weight_name(name))) for name, tensor in tensors.items()
+        # Moments are permuted like their weight.
+        name: pieces_of(tensor, rows.get(weight_name(name)))
+        for name, tensor in tensors.items()
     }
 
 
 def weight_name(name: str) -> str:
-    """The name of the weight that a moment belongs to."""
+    """Return the weight's name in the name of a moment or average."""
     return name.rpartition("/")[2]

@@ -1,9 +1,9 @@
-"""Tensors in pieces, written by the processes that keep them into one folder, and read in pieces.
+"""Sharded checkpoint files: each process writes the pieces that it holds, and reads those it needs.
 
-`torch.distributed.checkpoint` (DCP) plans who writes what and who reads which rows of which file.
-The files are safetensors that say in their headers where each piece begins, as PyTorch's
-`HuggingFaceStorageReader` reads them. DCP's own index is a pickle; here is none, and none is read.
-Plans and results travel between the processes of a run as PyTorch sends objects.
+`torch.distributed.checkpoint` (DCP) plans which process writes which piece, and which rows of which
+file a process reads. The files are safetensors whose headers hold the offset of each piece, in the
+format of PyTorch's `HuggingFaceStorageReader`. DCP's own index, a pickle, is neither written nor
+read. Plans and results are exchanged between processes by PyTorch's object collectives.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ if TYPE_CHECKING:
 
     from heedful.train.parallel.team import Team
 
+# Size after which a process begins another file: writing needs two copies of one file in memory.
 _FILE_BYTES = 128 * 2**20
-"""After which a process begins another file: writing takes two copies of one, not of all."""
 
+# Time within which a folder made by another machine must appear; NFS caches names for 30 seconds.
 _NOTICE_SECONDS = 60.0
-"""In which a folder that another machine made has to be seen: its names may be cached (NFS: 30)."""
 
 
 @dataclass(frozen=True)
 class ShardedTensors:
-    """The tensors of a checkpoint of which each process writes its pieces.
+    """The tensors of a checkpoint, of which each process writes its own pieces.
 
     Args:
-        model: weights by parameter name.
-        training: everything else that is a tensor.
-        group: all processes, for this alone: a thread may wait in it while training goes on.
+        model: pieces of the weights by parameter name.
+        training: pieces of all other tensors, by kind and parameter name.
+        group: group of all processes for writing alone, in which a thread may wait during training.
     """
 
     model: Pieces
@@ -91,25 +91,26 @@ class ShardedTensors:
 
     waits_for_others = True
 
-    def copied(self) -> ShardedTensors:
-        """The same with copies of what this process keeps."""
-        return ShardedTensors(_copied(self.model), _copied(self.training), self.group)
+    def copy(self) -> ShardedTensors:
+        """See `Contents.copy`."""
+        return ShardedTensors(_copy_pieces(self.model), _copy_pieces(self.training), self.group)
 
     def write(self, folder: Path) -> dict[str, Any] | None:
         """Write the pieces of this process, and wait until all have theirs on the disk.
 
         Args:
-            folder: that all processes see.
+            folder: folder that all processes see.
 
         Returns:
-            On the first process size and SHA-256 of every file, by its path; None on the others.
+            Size and SHA-256 of every file by path on the first process; None on the others.
 
         Raises:
-            OSError: that a process had; on all but the first `ElsewhereFailed` instead.
+            OSError: the error of any process; on all but the first `ElsewhereFailed` instead.
         """
         try:
             return self._write(folder)
         except OSError as error:
+            # One message for one full disk: that of the first process, which writes `state.json`.
             if dist.get_rank() != 0:
                 raise ElsewhereFailed from error
             raise
@@ -118,7 +119,7 @@ class ShardedTensors:
         files: dict[str, Any] = {}
         for name, tensors in ((MODEL_FOLDER, self.model), (TRAINING_FOLDER, self.training)):
             writer = _Writer(folder / name)
-            with _told_plainly():
+            with _plain_errors():
                 save(
                     dict(tensors),
                     storage_writer=writer,
@@ -128,16 +129,17 @@ class ShardedTensors:
             files |= {f"{name}/{file}": facts for file, facts in writer.files.items()}
         if dist.get_rank() != 0:
             return None
+        # Names of files survive a power cut only once their folder is synced.
         for name in (MODEL_FOLDER, TRAINING_FOLDER):
             sync(folder / name)
         return files
 
 
 class StoredTensors:
-    """The tensors in the safetensors files of a folder, whole or in pieces.
+    """Reads tensors from the safetensors files of a folder, whole or in pieces.
 
     Args:
-        folder: with files of any number of processes, or of one.
+        folder: folder with the files of any number of processes.
 
     Attributes:
         described: size and type of each tensor, by name.
@@ -153,20 +155,23 @@ class StoredTensors:
         }
 
     def read(self, pieces: Pieces) -> None:
-        """Read the content of pieces, and nothing else, into their tensors.
+        """Read the given pieces, and nothing else, into their tensors.
 
         Raises:
-            RunError: when there is no tensor of that name and size, or it cannot be read.
+            RunError: when a tensor is missing, has another size, or cannot be read.
         """
         for name, some in pieces.items():
             size = self.described.get(name, (None,))[0]
+            # DCP would read what overlaps, and leave the rest of a larger tensor as it was.
             if any(piece.size != size for piece in some):
                 raise RunError(
                     f"The tensor {name!r} of the checkpoint does not fit the model",
                     where=str(self.folder),
                 )
         try:
-            with _told_plainly(), warnings.catch_warnings():
+            with _plain_errors(), warnings.catch_warnings():
+                # `no_dist`: every process reads by itself and never waits inside of DCP for a slow
+                # one.
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
                 load(dict(pieces), storage_reader=self._reader(), planner=_Loading(), no_dist=True)
         except OSError as error:
@@ -174,8 +179,8 @@ class StoredTensors:
                 f"The checkpoint cannot be read: {error.strerror or error}", where=str(self.folder)
             ) from error
 
-    def whole(self) -> dict[str, Tensor]:
-        """All tensors, put together."""
+    def read_all(self) -> dict[str, Tensor]:
+        """Read all tensors in one piece."""
         tensors = {
             name: torch.empty(size, dtype=dtype) for name, (size, dtype) in self.described.items()
         }
@@ -187,25 +192,27 @@ class StoredTensors:
 
 
 def connect(seconds: float) -> ProcessGroup:
-    """A group of all processes to write in; they call this together.
+    """Make a process group for writing checkpoints; a collective of all processes.
 
     Args:
-        seconds: that one may write longer than the others.
+        seconds: longest time by which one process may finish after the others.
     """
+    # Gloo, as NCCL's operations would wait behind those of training on the GPU.
     group: ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
     return group
 
 
 def check_shared(folder: Path, team: Team) -> None:
-    """Refuse a folder that is not the same on all machines.
+    """Refuse a folder that not all machines share.
 
     Args:
-        folder: where checkpoints go; the first process has made it.
-        team: the processes.
+        folder: folder of the checkpoints, made by the first process.
+        team: processes of the run.
 
     Raises:
-        UserError: naming the machine that does not see what the first process writes.
+        UserError: when a machine does not see the files of the first process; it is named.
     """
+    # A random name: a folder left over on another machine must not pass for this one.
     made = folder / f".temporary-{team.shared_text(uuid.uuid4().hex)}"
     team.only_main(made.mkdir)
     deadline = time.monotonic() + _NOTICE_SECONDS
@@ -225,9 +232,9 @@ def check_shared(folder: Path, team: Team) -> None:
 
 
 class _Saving(DefaultSavePlanner):
-    """Plans to write each piece once: of copies that of the first process.
+    """Plans to write each piece once; of replicated pieces the first process's copy.
 
-    The first, as elsewhere: what it has is what a checkpoint holds.
+    DCP's default spreads copies over processes; whole checkpoints also hold the first one's.
     """
 
     state_dict: Pieces  # type: ignore[assignment]
@@ -260,10 +267,11 @@ class _Saving(DefaultSavePlanner):
 
 
 class _Loading(DefaultLoadPlanner):
-    """Plans to read what pieces need from whatever pieces were written."""
+    """Plans to read the needed pieces from files with any other division into pieces."""
 
     state_dict: Pieces  # type: ignore[assignment]
 
+    # DCP's own flattens nested dictionaries and unwraps DTensors; ours hold lists of pieces.
     def set_up_planner(
         self, state_dict: Any, metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
@@ -285,14 +293,14 @@ class _Loading(DefaultLoadPlanner):
 class _Writer(HuggingFaceStorageWriter):
     """Writes the pieces of this process into files of moderate size.
 
-    PyTorch's own makes one file of all, for which it holds two copies of it in memory, and has one
-    piece of a tensor in a file.
+    PyTorch's writer makes a single file, holds two copies of it in memory, and has room for one
+    piece of a tensor in it.
 
     Args:
-        folder: made if missing.
+        folder: target folder; made if missing.
 
     Attributes:
-        files: once all is written, on the first process: size and SHA-256 of every file.
+        files: size and SHA-256 of every file, on the first process after writing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -319,19 +327,21 @@ class _Writer(HuggingFaceStorageWriter):
             assert isinstance(tensor, Tensor)
             tensors[item.index.fqn] = tensor.cpu().contiguous()
             begins[item.index.fqn] = {"saved_offsets": list(item.index.offset or ())}
+        # Keys and version that `HuggingFaceStorageReader` looks for.
         header = {"DCP_SHARDING_INFO": json.dumps(begins), "DCP_VERSION": "1.0", "format": "pt"}
         content = safetensors.torch.save(tensors, header)
         write_synced(self.folder / name, content)
         return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        # Called on the first process with the results of all: it alone writes `state.json`.
         for result in (each for some in results for each in some):
             facts = dict(result.storage_data)
             self.files[facts.pop("file")] = facts
 
 
 def _by_file(items: Iterable[WriteItem]) -> list[list[WriteItem]]:
-    """Items in files of at most so many bytes, with one piece of a tensor each."""
+    """Distribute items over files of at most `_FILE_BYTES`, one piece of a tensor in each."""
     files: list[dict[str, WriteItem]] = []
     sizes: list[int] = []
     for item in items:
@@ -351,15 +361,16 @@ def _by_file(items: Iterable[WriteItem]) -> list[list[WriteItem]]:
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
-    """A context in which what kept one of the processes is raised by all, as an exception.
+def _plain_errors() -> Iterator[None]:
+    """A context that turns DCP's error, raised by all processes, into an ordinary exception.
 
     Raises:
-        OSError: of the first process that had one.
+        OSError: the first one among the errors of all processes.
+        RuntimeError: the first error, if none is an OSError.
     """
     try:
         yield
-    except CheckpointException as error:  # which is no Exception
+    except CheckpointException as error:  # derived from BaseException
         causes = [cause for cause, _ in error.failures.values()]
         for cause in causes:
             if isinstance(cause, OSError):
@@ -378,5 +389,5 @@ def _piece_at(pieces: Pieces, index: MetadataIndex) -> Tensor:
     raise AssertionError(index)
 
 
-def _copied(pieces: Pieces) -> dict[str, list[TensorPiece]]:
-    return {name: [piece.copied() for piece in some] for name, some in pieces.items()}
+def _copy_pieces(pieces: Pieces) -> dict[str, list[TensorPiece]]:
+    return {name: [piece.copy() for piece in some] for name, some in pieces.items()}

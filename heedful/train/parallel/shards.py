@@ -1,4 +1,4 @@
-"""A model whose parameters lie in shards, or whose matrices are multiplied in parts."""
+"""A model with sharded parameters (FSDP2) or split matrices (tensor parallelism)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from heedful.engines.class_exchange import has_no_hooks
 from heedful.train.model_weights import load_weights
 from heedful.train.objective import LossContext, LossSum, Objective
-from heedful.train.parallel.copies import LossPass, Together, loss_sum
+from heedful.train.parallel.copies import LossPass, TeamDistribution, loss_sum
 from heedful.train.parallel.pieces import weight_name
 from heedful.train.parallel.team import Team
 from heedful.train.parallel.tensor_plan import RowOrder, split_matrices
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from heedful.train.batch_source import Batch
 
 
-class Shards(Together):
-    """A model whose parameters lie in shards, or whose matrices are multiplied in parts.
+class Shards(TeamDistribution):
+    """A model with sharded parameters, split matrices, or both.
 
     Args:
-        model: to train, whose matrices are split already where the plan says so.
-        objective: its loss.
-        team: the processes.
-        context: those that have a part of each text; None where texts are whole.
-        mesh: the processes that learn from different examples, of which those along the last axis
-            have a shard each.
-        order: of the rows of split matrices.
-        parts: the processes that have parts of the same matrices; None where they are whole.
-        twin: makes a model like this one in one piece, with any weights.
+        model: model to train, its matrices already split.
+        objective: loss of the model.
+        team: processes of the run.
+        context: processes that share each sequence; None where sequences are whole.
+        mesh: processes to shard over: replicas along the first of two axes, shards along the last;
+            None without shards.
+        order: row order of split matrices.
+        parts: processes that share matrices; None where matrices are whole.
+        twin: function that makes a model of the same kind in one piece, with any weights.
     """
 
-    may_look = False
+    can_run_alone = False
 
     def __init__(
         self,
@@ -68,19 +68,21 @@ class Shards(Together):
         self._parts = None if parts is None else parts.get_group()
 
     def loss(self, batch: Batch, context: LossContext) -> LossSum:
-        """The summed loss of a batch, for which blocks get their parameters one after the other."""
+        """Return the summed loss of a batch; each block gathers its parameters when it runs."""
         with warnings.catch_warnings(), self.divided():
-            # Nothing here changes the output of a block in place.
+            # FSDP2 warns of outputs that are views, in case of in-place changes; there are none.
             warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
             return loss_sum(self._pass(batch, context))
 
     @contextmanager
-    def exchanging(self, last: bool) -> Iterator[None]:
-        """See `Distribution.exchanging`."""
+    def gradient_sync(self, last: bool) -> Iterator[None]:
+        """See `Distribution.gradient_sync`."""
         if self._sharded is not None:
+            # Earlier parts accumulate whole gradients; only the last one reduces them to shards.
             self._sharded.set_requires_gradient_sync(last)
             self._sharded.set_is_last_backward(last)
         yield
+        # Whole weights used for a process's own heads have gradients that are parts of a sum.
         for name in self._order.of_heads if last else ():
             gradient = self._parameters[name].grad
             if gradient is not None:
@@ -88,35 +90,39 @@ class Shards(Together):
                 dist.all_reduce(own, group=self._parts)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The length of the whole gradient: of each tensor first, wherever its parts lie."""
+        """Return the norm of the whole gradient, from the norms of its tensors."""
         lengths = []
         for gradient in gradients:
             length = torch.linalg.vector_norm(gradient)
+            # A norm of a DTensor is a partial DTensor until it is reduced.
             lengths.append(length.full_tensor() if isinstance(length, DTensor) else length)
         norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
         return norm
 
-    def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See `Distribution.whole`; one tensor after the other is put together."""
+    def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See `Distribution.full_tensors`; one tensor is gathered after the other."""
         result: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            # The others drop the tensor at once: gathering needs memory for one at a time.
             if self.team.main:
                 result[name] = self._order.restored(weight_name(name), full).cpu()
         return result
 
-    def placed(self, name: str, whole: Tensor) -> Tensor:
-        """See `Distribution.placed`."""
+    def local_part(self, name: str, whole: Tensor) -> Tensor:
+        """See `Distribution.local_part`."""
         like = self._parameters.get(weight_name(name))
+        # Step counts of the optimiser are scalars, whole on each process.
         if not isinstance(like, DTensor) or whole.shape != like.shape:
             return whole
         ordered = self._order.applied(weight_name(name), whole).to(like.device)
         mesh, placements = like.device_mesh, like.placements
+        # `src_data_rank=None`: every process has the whole tensor, so nothing is sent.
         return distribute_tensor(ordered, mesh, placements, src_data_rank=None)
 
-    def copy_in_one_piece(self, tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Distribution.copy_in_one_piece`; processes but the first get their own model."""
-        weights = self.whole(tensors)
+    def whole_model(self, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """See `Distribution.whole_model`; all but the first process return their own model."""
+        weights = self.full_tensors(tensors)
         if not self.team.main:
             return self.model
         copy = self._twin()
@@ -132,18 +138,19 @@ def split_over(
     context: DeviceMesh | None,
     twin: Callable[[], nn.Module],
 ) -> Shards:
-    """Spread the parameters of a model over processes, in place.
+    """Distribute the parameters of a model over processes, in place.
 
     Args:
-        model: with its first weights, the same on all processes.
-        objective: its loss.
-        team: the processes.
-        mesh: the same along `data`, `shard`, `context` and `tensor`.
-        context: those that have a part of each text; None where texts are whole.
-        twin: makes a model like this one.
+        model: model with its initial weights, the same on all processes.
+        objective: loss of the model.
+        team: processes of the run.
+        mesh: grid of all processes along `data`, `shard`, `context` and `tensor`.
+        context: processes that share each sequence; None where sequences are whole.
+        twin: function that makes another model of the same kind.
     """
     size = team.dimensions
     order, sharded, parts = RowOrder(), None, None
+    # Matrices are split before they are sharded: FSDP2 then shards the local parts.
     if size.tensor > 1:
         learners = mesh["data", "shard", "context"]._flatten("learners")
         team.limit_waits(learners)
@@ -151,40 +158,48 @@ def split_over(
         parts = mesh["tensor"]
         order = split_matrices(model, parts)
     if size.learners * size.context > 1:
+        # The gradients of processes that split a sequence are summed like those of a shard, so
+        # parameters are sharded over both dimensions.
         sharded = mesh["shard", "context"]._flatten("shards")
         team.limit_waits(sharded)
+        # Two dimensions make FSDP2 shard along the last and replicate along the first (HSDP).
         if size.data > 1:
             sharded = DeviceMesh._concatenate([mesh["data"], sharded])
     return Shards(model, objective, team, context, sharded, order, parts, twin)
 
 
 def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:
-    """Shard the blocks of a model, what reads a memory for them, and all else at the root.
+    """Shard a model's blocks, their projections of an encoder output, and the rest at the root.
 
-    Gradients are summed in float32, the type they are computed in.
+    Gradients are summed in float32, their own type.
     """
     model: Any = loss_pass.model
     for stack in cast("Mapping[str, Any]", getattr(model, "stacks", dict)()).values():
         for block in stack.blocks:
-            for part in block.parts():
+            for part in block.readers():
+                if part is None:
+                    continue
+                # Keys and values of the encoder output are projected before the block's own pass,
+                # so their parameters are gathered apart from the block's.
                 if hasattr(part, "memory_projection"):
                     _shard_by_method(part.memory_projection, ("forward", "product"), mesh)
-                elif hasattr(part, "read"):
+                else:
                     _shard_by_method(part, ("read", "step"), mesh)
             fully_shard(block, mesh=mesh)
     root = fully_shard(loss_pass, mesh=mesh)
     for module in loss_pass.modules():
         if isinstance(module, FSDPModule):
+            # FSDP2 averages by default; our loss is divided by the tokens of all processes already.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return root
 
 
 def _shard_by_method(module: nn.Module, methods: Sequence[str], mesh: DeviceMesh) -> None:
-    """Shard what is used before a block's own pass: memories are read first.
+    """Shard a module that is used before its block's own pass, by the given methods.
 
-    Parameters are gathered around each method; the hooks that gather them around a call are taken
-    away, as kernels pass by modules with hooks.
+    Parameters are gathered around each method. The hooks that gather them around a call are
+    removed, as our kernels do not serve modules with hooks.
     """
     plain = has_no_hooks(module)
     fully_shard(module, mesh=mesh)
@@ -192,12 +207,14 @@ def _shard_by_method(module: nn.Module, methods: Sequence[str], mesh: DeviceMesh
         module._forward_pre_hooks.clear()
         module._forward_hooks.clear()
     else:
-        methods = [method for method in methods if method != "forward"]  # by its hooks
+        # With other hooks kernels do not serve anyway, and FSDP2's own handle `forward`.
+        methods = [method for method in methods if method != "forward"]
     for method in methods:
+        # On the instance, where `register_fsdp_forward_method` replaces it.
         vars(module)[method] = partial(_of_class, module, method)
         register_fsdp_forward_method(module, method)
 
 
 def _of_class(module: nn.Module, method: str, *inputs: Any) -> Any:
-    """Call a method of the module's class, which an engine may have exchanged since."""
+    """Call a method of the module's present class, which an engine may have exchanged."""
     return getattr(type(module), method)(module, *inputs)

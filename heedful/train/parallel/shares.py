@@ -1,9 +1,9 @@
-"""The parts of an update's batches that each process learns from.
+"""The parts of an update's batches on which each process trains.
 
-An update is made of the same batches whatever the number of processes. Where there are as many
-batches as processes, or a multiple, each process takes whole ones; else the examples of each batch
-are cut into parts. Random numbers (dropout) belong to a part, not to a process, so that a run goes
-on with another number of processes as if nothing had changed.
+An update has the same batches for any number of processes. If the batches are as many as the
+processes, or a multiple, each process takes whole ones; otherwise the examples of each batch are
+divided into parts. Dropout is seeded by part, not by process, so a run can be resumed with another
+number of processes and computes the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heedful.train.batch_source import Batch, DataPosition, Prefetched, Source, pinned
+from heedful.train.batch_source import Batch, DataPosition, Prefetched, Source, pin_batch
 from heedful.train.context_parallel import shard_batch
 from heedful.train.splitting import BatchPart, stand_in
 
@@ -21,10 +21,10 @@ class Share:
     """The share of one process in every update.
 
     Args:
-        index: its number among those that learn from different examples.
-        learners: how many these are.
-        parts: that the examples of every batch are cut into.
-        context: its number among those that have a part of each text, and how many these are.
+        index: index of the process among those that train on different examples.
+        learners: number of processes that train on different examples.
+        parts: number of parts of every batch.
+        context: index of the process among those that share each sequence, and their number.
     """
 
     index: int = 0
@@ -33,15 +33,15 @@ class Share:
     context: tuple[int, int] = (0, 1)
 
     def numbers(self, batches: int) -> list[int]:
-        """The batches of an update, counted from 0, of which this process needs to have some."""
+        """Return the indices of an update's batches of which this process has a part."""
         return [micro for micro in range(batches) if self._of(micro)]
 
     def cut(self, batch: Batch, micro: int) -> list[BatchPart]:
-        """The parts of a batch that are this process's; none where it has too few examples.
+        """Return this process's parts of a batch; none where it has too few examples.
 
         Args:
-            batch: the whole one.
-            micro: its number in the update.
+            batch: whole batch.
+            micro: index of the batch in the update.
         """
         return [
             replace(part, batch=shard_batch(part.batch, *self.context))
@@ -52,6 +52,7 @@ class Share:
         if self.parts == 1:
             return [BatchPart(batch, (micro,))]
         count = len(batch.indices)
+        # Integer bounds: parts differ by one example at most, the same on every process.
         bounds = [count * part // self.parts for part in range(self.parts + 1)]
         return [
             BatchPart(batch.part(start, stop), (micro, start, stop))
@@ -63,19 +64,20 @@ class Share:
         return [
             part
             for part in range(self.parts)
+            # Round robin over all parts of the update, the order in which `PartialSums` adds them.
             if (micro * self.parts + part) % self.learners == self.index
         ]
 
 
 class UpdateParts:
-    """The parts of updates that a process learns from, made one update ahead.
+    """Makes this process's parts of each update, one update ahead.
 
     Args:
-        source: of the batches.
-        share: of this process.
-        batches: of an update.
-        max_epochs: after which the last update ends, with fewer batches if need be.
-        pin: put batches into memory that a GPU copies from while the processor goes on.
+        source: source of the batches.
+        share: share of this process.
+        batches: number of batches of an update.
+        max_epochs: epoch limit of the run, at which the last update may have fewer batches.
+        pin: use of page-locked memory, from which a GPU copies asynchronously.
     """
 
     def __init__(
@@ -95,15 +97,15 @@ class UpdateParts:
         self._prefetched = Prefetched(self._from, lambda place: place.epoch == max_epochs)
 
     def take(self, place: DataPosition) -> tuple[list[BatchPart], DataPosition]:
-        """The parts of the update whose batches begin at a place, and the place after them."""
+        """Return the parts of the update that starts at a position, and the next position."""
         return self._prefetched.take(place)
 
     def lines(self, indices: Sequence[int]) -> list[str]:
-        """The places of examples in their files, by their numbers."""
+        """Return the origins of examples ("file:line") by number."""
         return self.source.lines(indices)
 
     def close(self) -> None:
-        """End what works ahead."""
+        """Stop reading ahead."""
         self._prefetched.close()
         self.source.close()
 
@@ -119,9 +121,11 @@ class UpdateParts:
             for micro in self.share.numbers(len(places))
             for part in self.share.cut(self.source.batch(*places[micro]), micro)
         ]
+        # The last update of a run may have fewer batches than there are processes.
         if not parts:
             whole = shard_batch(self.source.batch(*places[0]), *self.share.context)
+            # An example of weight 0: the process has to take part in the collectives.
             parts = [stand_in(whole)]
         if self.pin:
-            parts = [replace(part, batch=pinned(part.batch)) for part in parts]
+            parts = [replace(part, batch=pin_batch(part.batch)) for part in parts]
         return parts, place

@@ -1,12 +1,12 @@
-"""The processes that train one model together, and the few things they tell each other.
+"""The processes that train one model together, and their small agreements around an update.
 
-Tensors of the model travel through PyTorch's own engines (`distribution.py`). Here are the small
-agreements around an update: how many tokens all of them learn from, whether one was asked to stop
-or ran out of memory, and what only the first process does. A process that trains alone has a team
-of its own, in which every agreement is what it says itself.
+Tensors of the model are exchanged by PyTorch's own engines (`distribution.py`). This module has the
+small agreements: the number of tokens of an update, requests to stop, memory errors, and work that
+only the first process does. A single process has a team of its own, in which every agreement
+returns the process's own value.
 
-`torchrun` tells each process its place through the environment (RANK, WORLD_SIZE, LOCAL_RANK); so
-does `heedful train --processes`.
+`torchrun` and `heedful train --processes` set the place of each process in the environment (RANK,
+WORLD_SIZE, LOCAL_RANK).
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ __all__ = [
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=2)
-"""For reading data and making a tokenizer, which show no progress while they run."""
+"""Time limit for reading data and training a tokenizer, which show no progress meanwhile."""
 
+# States of the first process's work. Waiting processes send the smallest one, so that a maximum
+# over all processes is the state of the first.
 _WORKING, _DONE, _FAILED = 0, 1, 2
-"""States of the work that the first process does alone, as it tells them."""
 
-_SHOWN = 0.1
-"""Part of the timeout between two signs of progress: a step may take almost all of it, and a sign
-(0.1 ms between two processes of a machine) costs nothing."""
+# Share of the timeout between two signs of progress: a step may take almost all of the timeout, and
+# a sign costs little (0.1 ms between two processes of a machine).
+_SIGN_SHARE = 0.1
 
 
 class ElsewhereFailed(RunError):
-    """Another process of the team could not go on, and says why itself."""
+    """Another process of the team could not go on, and reports the reason itself."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -67,7 +68,7 @@ class ElsewhereFailed(RunError):
 
 
 class LostProcesses(RunError):
-    """Other processes of the team do not answer any more, or never did."""
+    """Other processes of the team do not answer."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ class Process:
     """The place of this process among those that `torchrun` started.
 
     Args:
-        rank: its number, from 0.
-        size: how many there are, on all machines.
-        local_rank: its number on this machine.
-        local_size: how many there are on this machine.
-        restarts: how often all of them were started anew, after one was lost.
+        rank: index among all processes, from 0.
+        size: number of processes on all machines.
+        local_rank: index among the processes of this machine.
+        local_size: number of processes on this machine.
+        restarts: number of restarts of all processes after one was lost.
     """
 
     rank: int = 0
@@ -90,10 +91,10 @@ class Process:
 
     @classmethod
     def here(cls) -> Process:
-        """The place that the environment tells; alone if it tells none.
+        """Read the place from the environment; without WORLD_SIZE the process is alone.
 
         Raises:
-            RunError: when the environment is that of `torchrun` in parts only.
+            RunError: when some of `torchrun`'s variables are missing.
         """
         if "WORLD_SIZE" not in os.environ:
             return cls()
@@ -114,12 +115,12 @@ class Team:
     """The processes of a run.
 
     Args:
-        process: this one.
-        timeout: seconds after which a process that the others wait for counts as lost.
-        dimensions: along which they are arranged.
+        process: place of this process.
+        timeout: seconds of waiting after which a process counts as lost.
+        dimensions: dimensions of the grid of processes.
 
     Attributes:
-        learners: the group whose processes learn from different tokens; all of them at first.
+        learners: group of processes that train on different tokens; None for all processes.
     """
 
     def __init__(
@@ -133,14 +134,14 @@ class Team:
         self.dimensions = dimensions or Dimensions(data=self.process.size)
         self.learners: ProcessGroup | None = None
         self._patient: ProcessGroup | None = None
-        self._shown: float | None = None  # when it last showed progress of work it does alone
+        self._last_sign: float | None = None  # time of the latest sign; None outside `only_main`
 
     @classmethod
     def of_run(cls, settings: RunSettings) -> Team:
-        """The team of a run, of as many processes as there are.
+        """Make the team of a run from the environment.
 
         Raises:
-            ConfigError: when the settings do not fit their number, or each other.
+            ConfigError: when the settings contradict the number of processes or each other.
         """
         process = Process.here()
         dimensions = Dimensions.fit(settings.parallel, process.size)
@@ -154,7 +155,7 @@ class Team:
 
     @property
     def main(self) -> bool:
-        """True for the process that reads, writes and speaks for all."""
+        """True for the first process, which writes and reports for all."""
         return self.process.rank == 0
 
     @contextmanager
@@ -162,18 +163,20 @@ class Team:
         """A context in which the processes are connected.
 
         Args:
-            device: that they train on.
+            device: device of the model.
 
         Raises:
-            LostProcesses: when they do not find each other, or lose each other.
+            LostProcesses: when the processes cannot connect, or lose their connection.
         """
         if self.alone:
             yield
             return
+        # Small agreements use tensors on the CPU, so they need gloo next to NCCL.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         limit = timedelta(seconds=self.timeout)
         try:
             dist.init_process_group(backend, timeout=limit)
+            # A timeout belongs to a group, so the long waits have a group of their own.
             self._patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
         except (RuntimeError, ValueError) as error:
             raise LostProcesses(
@@ -189,21 +192,21 @@ class Team:
             raise
         finally:
             self.learners = self._patient = None
-        dist.destroy_process_group()  # which may wait for the others: only if all went well
+        dist.destroy_process_group()  # may wait for the others, so only after success
 
     def limit_waits(self, mesh: DeviceMesh) -> None:
-        """Have the processes of a mesh wait for each other no longer than the timeout.
+        """Limit waits within the groups of a mesh to the timeout.
 
-        Each of its groups begins with PyTorch's own, 30 minutes with gloo and 10 with NCCL.
+        PyTorch gives each new group its own default: 30 minutes with gloo, 10 with NCCL.
         """
         for group in mesh.get_all_groups():
             limit_group(self.timeout, group)
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Sums over the processes that learn from different tokens.
+        """Sum values over the processes that train on different tokens.
 
         Args:
-            values: as many on each process.
+            values: values of this process, equally many on each.
         """
         if self.alone:
             return list(values)
@@ -212,32 +215,32 @@ class Team:
         return tensor.tolist()
 
     def most(self, value: float) -> float:
-        """The largest of the numbers that the processes give."""
+        """Return the largest value of any process."""
         return self._reduced(value, dist.ReduceOp.MAX)
 
     def least(self, value: float) -> float:
-        """The smallest of the numbers that the processes give."""
+        """Return the smallest value of any process."""
         return self._reduced(value, dist.ReduceOp.MIN)
 
     def any(self, flag: object) -> bool:
-        """True if it is true on any process."""
+        """Return True if the flag is true on any process."""
         return self.most(float(bool(flag))) > 0
 
     def of_main(self, value: float) -> float:
-        """The number that the first process gives."""
+        """Return the first process's value on all processes."""
         return self._reduced(value if self.main else 0.0, dist.ReduceOp.SUM)
 
     def only_main(self, work: Callable[[], T]) -> T | None:
-        """Have the first process do some work while the others wait.
+        """Run work on the first process while the others wait.
 
         Args:
-            work: calls `show_progress` wherever it may take longer than the timeout.
+            work: function that calls `show_progress` at least once a timeout.
 
         Returns:
-            What came of it; None on the others.
+            The result on the first process; None on the others.
 
         Raises:
-            UserError: that kept the first process from it; on the others `ElsewhereFailed`.
+            UserError: the error of `work` on the first process; `ElsewhereFailed` on the others.
             LostProcesses: on the others, when the first shows no progress for the timeout.
         """
         if self.alone:
@@ -245,25 +248,27 @@ class Team:
         if not self.main:
             self._wait_for_main()
             return None
-        self._shown = time.monotonic()
+        self._last_sign = time.monotonic()
         try:
             result = work()
+        # Only errors that a user can fix are announced; a crash is noticed by the lost
+        # connection.
         except UserError:
-            self._told(_FAILED)
+            self._largest_state(_FAILED)
             raise
         finally:
-            self._shown = None
-        self._told(_DONE)
+            self._last_sign = None
+        self._largest_state(_DONE)
         return result
 
     def together(self, work: Callable[[], T]) -> T:
-        """Work on every process; all of them go on, or none does.
+        """Run work on every process; if one fails, all raise.
 
         Returns:
-            What came of it.
+            The result of this process.
 
         Raises:
-            UserError: that kept this process from it; `ElsewhereFailed` where it was another.
+            UserError: the error of this process; `ElsewhereFailed` for that of another.
         """
         try:
             result = work()
@@ -274,21 +279,24 @@ class Team:
         return result
 
     def show_progress(self) -> None:
-        """Show the processes that wait that the work of `only_main` goes on; elsewhere nothing.
+        """Signal to the waiting processes that the work of `only_main` goes on; else do nothing.
 
-        To be called by the work itself, from its own thread, never beside it: others would take a
-        hang for progress then. It costs the time of a look at the clock.
+        Called by the work in its own thread: a separate thread would signal progress during a hang.
+        Between two signs it only reads the clock.
         """
-        if self._shown is not None and time.monotonic() > self._shown + _SHOWN * self.timeout:
-            self._shown = time.monotonic()
-            self._told(_WORKING)
+        # A counter in the store of addresses would need polling, and the store often lives in the
+        # very process that hangs.
+        last = self._last_sign
+        if last is not None and time.monotonic() > last + _SIGN_SHARE * self.timeout:
+            self._last_sign = time.monotonic()
+            self._largest_state(_WORKING)
 
     def _wait_for_main(self) -> None:
-        """Wait until the first process is done with its work, asleep but for its signs."""
+        """Wait until the first process has finished, renewing the timeout at each sign."""
         state = _WORKING
         while state == _WORKING:
             try:
-                state = self._told(_WORKING)
+                state = self._largest_state(_WORKING)
             except RuntimeError as error:
                 if "Timed out" not in str(error):
                     raise
@@ -302,19 +310,19 @@ class Team:
         if state == _FAILED:
             raise ElsewhereFailed
 
-    def _told(self, state: int) -> int:
-        """The largest state that the processes tell; those that wait tell the smallest."""
+    def _largest_state(self, state: int) -> int:
+        """Return the largest state of all processes; waiting ones contribute the smallest."""
         return int(self.most(state))
 
     def check(self, failure: Exception | None, *, patient: bool = False) -> None:
-        """Go on together, or stop together.
+        """Raise on all processes if any process has failed.
 
         Args:
-            failure: of this process, if it cannot go on.
-            patient: wait up to `LONGEST_WAIT` for the others.
+            failure: error of this process; None if it can go on.
+            patient: waits of up to `LONGEST_WAIT` for the others.
 
         Raises:
-            Exception: the failure; `ElsewhereFailed` where another process had one.
+            Exception: the failure of this process; `ElsewhereFailed` for that of another.
         """
         if not self.alone:
             flag = torch.tensor([float(failure is not None)])
@@ -325,7 +333,7 @@ class Team:
             raise failure
 
     def texts(self, text: str) -> list[str]:
-        """The texts that the processes give, in their order."""
+        """Return the texts of all processes, in the order of ranks."""
         if self.alone:
             return [text]
         content = text.encode()
@@ -333,11 +341,11 @@ class Team:
         padded[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
         rows = [torch.empty_like(padded) for _ in range(self.process.size)]
         dist.all_gather(rows, padded)
-        # no text in UTF-8 holds the byte 255
+        # UTF-8 never contains the byte 255, so it ends each text.
         return [bytes(row.tolist()).partition(b"\xff")[0].decode() for row in rows]
 
     def shared_text(self, text: str | None) -> str:
-        """The text that the first process has; those of the others do not count."""
+        """Return the first process's text on all processes; other texts are ignored."""
         if self.alone:
             return text or ""
         content = bytearray((text or "").encode())
@@ -351,11 +359,11 @@ class Team:
     def shared_tensors(
         self, tensors: Mapping[str, Tensor] | None, source: int = 0
     ) -> dict[str, Tensor]:
-        """The tensors that one process has, on the processor.
+        """Send the tensors of one process to all, on the CPU.
 
         Args:
-            tensors: by name; only those of that process count.
-            source: its rank.
+            tensors: tensors by name; ignored on all but the sending process.
+            source: rank of the sending process.
         """
         if self.alone:
             assert tensors is not None
@@ -363,6 +371,7 @@ class Team:
         here = dict(tensors or {}) if self.process.rank == source else {}
         described = {n: [list(t.shape), str(t.dtype)] for n, t in here.items()}
         result: dict[str, Tensor] = {}
+        # One after the other: a process needs memory for one tensor beside its result.
         for name, (shape, dtype) in json.loads(self.texts(json.dumps(described))[source]).items():
             if name in here:
                 tensor = here[name].detach().cpu().contiguous()
@@ -373,10 +382,10 @@ class Team:
         return result
 
     def rows_of_all(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors with the rows of all processes along the first axis, in their order.
+        """Concatenate the rows of all processes along the first axis, in the order of ranks.
 
         Args:
-            tensors: by name; the same names on each process, or none.
+            tensors: tensors by name; each process has the same names, or none.
         """
         if self.alone:
             return dict(tensors)
@@ -388,14 +397,15 @@ class Team:
     def _reduced(self, value: float, operation: Any) -> float:
         if self.alone:
             return value
+        # Float64 holds counts of tokens up to 2⁵³ exactly.
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, operation)
         return float(tensor.item())
 
 
 def limit_group(seconds: float, group: ProcessGroup | None = None) -> None:
-    """Have operations of a group wait no longer than this; of all processes without a group."""
-    # PyTorch 2.14 has the public name and warns of the other, the only one that 2.13 has.
+    """Set the timeout of a group's operations; without a group that of all processes."""
+    # PyTorch 2.14 has a public name and deprecates the private one, the only one in 2.13.
     set_timeout = getattr(distributed_c10d, "set_timeout", None)
     if set_timeout is None:
         set_timeout = distributed_c10d._set_pg_timeout
@@ -403,13 +413,14 @@ def limit_group(seconds: float, group: ProcessGroup | None = None) -> None:
 
 
 def _lost(error: Exception, process: Process) -> LostProcesses | None:
-    """The error to show for one by which a process noticed that others are gone, or None.
+    """Translate an error that means lost processes into `LostProcesses`; None for other errors.
 
     Args:
-        error: as PyTorch raised it.
-        process: this one.
+        error: error raised by PyTorch.
+        process: place of this process.
     """
     text = str(error)
+    # Some connection errors are plain RuntimeErrors, recognisable by their text alone.
     signs = ("gloo", "NCCL", "Timed out", "Connection closed by peer", "Connection reset by peer")
     if not isinstance(error, dist.DistError) and not any(sign in text for sign in signs):
         return None
@@ -420,7 +431,7 @@ def _lost(error: Exception, process: Process) -> LostProcesses | None:
 
 
 def _how_to_meet(error: Exception) -> str:
-    """The remedy for processes that did not find each other."""
+    """Return the remedy for processes that did not find each other."""
     text = str(error)
     if "EADDRINUSE" in text:
         return (
@@ -433,7 +444,7 @@ def _how_to_meet(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """The first sentence of an error of PyTorch's, without the place in its source."""
+    """Return the first sentence of a PyTorch error, without its source location."""
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else type(error).__name__
     return re.sub(r"\[/[^]]*\] *", "", line).partition(". ")[0]

@@ -1,13 +1,13 @@
-"""Matrices multiplied in parts: each process has some heads and some inner units (Shoeybi 2019).
+"""Tensor parallelism: each process has some heads and some inner units (Shoeybi 2019).
 
-The maps into attention and into a feed-forward network are split by output, the maps out of them by
-input, so that a sub-layer needs one sum over the processes on its way forward and one on its way
-back. DTensors say where the parts lie. Norms, embeddings and the output projection are whole on
-each process.
+Input projections of attention and feed-forward networks are split by output, output projections by
+input, so a sub-layer needs one sum over the processes in its forward pass and one in its backward
+pass. The parts are DTensors. Norms, embeddings and the model's output projection are whole on each
+process.
 
-The maps to queries, keys and values are one matrix. A contiguous part of its rows would be all of
-the queries for one process and none of the keys, so rows are put in another order first: those of
-the first process's heads, queries, keys and values, then the second's. `RowOrder` remembers it.
+The projections to queries, keys and values are one matrix. Contiguous parts of its rows would give
+one process all queries and no keys, so its rows are permuted first: queries, keys and values of the
+first process's heads, then those of the second's. `RowOrder` records the permutation.
 """
 
 from __future__ import annotations
@@ -39,53 +39,57 @@ if TYPE_CHECKING:
 
 @dataclass
 class RowOrder:
-    """The order of the rows of split matrices, by the names of their weights.
+    """The row permutations of split matrices, by weight name.
 
     Args:
-        rows: for each of them [N] int64, the original number of every row.
-        of_heads: names of weights that are whole on each process, which uses them for its own heads
-            alone: position biases, norms of queries and keys. Its gradients are parts of a sum.
+        rows: original row numbers [N] int64, by weight name.
+        of_heads: names of whole weights that each process uses for its own heads only (position
+            biases, norms of queries and keys), so that their gradients have to be summed.
     """
 
     rows: dict[str, Tensor] = field(default_factory=dict)
     of_heads: tuple[str, ...] = ()
 
     def applied(self, name: str, tensor: Tensor) -> Tensor:
-        """A whole tensor [N, …] in the order that processes keep it in."""
+        """Permute a whole tensor [N, …] into the order in which processes hold it."""
         return tensor[self.rows[name].to(tensor.device)] if name in self.rows else tensor
 
     def restored(self, name: str, tensor: Tensor) -> Tensor:
-        """A whole tensor [N, …] in its original order; a number for all of it as it is."""
+        """Permute a whole tensor [N, …] back to the original order; leave scalars alone."""
         if name not in self.rows or not tensor.ndim:
             return tensor
         result = torch.empty_like(tensor)
+        # The inverse permutation: row i goes back to its original place.
         result[self.rows[name].to(tensor.device)] = tensor
         return result
 
 
 class _SplitFusedLinear(FusedLinear):
-    """Linear maps of one input of which this process has a part of the outputs of each."""
+    """Linear maps of one input; this process has a part of each map's outputs."""
 
     mesh: DeviceMesh
 
     def product(self, x: Tensor) -> Tensor:
-        """The part of x [..., in_width] that this process computes, [..., width / processes]."""
+        """Multiply x [..., in_width] by this process's rows: [..., width / processes]."""
+        # Replicated, so that the backward pass sums the input gradients of all processes.
         everywhere = DTensor.from_local(x, self.mesh, [Replicate()], run_check=False)
         return cast(DTensor, F.linear(everywhere, self.weight, self.bias)).to_local()
 
 
 class _FusedColumns(ParallelStyle):
-    """The style of `FusedLinear`: each map is split by output."""
+    """The parallel style of `FusedLinear`: each map is split by output."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, FusedLinear)
         rows = fused_rows(module, device_mesh.size())
         for name, parameter in list(module.named_parameters()):
             whole = parameter.detach()[rows]
+            # Each process cuts its own rows from the weights that all have; nothing is sent.
             part = distribute_tensor(whole, device_mesh, [Shard(0)], src_data_rank=None)
             setattr(module, name, nn.Parameter(part, parameter.requires_grad))
         widths = module.out_widths
         module.out_widths = {name: width // device_mesh.size() for name, width in widths.items()}
+        # The module keeps its name, so checkpoints and engines find it as before.
         module.__class__ = _SplitFusedLinear
         vars(module)["mesh"] = device_mesh
         only_by_forward(module)
@@ -93,15 +97,15 @@ class _FusedColumns(ParallelStyle):
 
 
 def only_by_forward(module: nn.Module) -> None:
-    """Mark a module whose weights no fused operation may multiply past its `forward`: by a hook."""
+    """Exclude a module from fused kernels, which bypass `forward`, by a hook that does nothing."""
     module.register_forward_pre_hook(lambda *_: None)
 
 
 class _Rows(RowwiseParallel):
-    """A map split by input, whose sum over processes is there when it returns.
+    """A map split by input that waits for the sum over processes before it returns.
 
-    PyTorch's own returns at once and waits where its operations first need the sum. Kernels in C
-    read memory, and need no operation of PyTorch's for it.
+    PyTorch's own style returns at once, and its operations wait for the sum when they need it. Our
+    kernels read memory directly and would not wait.
     """
 
     @staticmethod
@@ -112,29 +116,30 @@ class _Rows(RowwiseParallel):
 
 
 def fused_rows(projection: FusedLinear, processes: int) -> Tensor:
-    """The rows of a fused matrix in the order of the processes that have them, [N] int64.
+    """Return the rows [N] int64 of a fused matrix in the order of the processes that hold them.
 
     Args:
-        projection: before it is split.
-        processes: which divides the width of each map.
+        projection: fused projection before the split.
+        processes: number of processes, a divisor of each map's width.
     """
     starts, start = [], 0
     for width in projection.out_widths.values():
+        # One tuple of chunks a map: queries, keys, values.
         starts.append(torch.arange(start, start + width).chunk(processes))
         start += width
     return torch.cat([part[process] for process in range(processes) for part in starts])
 
 
 def check_matrices(model: nn.Module, processes: int) -> None:
-    """Refuse a model whose matrices processes cannot share.
+    """Refuse a model whose matrices cannot be split over processes.
 
     Args:
-        model: to be trained, in one piece.
-        processes: that share its matrices; 1 asks for nothing.
+        model: model to train, in one piece.
+        processes: number of processes that share its matrices; 1 is always accepted.
 
     Raises:
-        ConfigError: when there is a part that cannot be split, or heads or inner units that the
-            number of processes does not divide.
+        ConfigError: when a part cannot be split, or the number of processes does not divide its
+            heads or inner units.
     """
     if processes == 1:
         return
@@ -159,8 +164,8 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
     """Split the matrices of a model's blocks over processes, in place.
 
     Args:
-        model: with all of its weights on each process, as `check_matrices` lets it pass.
-        mesh: the processes, one dimension.
+        model: whole model on each process, accepted by `check_matrices`.
+        mesh: processes that share the matrices, in one dimension.
     """
     order = RowOrder()
     for address, described, part in _parts(model):
@@ -170,7 +175,7 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
 
 
 def _of_heads(model: nn.Module) -> Iterator[str]:
-    """Names of whole weights of attention: in its modules, or shared by those of a stack."""
+    """Yield the names of whole weights of attention, also of biases shared by a stack."""
     modules: list[Any] = [part for _, like, part in _parts(model) if like.kind == "attention"]
     for stack in getattr(model, "stacks", dict)().values():
         modules.extend([] if stack.position_bias is None else [stack.position_bias])
@@ -181,7 +186,7 @@ def _of_heads(model: nn.Module) -> Iterator[str]:
 
 
 def _parts(model: nn.Module) -> Iterator[tuple[str, PartSpec, nn.Module]]:
-    """Address, spec and module of each part of a model's blocks."""
+    """Yield address, spec and module of each part of a model's blocks."""
     spec = cast(Any, model).spec
     for stack in getattr(model, "stacks", dict)().values():
         described = spec.stacks()[stack.name].blocks
@@ -191,7 +196,7 @@ def _parts(model: nn.Module) -> Iterator[tuple[str, PartSpec, nn.Module]]:
 
 
 def _can_be_split(part: PartSpec) -> bool:
-    """Return whether there is a way to split a part: none for experts, nor for pruned heads."""
+    """Return True if a part can be split; experts and pruned heads cannot."""
     if part.kind == "feedforward":
         return part.experts is None
     return part.kind == "attention" and part.kept_heads is None
@@ -199,6 +204,7 @@ def _can_be_split(part: PartSpec) -> bool:
 
 def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
     plan: dict[str, ParallelStyle] = {"up": ColwiseParallel(), "down": _Rows()}
+    # Gate and up projection are multiplied element by element, so both are split alike.
     if part.gate is not None:
         plan["gate"] = ColwiseParallel()
     parallelize_module(part, mesh, plan)
@@ -213,7 +219,7 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
             order.rows[f"{address}.{name}.{parameter}"] = rows
     plan: dict[str, ParallelStyle] = {name: _FusedColumns() for name in fused}
     parallelize_module(part, mesh, {**plan, "output": _Rows()})
-    # An attention with some of the heads is one whose other heads were pruned.
+    # To the module, the heads of other processes look like pruned ones.
     heads = part.num_heads // processes
     first = place * heads
     part.kept = KeptHeads(tuple(range(first, first + heads)), part.num_heads, part.kept.shared)
@@ -221,11 +227,11 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
 
 
 class _Split(NamedTuple):
-    """A way to split a part.
+    """Function to split one kind of module, with its condition.
 
     Args:
-        divided: numbers that the processes must divide, by their names.
-        split: splits it in place: the part, the processes, its address, and the order to fill.
+        divided: function from a part to the counts that the processes must divide, by name.
+        split: function that splits a part in place, given part, mesh, address and row order.
     """
 
     divided: Callable[[Any], dict[str, int]]
@@ -239,4 +245,4 @@ _SPLITS: dict[str, _Split] = {
     ),
     "feedforward": _Split(lambda part: {"inner units": part.up.out_features}, _split_feedforward),
 }
-"""Ways to split the matrices of parts, by their kinds."""
+"""Ways to split the matrices of parts, by kind of part."""

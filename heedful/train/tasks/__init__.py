@@ -1,4 +1,4 @@
-"""The tasks that can be trained, each a module that prepares it."""
+"""Training tasks, each prepared by a module of its own."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def prepare_task(
     """Read, check and encode the data of the task that the settings name.
 
     Args:
-        run_dir: encoded data is kept in it unless `data.cache` is set.
-        settings: of the run.
-        tokenizers: those of the run when it is resumed; trained from the data if None, unless
-            there is no text in it.
-        events: receive progress, and warnings about doubtful data.
+        run_dir: run directory, which keeps encoded data unless `data.cache` is set.
+        settings: settings of the training run.
+        tokenizers: tokenizers of a resumed run; None for a new run.
+        events: receivers of progress, and of warnings about doubtful data.
 
     Raises:
-        DataError: when the data cannot be used.
+        DataError: when the data is unusable.
         ConfigError: when a setting is for another task, or a batch has no room for an example.
     """
+    # Imported here: a task loads readers and pipelines that the others do not need.
     from heedful.train.tasks import answering_task as answering
     from heedful.train.tasks import classification_task as classification
     from heedful.train.tasks import denoising_task as denoising
@@ -51,6 +51,7 @@ def prepare_task(
         "tag": tagging.prepare,
         "answer": answering.prepare,
     }
+    # All contradictions of settings are found before any data is read.
     settings.check_for_task()
     check_forms(settings)
     check_packing(settings)

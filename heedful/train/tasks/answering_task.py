@@ -1,4 +1,4 @@
-"""Answering as a task: questions about texts in, an encoder that points at the answers out."""
+"""Extractive question answering: an encoder that predicts start and end of the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.model_spec import SpanHeadSpec
-from heedful.pipelines.encoder_input import answer_pieces, parts_of, segments_of
+from heedful.pipelines.encoder_input import answer_tokens, parts_of, segments_of
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, plural
 from heedful.train.tasks.encoder_task import encoder_tokenizers, framed_task
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heedful.text.tokenizer import TextTokenizer
 
 START, END = 0, 1
-"""The outputs of the head: scores of a token to begin the answer, and to end it."""
+"""Columns of the span head: scores of each token as the start and as the end of the answer."""
 
 
 def prepare(setup: Setup) -> Task:
@@ -32,9 +32,10 @@ def prepare(setup: Setup) -> Task:
 
     Raises:
         DataError: when the questions cannot be used.
-        ConfigError: when labels are to be smoothed.
+        ConfigError: when label smoothing is set.
     """
     settings, data = setup.settings, setup.settings.data
+    # Padding has a score of −∞, and smoothing would give it a share of the loss.
     if settings.objective.label_smoothing:
         raise ConfigError(
             "The start of an answer cannot be smoothed",
@@ -43,6 +44,7 @@ def prepare(setup: Setup) -> Task:
         )
     files = [list(question_reader(spec)) for spec in data.train]
     valid_files = [list(question_reader(spec)) for spec in data.valid]
+    # Every target would be the first token, so there would be nothing to train.
     if not any(item.answers for file in files for item in file):
         raise DataError(
             "No training question has an answer",
@@ -57,6 +59,8 @@ def prepare(setup: Setup) -> Task:
         _note(setup, name, files, rows, encoder.counts)
         return FramedRows(rows, tokenizers.source.pad)
 
+    # The metrics are those of whole questions, for which the pipeline combines windows; the loss is
+    # that of windows.
     questions = [item for file in valid_files for item in file]
     metrics = settings.validation.metrics
 
@@ -72,10 +76,12 @@ def prepare(setup: Setup) -> Task:
 
 
 def place_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
-    """Scores [T, L] of each token being the start or the end, and what layers add to the loss."""
+    """Return scores [T, L] of each token as start or end, and the layers' penalty of the loss."""
     segments = segments_of(model.spec, batch.positions, batch.second)
     states, added = with_penalty(model, batch.ids, batch.positions, segments)
+    # Padding gets −∞, so the softmax runs over real tokens only.
     logits = model.span_logits(states).masked_fill((batch.positions < 0)[..., None], -math.inf)
+    # Two targets a row: all tokens are the classes, start and end are the two predictions.
     return logits[batch.rows, :, batch.places], added
 
 
@@ -84,9 +90,9 @@ class _Counts:
     """Counts of examples to report.
 
     Args:
-        inexact: answers that begin or end within a piece.
-        unread: answers in which the tokenizer finds nothing, or that are longer than a window.
-        others: answers beside the first of a question, which are not learned.
+        inexact: number of answers that begin or end within a token.
+        unread: number of answers without tokens, or longer than a window.
+        others: number of answers after the first of a question, which are not trained on.
     """
 
     inexact: int = 0
@@ -95,12 +101,12 @@ class _Counts:
 
 
 class _Encoder:
-    """Makes rows of questions: a window of the context each, and where in it the answer stands.
+    """Makes rows from questions: a window of the context each, with the answer's place in it.
 
     Args:
-        tokenizer: of the model.
-        max_length: tokens of a window, the question and the frame counted.
-        stride: tokens from the beginning of one window to that of the next.
+        tokenizer: tokenizer of the model.
+        max_length: number of tokens of a window, with question and frame.
+        stride: number of tokens between the starts of two windows.
     """
 
     def __init__(self, tokenizer: TextTokenizer, max_length: int, stride: int | None) -> None:
@@ -111,7 +117,7 @@ class _Encoder:
         self._context: tuple[str, list[int], list[tuple[int, int]]] = ("", [], [])
 
     def rows(self, item: Question) -> list[FramedRow]:
-        """The windows; one that does not hold the whole answer points at its first token."""
+        """Return a question's windows; without the whole answer the target is the first token."""
         ids, spans = self._encoded(item.context)
         answer = self._answer(item, spans)
         rows = []
@@ -123,9 +129,12 @@ class _Encoder:
             stride=self.stride,
             before=self.tokenizer.encode(item.question),
         ):
+            # The first token stands for "no answer here", as in BERT for SQuAD 2.0 (Devlin 2019,
+            # section 4.3).
             targets = (0, 0)
             window = part.window
             if answer is not None and window.start <= answer[0] and answer[1] < window.end:
+                # The shift is the question and frame before the window, less the window's start.
                 targets = (answer[0] + part.shift, answer[1] + part.shift)
             inputs = part.input
             rows.append(FramedRow(inputs.ids, inputs.second, (START, END), targets, item.where))
@@ -134,29 +143,31 @@ class _Encoder:
         return rows
 
     def _encoded(self, context: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Questions of one context mostly follow each other."""
+        """Encode a context; the latest is kept, as questions of one context follow each other."""
         if self._context[0] != context:
             self._context = (context, *self.tokenizer.encode_spans(context))
         return self._context[1:]
 
     def _answer(self, item: Question, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-        """The first and the last piece of the answer; None where there is none."""
+        """Return the first and the last token of the answer; None without an answer."""
         if not item.answers:
             return None
         self.counts.others += len(item.answers) - 1
+        # SQuAD gives several people's answers for scoring; training takes the first.
         text, start = item.answers[0]
-        pieces = answer_pieces(spans, start, start + len(text))
-        if pieces is None:
+        tokens = answer_tokens(spans, start, start + len(text))
+        if tokens is None:
             self.counts.unread += 1
             return None
-        covered = item.context[spans[pieces[0]][0] : spans[pieces[1]][1]]
+        covered = item.context[spans[tokens[0]][0] : spans[tokens[1]][1]]
         self.counts.inexact += covered.strip() != text.strip()
-        return pieces
+        return tokens
 
 
 def _texts(setup: Setup, files: Sequence[Sequence[Question]]) -> list[str]:
-    """Questions, and contexts once each, to train a tokenizer on."""
+    """Return questions, and each context once, to train a tokenizer on."""
     items = [item for file in files for item in file]
+    # Reversed, so that the first question of a context gives its origin.
     places = {item.context: item.where for item in reversed(items)}
     contexts = dict.fromkeys(item.context for item in items)
     texts = [(context, places[context]) for context in contexts]

@@ -1,4 +1,4 @@
-"""Classification as a task: texts with labels in, an encoder that labels a text out."""
+"""Text classification: an encoder that predicts a label for each text."""
 
 from __future__ import annotations
 
@@ -34,22 +34,24 @@ def prepare(setup: Setup) -> Task:
     """Read, check and encode labelled texts.
 
     Raises:
-        DataError: when the texts or labels cannot be used.
+        DataError: when texts or labels are unusable.
     """
     settings, data = setup.settings, setup.settings.data
     readers = [labelled_reader(spec) for spec in data.train]
     valid_readers = [labelled_reader(spec) for spec in data.valid]
+    # Sorted: the order of files must not decide which output belongs to which label.
     labels = sorted({example.label for reader in readers for example in reader.examples()})
     where = ", ".join(str(reader.path) for reader in readers)
     check_several(labels, "label", "labelled texts", where)
     names = setup.labels("sequence", labels)
-    valid_labels = _numbers(valid_readers, names)  # unknown ones are refused before any work
+    valid_labels = _numbers(valid_readers, names)  # refuses unknown labels before any work
     tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, all_texts(setup, readers)))
 
     def encode(name: str, readers: list[LabelledReader], labels: Indices) -> LabelledRows:
         texts = encode_and_note(setup, name, readers, tokenizers.source)
         rows = first_rows(texts, tokenizers.source, data.max_length)
-        cut = int(np.count_nonzero(texts.pieces[1] > rows.counts))
+        # A text is one example with one label, so it is cut rather than divided into windows.
+        cut = int(np.count_nonzero(texts.text_spans[1] > rows.counts))
         if cut:
             setup.events.note(
                 f"{name}: {cut:,} texts are cut at data.max_length = {data.max_length}"
@@ -63,7 +65,9 @@ def prepare(setup: Setup) -> Task:
     def plan(epoch: int) -> list[Indices]:
         return plan_files(training.rows.sizes, bounds, data, seed=settings.seed, epoch=epoch)
 
+    # Rows of a batch for metrics, counted as if all had the largest length.
     size = max(1, data.budget // data.max_length)
+    # Labels belong to the data: with others the classifier's outputs would change their meaning.
     content = f"{weighted_fingerprint(setup, training.texts)} {list(names)!r}"
     head = SequenceHeadSpec(labels=names, source="first", dropout=settings.model.dropout)
     return Task(
@@ -86,7 +90,7 @@ def prepare(setup: Setup) -> Task:
 
 
 def text_scores(model: Any, batch: RowBatch) -> tuple[Tensor, Tensor | float]:
-    """Scores [B, labels] of texts, and what the model's layers add to the loss."""
+    """Return scores [B, labels] of texts, and the layers' penalty of the loss."""
     states, added = with_penalty(model, batch.ids, batch.positions, None)
     return model.sequence_logits(states, batch.positions), added
 

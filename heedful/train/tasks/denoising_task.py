@@ -1,7 +1,7 @@
-"""Denoising as a task: text in, an encoder-decoder that restores what it cannot see out.
+"""Denoising: an encoder-decoder that restores corrupted text.
 
-T5's span corruption and BART's denoising differ in how a row of text becomes source and target,
-and in nothing else.
+T5's span corruption (Raffel 2020) and BART's denoising (Lewis 2020) share everything except how a
+row of tokens becomes source and target.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from heedful.data.corruption import (
 )
 from heedful.data.encoded_texts import frame_size
 from heedful.errors import ConfigError
+from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer import SPECIALS
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
@@ -41,9 +42,9 @@ def prepare(setup: Setup) -> Task:
     """Read, check and encode texts.
 
     Raises:
-        DataError: when the texts cannot be used.
+        DataError: when the texts are unusable.
         ConfigError: when a batch has no room for a row, or the tokenizer of the initial model has
-            no tokens for gaps.
+            no sentinel tokens.
     """
     settings = setup.settings
     training = document_readers(setup, "train")
@@ -62,10 +63,10 @@ def prepare(setup: Setup) -> Task:
 
 
 def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> CorruptedRows:
-    """The rows that the settings describe.
+    """Make the corrupted rows that the settings describe.
 
     Raises:
-        ConfigError: when they do not fit the tokenizers or the token budget.
+        ConfigError: when they contradict the tokenizers or the token budget.
     """
     objective, data = settings.objective, settings.data
     tokenizer, share, mean = tokenizers.source, objective.mask_share, objective.mean_span
@@ -75,6 +76,7 @@ def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> Corrupt
             where="init",
             remedy="Begin with a model that has one, or leave out init",
         )
+    # Begin and end tokens of the row count against `data.max_length`.
     most_pieces = max(1, data.max_length - frame_size(tokenizer))
     corruption: Corruption
     if settings.task == "denoising":
@@ -83,6 +85,7 @@ def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> Corrupt
     else:
         corruption = span_corruption(tokenizer, share, mean, most_pieces)
     rows = CorruptedRows(corruption, tokenizers, most_pieces)
+    # Checked on the longest possible row, not on the data: a run must not fail in its tenth epoch.
     if rows.longest > data.budget:
         raise ConfigError(
             f"A batch of {data.budget} tokens has no room for a target of {rows.longest}",
@@ -94,7 +97,8 @@ def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> Corrupt
 
 def _new_model(setup: Setup, rows: CorruptedRows) -> nn.Module:
     settings, size = setup.settings, rows.tokenizers.source.size
-    model = setup.new_model(settings.model.expand(size, size), rows.tokenizers)
+    model = setup.new_model(translator_spec(settings.model, size, size), rows.tokenizers)
+    # A target with its sentinels may be longer than its row of text.
     positions = cast("Any", model).spec.embedding.positions.max_length
     if positions is not None and rows.longest > positions:
         raise ConfigError(
@@ -107,11 +111,11 @@ def _new_model(setup: Setup, rows: CorruptedRows) -> nn.Module:
 
 
 def _new_tokenizers(settings: RunSettings, texts: list[str]) -> TokenizerPair:
-    """One tokenizer, twice: with a sentinel for each gap of the longest row, or a mask for all."""
+    """Train one tokenizer for both sides, with enough sentinels for the longest row or one mask."""
     spec, objective = settings.tokenizer, settings.objective
     count = 1
     if settings.task == "span_corruption":
-        # A row has nothing but its end token around it.
+        # T5's rows end with an end token and have no begin token.
         most_pieces = max(1, settings.data.max_length - 1)
         count = objective.sentinels or sentinels_needed(
             objective.mask_share, objective.mean_span, most_pieces
@@ -123,6 +127,7 @@ def _new_tokenizers(settings: RunSettings, texts: list[str]) -> TokenizerPair:
             where="tokenizer.vocabulary_size",
             remedy="Raise it",
         )
+    # Sentinels are part of the vocabulary size that the settings ask for.
     smaller = spec.model_copy(update={"vocabulary_size": spec.vocabulary_size - count})
     tokenizer = train_tokenizer(smaller, texts).with_sentinels(count)
     return TokenizerPair(tokenizer, tokenizer)

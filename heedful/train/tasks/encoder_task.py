@@ -1,4 +1,4 @@
-"""The shared parts of tasks on text: files encoded and cut into rows, encoders with one head."""
+"""Shared parts of tasks on text: encoding files, cutting rows, and encoders with one head."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
 
 def encoder_tokenizers(setup: Setup, texts: list[str]) -> TokenizerPair:
-    """Train an encoder's tokenizer; return it twice. Its mask counts as one of the pieces."""
+    """Train an encoder's tokenizer, mask token included, and return it twice."""
     spec = setup.settings.tokenizer
+    # One place is left for the mask token, so that the size is the one of the settings.
     smaller = spec.model_copy(update={"vocabulary_size": spec.vocabulary_size - 1})
     tokenizer = train_tokenizer(smaller, texts).for_encoder()
     return TokenizerPair(tokenizer, tokenizer)
 
 
 def new_encoder(setup: Setup, tokenizers: TokenizerPair, head: HeadSpec) -> Callable[[], nn.Module]:
-    """A function that makes the encoder with its first weights."""
+    """Return a function that builds the encoder with its initial weights."""
     settings = setup.settings
 
     def new_model() -> nn.Module:
@@ -55,19 +56,20 @@ def framed_task(
     valid: FramedRows | None,
     measure: PipelineMeasure | None,
 ) -> Task:
-    """An encoder with one head, trained on rows in memory.
+    """Make the task of an encoder with one head, trained on rows in memory.
 
     Args:
-        setup: of the task.
-        tokenizers: the same one twice.
-        head: what is predicted.
-        scorer: runs the model; its scores are of `FramedBatch.targets`.
-        training: rows to learn from.
-        valid: rows whose loss is measured, or None.
+        setup: setup of the task.
+        tokenizers: pair of the same tokenizer twice.
+        head: prediction head.
+        scorer: function that runs the model; returns scores for `FramedBatch.targets`.
+        training: training rows.
+        valid: rows for the validation loss, or None.
         measure: metrics of the validation examples, or None.
     """
     settings, data = setup.settings, setup.settings.data
     weights = [corpus.weight for corpus in data.train]
+    # The head's labels and the weights of files also decide what an update computes.
     content = f"{tokenizers.fingerprint} {training.fingerprint} {weights} {head.plain()}"
 
     def plan(epoch: int) -> list[Indices]:
@@ -86,17 +88,17 @@ def framed_task(
 
 
 MakeRows = Callable[[EncodedTexts, TokenRows, int, int], "Batch"]
-"""Makes a batch of rows: the stream, the rows, the seed of the run and the epoch."""
+"""Function from texts, rows, seed of the run and epoch to a batch."""
 
 
 def document_readers(setup: Setup, role: Literal["train", "valid"]) -> list[DocumentReader]:
-    """The readers of the files of texts to train or to validate on."""
+    """Open the training or validation files of texts."""
     data = setup.settings.data
     return [document_reader(corpus, data.documents) for corpus in getattr(data, role)]
 
 
 def all_texts(setup: Setup, readers: Sequence[TextReader]) -> list[str]:
-    """The texts of files, to train a tokenizer on."""
+    """Return the texts of files, to train a tokenizer on."""
     without = setup.long_words.without
     return [
         without(document.text, f"{reader.path}:{document.line}")
@@ -122,15 +124,16 @@ def encode_valid(setup: Setup, tokenizer: TextTokenizer) -> EncodedTexts | None:
 def encode_and_note(
     setup: Setup, name: str, readers: Sequence[TextReader], tokenizer: TextTokenizer
 ) -> EncodedTexts:
-    """Encode texts and tell how many they are.
+    """Encode texts and report their number.
 
     Args:
-        setup: of the task.
-        name: of the texts in the message.
-        readers: the files.
-        tokenizer: that encodes them.
+        setup: setup of the task.
+        name: name of the texts in the message.
+        readers: readers of the files.
+        tokenizer: tokenizer of the run.
     """
     texts = encode_texts(readers, tokenizer, setup.cache, notice=setup.events.warn)
+    # A tokenizer of another language or script shows first in this share.
     unknown = sum(int((ids == tokenizer.unk).sum()) for ids in texts.ids)
     setup.events.note(
         f"{name}: {plural(texts.texts, 'text')}, {len(texts):,} tokens, "
@@ -140,7 +143,7 @@ def encode_and_note(
 
 
 def weighted_fingerprint(setup: Setup, texts: EncodedTexts) -> str:
-    """Changes when the training texts, the tokenizer or the weights of the files do."""
+    """Hash the training texts, the tokenizer and the weights of the files."""
     weights = " ".join(str(corpus.weight) for corpus in setup.settings.data.train)
     return hashlib.sha256(f"{texts.fingerprint} {weights}".encode()).hexdigest()
 
@@ -152,20 +155,21 @@ def row_source(
     sizes: Callable[[TokenRows], Indices],
     make: MakeRows,
 ) -> EpochBatches[TokenRows]:
-    """Training batches of rows; long texts are cut elsewhere in each epoch.
+    """Make training batches of rows; long texts are cut at other tokens in each epoch.
 
     Args:
-        setup: its settings say row length, budget, seed, weights of the files.
-        texts: the stream.
-        tokenizer: gives the frame.
-        sizes: tokens of each row [N] that a batch must have room for.
-        make: makes a batch.
+        setup: setup with row length, token budget, seed and weights of the files.
+        texts: encoded texts.
+        tokenizer: tokenizer, for begin and end tokens.
+        sizes: function from rows to the number of tokens [N] that each takes in a batch.
+        make: maker of batches.
     """
     data, seed = setup.settings.data, setup.settings.seed
 
     def plan(epoch: int) -> list[TokenRows]:
         rows = cut_texts(texts, tokenizer, data.max_length, seed=seed, epoch=epoch)
         batches = plan_files(sizes(rows), rows.bounds(texts), data, seed=seed, epoch=epoch)
+        # Rows of this epoch only: a batch is made from its own rows, whatever was planned later.
         return [rows.take(indices) for indices in batches]
 
     return EpochBatches(plan, lambda rows, epoch: make(texts, rows, seed, epoch), texts.line_of)
@@ -178,13 +182,14 @@ def fixed_rows(
     sizes: Callable[[TokenRows], Indices],
     make: MakeRows,
 ) -> FixedBatches[TokenRows] | None:
-    """All rows of the validation texts in batches; None without texts. Arguments: `row_source`.
+    """Make batches of all validation rows; None without texts. For arguments see `row_source`.
 
-    They do not depend on the run's seed, so that the losses of runs can be compared.
+    The batches do not depend on the run's seed, so that losses of different runs are comparable.
     """
     if texts is None:
         return None
     data = setup.settings.data
+    # Seed and epoch also decide what is masked: validation always masks the same tokens.
     rows = cut_texts(texts, tokenizer, data.max_length, seed=0, epoch=0)
     batches = [rows.take(indices) for indices in plan_once(sizes(rows), data)]
     return FixedBatches(batches, lambda rows: make(texts, rows, 0, 0))

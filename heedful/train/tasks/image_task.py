@@ -1,4 +1,4 @@
-"""Image classification as a task: labelled images in, a vision Transformer out."""
+"""Image classification: a vision Transformer trained on labelled images."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ def prepare(setup: Setup) -> Task:
     """Read and check labelled images.
 
     Raises:
-        DataError: when images or labels cannot be used.
+        DataError: when images or labels are unusable.
         ConfigError: when a batch has no room for an image, or a setting contradicts the initial
             model.
-        ModelError: when there is no initial model, or it is of another kind.
+        ModelError: when the initial model is missing or of another kind.
     """
     settings, data = setup.settings, setup.settings.data
     initial: VisionSpec | None = initial_vision_spec(settings)
     images = _read(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
+    # Fewer labels than the model knows: its classifier is kept whole, in its own order.
     if initial is not None and set(labels) <= set(initial.class_names):
         labels = list(initial.class_names)
     note_labels(setup.events, labels)
@@ -59,8 +60,10 @@ def prepare(setup: Setup) -> Task:
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
+    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
     filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
     augmentation = Augmentation(settings.augment, settings.seed, filling)
+    # Every image has as many positions as any other: its patches and the class token.
     sizes = np.full(len(images), spec.num_states, np.int64)
 
     def plan(epoch: int) -> list[Indices]:
@@ -91,16 +94,16 @@ def prepare(setup: Setup) -> Task:
 
 
 def image_scores(model: Any, batch: ImageBatch) -> tuple[Tensor, Tensor | float]:
-    """Scores [B, labels] of images, and what the model's layers add to the loss."""
+    """Return scores [B, labels] of images, and the layers' penalty of the loss."""
     states, added = with_penalty(model, batch.images)
     return model.class_logits(states), added
 
 
 def images_at_once(budget: int, spec: VisionSpec) -> int:
-    """The number of images that fit a batch of so many positions of the model.
+    """Return the number of images in a batch of `budget` positions.
 
     Raises:
-        ConfigError: when there is no room for one.
+        ConfigError: when one image has more positions than that.
     """
     size = budget // spec.num_states
     if size < 1:
@@ -116,9 +119,10 @@ def images_at_once(budget: int, spec: VisionSpec) -> int:
 def _read(
     setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
 ) -> EncodedImages:
-    """Read images, of the initial model's size where there is one."""
+    """Read images, resized for the initial model if there is one."""
     spec = setup.settings.images
     if initial is not None:
+        # Its table of learned positions has one entry a patch.
         size = {"size": initial.image_size, "channels": initial.channels}
         spec = spec.model_copy(update=size)
     readers = [image_reader(corpus, spec) for corpus in getattr(setup.settings.data, role)]
@@ -131,7 +135,7 @@ def _read(
 
 
 def _in_order(count: int, size: int) -> Iterator[Indices]:
-    """The numbers of the first images, in batches of a size."""
+    """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
 
@@ -148,7 +152,7 @@ def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
 
 
 PATCH_SIZE = 4
-"""Side in pixels of a new model's patches if `images.patch_size` is unset."""
+"""Default side of a new model's patches, in pixels."""
 
 
 def vision_spec_for(
@@ -158,17 +162,17 @@ def vision_spec_for(
     labels: Sequence[str],
     initial: VisionSpec | None,
 ) -> VisionSpec:
-    """The model for labelled images: a new one, or the initial one with their labels.
+    """Return the spec for labelled images: a new one, or the initial model's with their labels.
 
     In a new model, and in one whose preprocessing is unknown, each channel of the training images
-    gets a mean of 0 and a deviation of 1.
+    is normalised to mean 0 and standard deviation 1.
 
     Args:
-        setup: of the task.
+        setup: setup of the task.
         shape: channels, height and width of the images.
-        statistics: mean and deviation of each channel, in pixel values.
-        labels: of the images.
-        initial: the model that training starts from.
+        statistics: mean and standard deviation of each channel, in pixel values.
+        labels: labels of the images.
+        initial: spec of the initial model, or None.
 
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
@@ -189,9 +193,9 @@ def vision_spec_for(
     changes = {
         "labels": tuple(labels),
         "num_classes": None,
-        # A pooler in the place of a classifier has learned something else.
+        # A pooler of a model without classifier was trained for another purpose.
         "pooler": initial.pooler and bool(initial.class_names),
-        # Training resizes as a new model's images are.
+        # Training images are resized by this filter, so the model directory must say so.
         "pixels": (initial.pixels or pixels).model_copy(update={"resample": pixels.resample}),
     }
     return initial.model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""Language modelling as a task: text in, a model of the next token out."""
+"""Causal language modelling: a model that predicts the next token."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def prepare(setup: Setup) -> Task:
     """Read, check and encode texts.
 
     Raises:
-        DataError: when the texts cannot be used.
+        DataError: when the texts are unusable.
     """
     settings, data = setup.settings, setup.settings.data
+    # From the probable spec, as the data is arranged before the model exists.
     has_memory = getattr(likely_spec(settings), "memory", None) is not None
     stream = text_stream(setup, has_memory=has_memory) if data.is_streamed else None
     training = [] if stream is not None else document_readers(setup, "train")
@@ -63,6 +64,7 @@ def prepare(setup: Setup) -> Task:
         spec = causal_lm_spec(settings.model, tokenizers.source.size, length)
         return setup.new_model(spec, tokenizers)
 
+    # All windows have `data.max_length` tokens, so the token budget is a number of rows.
     rows = data.budget // length
     smoothing = settings.objective.label_smoothing
     if stream is not None:
@@ -97,7 +99,7 @@ def prepare(setup: Setup) -> Task:
 
 
 def _windows(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Indices]:
-    """Training batches of windows, in another order in each epoch."""
+    """Make training batches of windows, in another order in each epoch."""
 
     def plan(epoch: int) -> list[Indices]:
         return _chunks(epoch_windows(len(texts), length, seed=seed, epoch=epoch), rows)
@@ -106,7 +108,7 @@ def _windows(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBat
 
 
 def _streams(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[StreamSegment]:
-    """Training batches of segments, each of which goes on where the one before it ended."""
+    """Make training batches of segments; row i of a batch continues row i of the one before."""
 
     def plan(epoch: int) -> list[StreamSegment]:
         return Streams.of_epoch(len(texts), length, rows, seed=seed, epoch=epoch).segments()
@@ -115,17 +117,19 @@ def _streams(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBat
 
 
 def _fixed_streams(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[StreamSegment]:
-    """All segments of the validation texts, in order."""
+    """Make batches of all segments of the validation texts, in order."""
+    # No random shift, as in validation of windows.
     streams = Streams.cut(len(texts), length, rows, shift=0)
     return FixedBatches(streams.segments(), lambda segment: make_segments(texts, segment))
 
 
 def _fixed_windows(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[Indices]:
-    """All windows of the validation texts, in order."""
+    """Make batches of all windows of the validation texts, in order."""
+    # No random shift, so that the losses of different runs are comparable.
     starts = window_starts(len(texts), length, shift=0)
     return FixedBatches(_chunks(starts, rows), lambda starts: make_windows(texts, starts, length))
 
 
 def _chunks(starts: Indices, rows: int) -> list[Indices]:
-    """Windows in batches of so many rows, the last of what is left."""
+    """Divide windows into batches of `rows`; the last batch may have fewer."""
     return np.split(starts, range(rows, len(starts), rows))

@@ -1,4 +1,4 @@
-"""Masked language modelling as a task: text in, an encoder that guesses hidden tokens out."""
+"""Masked language modelling: an encoder that predicts masked tokens (Devlin 2019)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prepare(setup: Setup) -> Task:
     """Read, check and encode texts.
 
     Raises:
-        DataError: when the texts cannot be used.
+        DataError: when the texts are unusable.
         ConfigError: when the tokenizer of the initial model has no mask token.
     """
     settings, objective = setup.settings, setup.settings.objective
@@ -40,11 +40,14 @@ def prepare(setup: Setup) -> Task:
     masking = Masking(tokenizer, objective.mask_share, whole_words=objective.whole_words)
 
     def make(texts: EncodedTexts, rows: TokenRows, seed: int, epoch: int) -> RowBatch:
+        # Masks are drawn when a batch is made: other tokens every epoch (RoBERTa's dynamic
+        # masking).
         return masked_batch(texts, rows, masking, tokenizer, seed=seed, epoch=epoch)
 
     def sizes(rows: TokenRows) -> Indices:
         return rows.sizes
 
+    # BERT's head multiplies by the embedding table; "none" gives the head a matrix of its own.
     tied = settings.model.share_embeddings != "none"
     head = MaskedLMHeadSpec(activation="gelu", tied=tied)
     return Task(

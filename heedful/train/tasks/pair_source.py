@@ -1,7 +1,7 @@
-"""The training batches of a translator, in which words and sources may differ from epoch to epoch.
+"""Training batches of sentence pairs with BPE dropout and soft terms of each epoch; the model.
 
-With soft terms some sources have the translations of their terms written in. A model that reads
-them learns to copy what stands behind a mark, whatever the words are (Dinu et al. 2019,
+With soft terms, translations of terms are inserted into some sources. The model learns to copy the
+words behind a mark, also words that it has never seen (Dinu et al. 2019,
 https://aclanthology.org/P19-1294).
 """
 
@@ -11,6 +11,8 @@ import hashlib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from torch import nn
 
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import (
@@ -23,6 +25,7 @@ from heedful.data.batches import (
 )
 from heedful.data.encoded_pairs import EncodedPairs, epoch_batches, select_pairs
 from heedful.errors import ConfigError, DataError
+from heedful.models.shape_to_spec import translator_spec
 from heedful.pipelines.glossary import Glossary
 from heedful.text.inline_terms import annotate
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -31,29 +34,32 @@ from heedful.train.run_settings import RunSettings
 from heedful.train.splitting import derive_seed
 from heedful.train.task import Setup
 
-LOOKED_AT = 10_000
-"""Pairs of which the share with terms is told: more take seconds, and say the same."""
-_EACH = 0.5
-"""Of the terms of a source, those that are written in: a model is to read sources with one of
-several terms, too."""
+TERM_SAMPLE = 10_000
+"""Number of pairs from which the reported share with terms is estimated."""
+
+# Probability that a term of a chosen source is inserted: sources with some of their terms are
+# trained on, too.
+_TERM_SHARE = 0.5
 
 
 def encoded_pairs(
     setup: Setup, pairs: EncodedPairs, terms: TrainingTerms | None
 ) -> EpochBatches[Indices]:
-    """The training batches of a run.
+    """Make the training batches of a run.
 
     Args:
-        setup: of the run.
-        pairs: the corpora.
-        terms: are written into some sources; None for none.
+        setup: setup of the task.
+        pairs: encoded corpora.
+        terms: soft terms to insert into some sources, or None.
     """
     settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
     selection = select_pairs(pairs, data)
     probability = settings.objective.bpe_dropout
+    # BPE dropout and terms lengthen a side; with its begin or end token it must still fit a batch.
     longest = min(data.max_length, data.budget - 1)
     if terms is not None:
-        sample = range(0, len(pairs), max(1, len(pairs) // LOOKED_AT))
+        # Evenly over all corpora: the share of the first one alone would mislead.
+        sample = range(0, len(pairs), max(1, len(pairs) // TERM_SAMPLE))
         setup.events.note(terms.describe(map(pairs.text_of, sample), pairs.tokenizers))
 
     def make(indices: Indices, epoch: int) -> PairBatch:
@@ -72,12 +78,12 @@ def encoded_pairs(
 
 @dataclass(frozen=True)
 class TrainingTerms:
-    """Terms that are written into some sources, chosen anew every epoch.
+    """Soft terms, inserted into a different choice of sources every epoch.
 
     Args:
-        glossary: the terms.
-        share: of the pairs with terms.
-        seed: of the run; what is chosen depends on it, the epoch and the number of the pair.
+        glossary: glossary with the terms.
+        share: probability that a pair with terms gets some.
+        seed: random seed of the run; choices depend on it, the epoch and the number of the pair.
     """
 
     glossary: Glossary
@@ -86,41 +92,44 @@ class TrainingTerms:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the terms or their share do."""
+        """Hash of the terms and their share."""
         content = repr((self.glossary.terms, self.share))
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def sources(self, pairs: NumberedPairs, epoch: int, limit: int) -> OtherSource:
-        """Return what gives the sources of an epoch that have terms written in.
+        """Return a function from a pair's number to its source with inserted terms, or None.
 
         Args:
-            pairs: by their numbers.
-            epoch: counted from 0.
-            limit: most tokens of a source; terms without room are left out.
+            pairs: sentence pairs by number.
+            epoch: epoch, counted from 0.
+            limit: largest number of tokens of a source; terms beyond it are left out.
         """
 
         def source(i: int) -> Sequence[int] | None:
+            # A generator for each pair: neither the batch nor a resumed run changes its choice.
             draw = random.Random(derive_seed(self.seed, epoch, i))
             if draw.random() >= self.share:
                 return None
-            text, target = _as_read(pairs.text_of(i), pairs.tokenizers)
+            text, target = _protect(pairs.text_of(i), pairs.tokenizers)
+            # Only terms whose translation is in the target: a wrong one would teach the model to
+            # ignore marks.
             terms = self.glossary.agreed(text, target)
-            chosen = [term for term in terms if draw.random() < _EACH] or terms[:1]
+            chosen = [term for term in terms if draw.random() < _TERM_SHARE] or terms[:1]
             return annotate(pairs.tokenizers.source, text, chosen, limit).ids if chosen else None
 
         return source
 
     def describe(self, sample: Iterable[tuple[str, str]], tokenizers: TokenizerPair) -> str:
-        """A sentence about the pairs that have terms with their translations.
+        """Describe the share of pairs that have terms together with their translations.
 
         Args:
-            sample: sources and targets of the corpora.
-            tokenizers: of the run.
+            sample: pairs of source and target texts from the corpora.
+            tokenizers: tokenizers of the run.
 
         Raises:
-            DataError: when none has: there would be nothing to learn from.
+            DataError: when no pair has any, so that nothing could be trained.
         """
-        texts = (_as_read(pair, tokenizers) for pair in sample)
+        texts = (_protect(pair, tokenizers) for pair in sample)
         found = [bool(self.glossary.agreed(*pair)) for pair in texts]
         if not any(found):
             raise DataError(
@@ -137,18 +146,19 @@ class TrainingTerms:
 
 
 def read_terms(settings: RunSettings, tokenizers: TokenizerPair) -> TrainingTerms | None:
-    """The soft terms of a run, if it has any.
+    """Read the soft terms of a run, if it has any.
 
     Args:
-        settings: of the run.
-        tokenizers: of the run.
+        settings: settings of the training run.
+        tokenizers: tokenizers of the run.
 
     Raises:
-        DataError: naming the line that is no term.
+        DataError: when a line is not a valid term; the line is named.
         ConfigError: when the run began without soft terms.
     """
     if settings.soft_terms is None:
         return None
+    # Marks are tokens: a model without their embeddings cannot read them.
     if not tokenizers.soft_terms:
         raise ConfigError(
             "The model of this run has no marks for soft terms",
@@ -160,7 +170,31 @@ def read_terms(settings: RunSettings, tokenizers: TokenizerPair) -> TrainingTerm
     return TrainingTerms(glossary, settings.soft_terms_share, settings.seed)
 
 
-def _as_read(pair: tuple[str, str], tokenizers: TokenizerPair) -> tuple[str, str]:
-    """A pair as the model reads it, with reserved characters for parts that are kept."""
+def new_translator(setup: Setup, tokenizers: TokenizerPair) -> nn.Module:
+    """Make the translator of a run, or read its initial model.
+
+    Args:
+        setup: settings and events of the run.
+        tokenizers: tokenizers of source and target.
+
+    Raises:
+        ConfigError: when texts may be longer than the learned positions reach.
+    """
+    settings = setup.settings
+    shape, longest = settings.model, settings.data.max_length
+    # An initial model's own positions were checked with its spec.
+    if settings.init is None and shape.positions == "learned" and longest > shape.max_length:
+        raise ConfigError(
+            f"data.max_length = {longest} is more than the {shape.max_length} positions the model "
+            "learns",
+            where="model.max_length",
+            remedy="Raise model.max_length or lower data.max_length",
+        )
+    spec = translator_spec(shape, tokenizers.source.size, tokenizers.target.size)
+    return setup.new_model(spec, tokenizers)
+
+
+def _protect(pair: tuple[str, str], tokenizers: TokenizerPair) -> tuple[str, str]:
+    """Replace the protected parts of a pair by reserved characters, as the model gets them."""
     protection = tokenizers.protection
     return pair if protection is None else protection.protect_pair(*pair)

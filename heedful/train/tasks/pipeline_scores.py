@@ -1,6 +1,6 @@
-"""Scores of models on their tasks, in validation and in `heedful evaluate`.
+"""Scores of models on their tasks, for validation and for `heedful evaluate`.
 
-Translators, taggers and readers run through the pipelines that the command line uses.
+Models run through the pipelines of the command line, so a validation score is what a user gets.
 """
 
 from __future__ import annotations
@@ -39,29 +39,30 @@ _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]],
 }
 
 MOST_SAMPLES = 8
-"""Translations of a validation that are kept, spread evenly over its sentences."""
+"""Number of translations that a validation keeps, spread evenly over its sentences."""
 
 
-def tag_metrics(asked: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
-    """The metrics of a tagger: those requested, and span_f1 wherever tags mark spans.
+def tag_metrics(requested: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
+    """Return the metrics of a tagger: the requested ones, and span_f1 if its tags mark spans.
 
     Args:
-        asked: `accuracy` and `span_f1`, or one of them.
-        tags: all there are.
+        requested: names of the requested metrics, `accuracy` or `span_f1`.
+        tags: all tags.
 
     Raises:
-        DataError: when spans are asked for and the tags mark none.
+        DataError: when span_f1 is requested and the tags mark no spans.
     """
-    names, asked = sorted(set(tags)), tuple(asked)
+    names, requested = sorted(set(tags)), tuple(requested)
     if mark_spans(names):
-        return (*asked, *({"span_f1"} - set(asked)))
-    if "span_f1" in asked:
+        # Accuracy is dominated by O, the tag of words outside of spans.
+        return (*requested, *({"span_f1"} - set(requested)))
+    if "span_f1" in requested:
         raise DataError(
             f"span_f1 needs tags that mark spans (O, B-… and I-…); these are {', '.join(names)}",
             where="validation.metrics",
             remedy="Leave it out",
         )
-    return asked
+    return requested
 
 
 def tag_scores(
@@ -70,14 +71,15 @@ def tag_scores(
     metrics: Iterable[str],
     **options: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """Score a tagger; a word that the tokenizer makes nothing of counts as wrong.
+    """Score a tagger; a word without tokens counts as wrong.
 
     Args:
-        pipeline: the tagger.
-        sentences: with the right tags.
-        metrics: `accuracy` (of words) and `span_f1`.
-        **options: how it is run.
+        pipeline: pipeline of the tagger.
+        sentences: sentences with their true tags.
+        metrics: names of the metrics: `accuracy` (of words), `span_f1`.
+        **options: options of the pipeline, such as batch size and precision.
     """
+    # Tags of words, not of tokens: windows are joined by the pipeline, as for users.
     result = pipeline.tag([sentence.words for sentence in sentences], **options)
     predictions = [[word.label for word in words] for words in result]
     right = [sentence.tags for sentence in sentences]
@@ -98,16 +100,17 @@ def label_scores(
     examples: Sequence[LabelledText],
     **options: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """Score a classifier; a label that it does not know is one it never gets right.
+    """Score a classifier; examples with a label unknown to it count as wrong.
 
     Args:
-        pipeline: the classifier.
-        examples: with the right labels.
-        **options: how it is run.
+        pipeline: pipeline of the classifier.
+        examples: texts with their true labels.
+        **options: options of the pipeline, such as batch size and precision.
     """
     result = pipeline.classify([example.text for example in examples], **options)
     predictions = [labels[0].label for labels in result]
     right = [example.label for example in examples]
+    # Numbered over both: the test set may have labels that the model never saw.
     numbers = {name: number for number, name in enumerate(sorted({*predictions, *right}))}
     ours, theirs = ([numbers[name] for name in names] for names in (predictions, right))
     return {"accuracy": accuracy(ours, theirs), "macro_f1": macro_f1(ours, theirs)}
@@ -119,13 +122,13 @@ def answer_scores(
     metrics: Iterable[str] = tuple(_ANSWER_METRICS),
     **options: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """Score a reader.
+    """Score a question answerer.
 
     Args:
-        pipeline: the reader.
-        questions: with people's answers.
-        metrics: `exact_match` and `f1`.
-        **options: how it is run.
+        pipeline: pipeline of the question answerer.
+        questions: questions with their true answers.
+        metrics: names of the metrics: `exact_match`, `f1`.
+        **options: options of the pipeline, such as batch size and precision.
     """
     result = pipeline.answer([(item.question, item.context) for item in questions], **options)
     predictions = [answer.text for answer in result]
@@ -140,14 +143,14 @@ def translation_measure(
     text_of: Callable[[int], tuple[str, str]],
     progress: Callable[[int, int], None],
 ) -> Measure:
-    """Score translations of the validation sources.
+    """Make the measure that scores translations of the validation sources.
 
     Args:
-        settings: beam, length penalty and metrics.
-        tokenizers: of the model.
+        settings: beam size, length penalty and metrics.
+        tokenizers: tokenizers of the model.
         total: number of validation pairs.
-        text_of: source and target of a pair, by its number.
-        progress: called with the translations done and their number.
+        text_of: function from a pair's number to its source and target text.
+        progress: callback with the number of finished translations and their total.
     """
     tokenize, lowercase = settings.tokenize, settings.lowercase
     for name in settings.metrics:  # an unknown sacreBLEU tokenizer is refused before training
@@ -161,6 +164,7 @@ def translation_measure(
             progress(done, total)
             on_batch()
 
+        # The first `count` pairs, always the same ones, so that scores of a run are comparable.
         sources, targets = zip(*map(text_of, range(count)), strict=True)
         pipeline = TranslationPipeline(model, tokenizers, precision=precision)
         translations = pipeline.translate(sources, settings=search, progress=after_batch)
@@ -168,6 +172,7 @@ def translation_measure(
         scores = corpus_scores(
             texts, targets, settings.metrics, tokenize=tokenize, lowercase=lowercase
         )
+        # Rounded up, so that at most MOST_SAMPLES are shown.
         shown = range(0, count, -(-count // MOST_SAMPLES))
         return Measured(
             {name: metric.score for name, metric in scores.items()},
@@ -180,12 +185,12 @@ def translation_measure(
 
 @dataclass(frozen=True)
 class PipelineMeasure:
-    """Metrics of a model run through the pipeline that the command line uses.
+    """Metrics of an encoder that runs through the pipeline of the command line.
 
     Args:
-        examples: to validate on.
-        score: figures by name, of a pipeline on some of the examples.
-        metrics: names of the figures.
+        examples: validation examples.
+        score: function from a pipeline, examples and metric names to scores by name.
+        metrics: names of the metrics.
     """
 
     examples: Sequence[Any]
@@ -193,7 +198,7 @@ class PipelineMeasure:
     metrics: Sequence[str]
 
     def with_tokenizers(self, tokenizers: TokenizerPair, batch_tokens: int) -> Measure:
-        """The measure of a model with these tokenizers, in batches of so many tokens."""
+        """Make the measure of a model with these tokenizers, in batches of `batch_tokens`."""
 
         def score(
             model: Any, count: int, precision: Precision, on_batch: Callable[[], None]

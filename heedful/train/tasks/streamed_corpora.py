@@ -1,4 +1,4 @@
-"""Training corpora that are read as a stream of shards: tokenizers, batches and notes of them."""
+"""Training corpora read as a stream of shards: texts for tokenizers, batches, and reports."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
 from heedful.train.task import Setup, plural
-from heedful.train.tasks.pair_source import LOOKED_AT, TrainingTerms
+from heedful.train.tasks.pair_source import TERM_SAMPLE, TrainingTerms
 
 
 @dataclass(frozen=True)
 class SampledTexts:
-    """The texts of the first examples of a run, to train a tokenizer on; read anew each time.
+    """The texts of a run's first examples, to train a tokenizer on; read again at each iteration.
 
-    They have the share of each corpus that training has.
+    Each corpus has the same share as in training.
 
     Args:
-        stream: the examples.
-        side: of pairs; None for texts.
-        count: examples to read.
-        long_words: takes out words that a tokenizer cannot be trained on.
+        stream: stream of the examples.
+        side: source or target side of pairs; None for texts.
+        count: number of examples to read.
+        long_words: filter of words that are too long to train a tokenizer on.
     """
 
     stream: ShardStream
@@ -63,17 +63,17 @@ class SampledTexts:
 
 
 def pair_stream(setup: Setup) -> ShardStream:
-    """Open the shards of sentence pairs that the settings name, and tell how many there are.
+    """Open the shards of sentence pairs that the settings name, and report their number.
 
     Raises:
-        DataError: when they cannot be used.
+        DataError: when the shards are unusable.
     """
     data = setup.settings.data
     return _noted(setup, ShardStream(data.train, "pairs", data, setup.settings.seed))
 
 
 def text_stream(setup: Setup, *, has_memory: bool) -> ShardStream:
-    """Open the shards of texts; as `pair_stream`.
+    """Open the shards of texts; see `pair_stream`.
 
     Raises:
         ConfigError: for a model with a memory.
@@ -101,11 +101,11 @@ def _noted(setup: Setup, stream: ShardStream) -> ShardStream:
 def side_texts(
     setup: Setup, stream: ShardStream | None
 ) -> tuple[SampledTexts, SampledTexts] | tuple[CorpusTexts, CorpusTexts]:
-    """Sources and targets to train tokenizers on.
+    """Return sources and targets to train tokenizers on.
 
     Args:
-        setup: names the corpora.
-        stream: of them where they are shards.
+        setup: setup with the corpora.
+        stream: stream of shards; None where the corpora are files.
     """
     if stream is None:
         source, target = (
@@ -119,7 +119,7 @@ def side_texts(
 
 
 def sampled_texts(setup: Setup, stream: ShardStream) -> SampledTexts:
-    """The texts to train a tokenizer on."""
+    """Return the texts to train a tokenizer on."""
     _note_sample(setup, stream)
     return SampledTexts(stream, None, setup.settings.data.tokenizer_sample, setup.long_words)
 
@@ -132,31 +132,33 @@ def _note_sample(setup: Setup, stream: ShardStream) -> None:
 
 
 def stream_fingerprint(stream: ShardStream, tokenizers: TokenizerPair) -> str:
-    """Changes when the shards, their weights or the tokenizers do."""
+    """Hash the shards, their weights and the tokenizers."""
     return hashlib.sha256(f"{stream.fingerprint} {tokenizers.fingerprint}".encode()).hexdigest()
 
 
 def streamed_pairs(
     setup: Setup, stream: ShardStream, tokenizers: TokenizerPair, terms: TrainingTerms | None
 ) -> StreamedBatches[PairBlock]:
-    """The training batches of sentence pairs, with terms written into some sources."""
+    """Make training batches of sentence pairs, with soft terms in some sources."""
     settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
     probability = settings.objective.bpe_dropout
     longest = min(data.max_length, data.budget - 1)
     if terms is not None:
-        samples = (stream.pairs(numbers) for numbers in stream.sample(LOOKED_AT))
+        samples = (stream.pairs(numbers) for numbers in stream.sample(TERM_SAMPLE))
         setup.events.note(terms.describe(chain.from_iterable(samples), tokenizers))
     left_out: Counter[str] = Counter()
-    first: dict[str, str] = {}  # where the first one of each reason stands
+    first: dict[str, str] = {}  # origin of the first pair left out, by reason
 
-    def opened(place: BlockPlace, block: PairBlock) -> Callable[[Indices], PairBatch]:
+    def open_block(place: BlockPlace, block: PairBlock) -> Callable[[Indices], PairBatch]:
         if place == (0, 0):
+            # The first block stands for the corpus, which is never read as a whole before training.
             for side, share in zip(SIDES, block.unknown, strict=True):
                 refuse_unknown(share, side, str(stream.folders[0].path))
             _note_first(setup, stream, block.batches, block.unknown, _packing(block, setup))
         for reason, (count, number) in block.left_out.items():
             left_out[reason] += count
             first.setdefault(reason, stream.line_of(number))
+        # Twice an epoch: after the first block, for early mistakes, and at its end, for the total.
         if left_out and place.block in (0, stream.order.blocks - 1):
             so_far = ", ".join(
                 f"{left_out[reason]:,} {reason} ({first[reason]} …)" for reason in first
@@ -169,27 +171,30 @@ def streamed_pairs(
         other = None if terms is None else terms.sources(pairs, place.epoch, longest)
         return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)
 
+    # Texts are sent to this process only where they are tokenised again, in BPE dropout and terms.
     planner = PairPlanner(
         stream, tokenizers, data, keeps_texts=probability > 0 or terms is not None
     )
     blocks = stream.order.blocks
-    return StreamedBatches(planner, blocks, opened, stream.line_of, workers=data.workers)
+    return StreamedBatches(planner, blocks, open_block, stream.line_of, workers=data.workers)
 
 
 def streamed_texts(
     setup: Setup, stream: ShardStream, tokenizers: TokenizerPair
 ) -> StreamedBatches[TextBlock]:
-    """The training batches of a language model."""
+    """Make training batches of windows for a language model."""
     data = setup.settings.data
     length = data.max_length
 
-    def opened(place: BlockPlace, block: TextBlock) -> Callable[[Indices], WindowBatch]:
+    def open_block(place: BlockPlace, block: TextBlock) -> Callable[[Indices], WindowBatch]:
         if place == (0, 0):
             _note_first(setup, stream, block.batches, (block.unknown,))
+        # A block's arrays in the form of encoded files, so that windows are cut by the same code.
         parts = {"ids": block.ids, "begins": block.begins, "lines": block.numbers}
         texts = EncodedTexts((), [parts], ())
 
         def make(starts: Indices) -> WindowBatch:
+            # Numbers within the stream, not within the block: messages name lines by them.
             numbers = torch.from_numpy(block.numbers[texts.text_numbers(starts)])
             return replace(make_windows(texts, starts, length), indices=numbers)
 
@@ -197,15 +202,16 @@ def streamed_texts(
 
     planner = TextPlanner(stream, tokenizers.source, length, data.budget // length)
     blocks = stream.order.blocks
-    return StreamedBatches(planner, blocks, opened, stream.line_of, workers=data.workers)
+    return StreamedBatches(planner, blocks, open_block, stream.line_of, workers=data.workers)
 
 
 def _packing(block: PairBlock, setup: Setup) -> str:
-    """The shape of a block's batches and its padding, as what follows their number."""
+    """Describe the shape and padding of packed batches, to follow their number in a sentence."""
     data = setup.settings.data
     if data.packed_length is None:
         return ""
     rows = data.batch_rows * len(block.batches)
+    # Sources and targets both have `packed_length` positions a row.
     padding = 1 - block.real_positions / (2 * rows * data.packed_length)
     return (
         f" of {data.batch_rows:,} rows of {data.packed_length:,} positions, "

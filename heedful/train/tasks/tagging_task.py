@@ -1,4 +1,4 @@
-"""Tagging as a task: sentences whose words have tags in, an encoder that tags words out."""
+"""Tagging: an encoder that predicts a tag for each word of a sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
 from heedful.models.model_spec import TokenHeadSpec
-from heedful.pipelines.encoder_input import parts_of, word_pieces
+from heedful.pipelines.encoder_input import parts_of, word_tokens
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import (
@@ -31,19 +31,21 @@ def prepare(setup: Setup) -> Task:
     """Read, check and encode tagged sentences.
 
     Raises:
-        DataError: when the sentences or tags cannot be used.
+        DataError: when sentences or tags are unusable.
     """
     settings, data = setup.settings, setup.settings.data
     readers = [tagged_reader(spec, data) for spec in data.train]
     files = [list(reader) for reader in readers]
     tags = sorted({tag for file in files for sentence in file for tag in sentence.tags})
     check_several(tags, "tag", "sentences", ", ".join(str(reader.path) for reader in readers))
+    # An initial model that knows all tags keeps their order, and so its classifier.
     names = setup.labels("token", tags, "tag")
     numbers = {name: number for number, name in enumerate(names)}
     valid_readers = [tagged_reader(spec, data) for spec in data.valid]
     valid_files = [list(reader) for reader in valid_readers]
     for reader, sentences in zip(valid_readers, valid_files, strict=True):
         _check_known(reader, sentences, numbers)
+    # Checked before tokenizers are trained, which may take minutes.
     metrics = tag_metrics(settings.validation.metrics, names)
     tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, _texts(setup, readers, files)))
 
@@ -77,7 +79,7 @@ def _texts(setup: Setup, readers: Sequence[TaggedReader], files: Sequence[Senten
 
 
 def word_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
-    """Scores [T, labels] of words' first pieces, and what the model's layers add to the loss."""
+    """Return scores [T, labels] of words' first tokens, and the layers' penalty of the loss."""
     states, added = with_penalty(model, batch.ids, batch.positions, None)
     return model.token_logits(states[batch.rows, batch.places]), added
 
@@ -89,20 +91,22 @@ def _rows(
     sentence: TaggedSentence,
     reader: TaggedReader,
 ) -> list[FramedRow]:
-    """The windows of a sentence in which words begin; each word is the target of one.
+    """Return a sentence's windows; every word is the target of exactly one of them.
 
-    The first piece of a word has its tag, the others have none.
+    The first token of a word has its tag, the others have none (Devlin 2019, section 5.3).
     """
     data = setup.settings.data
-    ids, pieces = word_pieces(tokenizer, sentence.words)
+    ids, first_tokens = word_tokens(tokenizer, sentence.words)
     where = f"{reader.path}:{sentence.line}"
     parts = parts_of(tokenizer, ids, longest=data.max_length, where=where, stride=data.stride)
-    pairs = zip(pieces, sentence.tags, strict=True)
-    targets = [(piece, numbers[tag]) for piece, tag in pairs if piece is not None]
+    pairs = zip(first_tokens, sentence.tags, strict=True)
+    targets = [(token, numbers[tag]) for token, tag in pairs if token is not None]
     rows = []
     for part in parts:
+        # Windows overlap; each predicts the words for which it has the most context on both sides.
         low, high = part.window.own_start, part.window.own_end
-        own = [(piece + part.shift, tag) for piece, tag in targets if low <= piece < high]
+        # The shift moves token numbers of the sentence to places in the framed window.
+        own = [(token + part.shift, tag) for token, tag in targets if low <= token < high]
         if own:
             places, tags = zip(*own, strict=True)
             rows.append(FramedRow(part.input.ids, part.input.second, places, tags, where))
@@ -124,6 +128,7 @@ def _note(
             f"{name}: sentences longer than data.max_length are read in windows that overlap; "
             f"there are {len(every):,} in all"
         )
+    # Words without any token (`word_tokens` gives None) are the target of no row.
     lost = words - sum(len(row.targets) for row in every)
     if lost:
         setup.events.warn(

@@ -1,11 +1,9 @@
-"""Translation as a task: sentence pairs in, a translator out."""
+"""Translation: an encoder-decoder trained on sentence pairs."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Literal
-
-from torch import nn
 
 from heedful.data.batches import make_batch
 from heedful.data.corpus_check import check_corpora
@@ -14,13 +12,12 @@ from heedful.data.encoded_pairs import (
     encode_corpora,
     validation_batches,
 )
-from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_pair
 from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task
-from heedful.train.tasks.pair_source import encoded_pairs, read_terms
+from heedful.train.tasks.pair_source import encoded_pairs, new_translator, read_terms
 from heedful.train.tasks.pipeline_scores import translation_measure
 from heedful.train.tasks.streamed_corpora import (
     pair_stream,
@@ -34,7 +31,7 @@ def prepare(setup: Setup) -> Task:
     """Read, check and encode the corpora.
 
     Raises:
-        DataError: when the corpora cannot be used.
+        DataError: when the corpora are unusable.
     """
     settings, data = setup.settings, setup.settings.data
     stream = pair_stream(setup) if data.is_streamed else None
@@ -42,6 +39,7 @@ def prepare(setup: Setup) -> Task:
     def train_new() -> TokenizerPair:
         pair = train_pair(settings.tokenizer, *side_texts(setup, stream))
         kinds = settings.protected_kinds
+        # Reserved characters get their tokens after training, so they take none from the text.
         pair = pair.protecting(kinds) if kinds else pair
         return pair if settings.soft_terms is None else pair.with_soft_terms()
 
@@ -49,6 +47,7 @@ def prepare(setup: Setup) -> Task:
     terms = read_terms(settings, tokenizers)
     pairs = None if stream is not None else _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None
+    # Overlaps of training and validation data are reported before hours are spent on them.
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
         setup.events.note(line)
     validation = measure = None
@@ -68,13 +67,14 @@ def prepare(setup: Setup) -> Task:
     else:
         assert pairs is not None
         fingerprint, source = pairs.fingerprint, encoded_pairs(setup, pairs, terms)
+    # Terms change what updates are computed from, as the corpora do.
     if terms is not None:
         fingerprint = f"{fingerprint}-{terms.fingerprint}"
     return Task(
         tokenizers,
         fingerprint,
         source,
-        lambda: _new_model(setup, tokenizers),
+        lambda: new_translator(setup, tokenizers),
         TranslationObjective(settings.objective),
         validation,
         measure,
@@ -92,17 +92,3 @@ def _encode(
         progress=lambda done, total: setup.events.progress(done, total, label),
         notice=setup.events.warn,
     )
-
-
-def _new_model(setup: Setup, tokenizers: TokenizerPair) -> nn.Module:
-    settings = setup.settings
-    shape, longest = settings.model, settings.data.max_length
-    if settings.init is None and shape.positions == "learned" and longest > shape.max_length:
-        raise ConfigError(
-            f"data.max_length = {longest} is more than the {shape.max_length} positions the model "
-            "learns",
-            where="model.max_length",
-            remedy="Raise model.max_length or lower data.max_length",
-        )
-    spec = shape.expand(tokenizers.source.size, tokenizers.target.size)
-    return setup.new_model(spec, tokenizers)

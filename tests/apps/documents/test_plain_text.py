@@ -126,7 +126,7 @@ def test_an_encoding_may_be_named() -> None:
     data = "Straße\n".encode("iso-8859-1")
     assert echoed(data, "text", encoding="iso-8859-1") == data
     for name in ("klingon", "base64", "undefined", "punycode"):
-        with pytest.raises(DataError, match="not known"):
+        with pytest.raises(DataError, match="which is unknown"):
             echoed(data, "text", encoding=name)
 
 

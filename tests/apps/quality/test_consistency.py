@@ -116,7 +116,7 @@ def test_prefixes_and_terms_hold_in_the_second_search(translator: TranslationPip
 
 
 def test_unknown_languages_have_no_signs(translator: TranslationPipeline) -> None:
-    with pytest.raises(ConfigError, match="those of the model are unknown"):
+    with pytest.raises(ConfigError, match="the languages of the model must be known"):
         ConsistentTranslation(translator, numbers="localize")
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.apps.quality.number_mending import Form, NumberForm, mend_numbers
+from heedful.apps.quality.respelling import Respelling
 from heedful.errors import ConfigError
 from heedful.search.alignment import Alignment
-from heedful.text.respelling import Respelling
 
 
 def mended(source, target, form: Form = "keep", alignment=None):
@@ -121,7 +121,7 @@ def test_a_copy_is_never_changed_where_numbers_are_kept(words):
 
 
 def test_languages_must_be_known():
-    with pytest.raises(ConfigError, match="unknown"):
+    with pytest.raises(ConfigError, match="must be known"):
         NumberForm("localize", ("en", None))
     with pytest.raises(ConfigError, match="no language 'xx'"):
         NumberForm("localize", ("xx", "de"))

@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
     with client_of(make_parts("en-de", files=files)) as client:
         answer = send(client, "a.txt", b"x")
     assert answer.status_code == 503
-    assert "cannot be kept" in answer.json()["error"]
+    assert "cannot be stored" in answer.json()["error"]
 
 
 def test_limits_hold_for_pages() -> None:

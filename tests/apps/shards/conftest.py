@@ -11,6 +11,7 @@ import torch
 
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -32,7 +33,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         width=32, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=32, max_length=40
     )
     directory = tmp_path_factory.mktemp("letters") / "model"
-    save_model(Translator(shape.expand(pair.source.size, pair.target.size)), pair, directory)
+    save_model(
+        Translator(translator_spec(shape, pair.source.size, pair.target.size)), pair, directory
+    )
     return directory
 
 

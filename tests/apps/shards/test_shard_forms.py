@@ -195,7 +195,7 @@ def wrong() -> Iterator[tuple[str, str, str, TableColumns]]:
     yield ".jsonl", "[1]\n", "shard.jsonl:1: The line is no JSON object", TableColumns()
     yield ".jsonl", "{\n", "shard.jsonl:1: The line is not JSON", TableColumns()
     yield ".jsonl", '{"text": 3}\n', "shard.jsonl:1: The value of 'text' is no text", TableColumns()
-    yield ".jsonl", '{"text": "\\ud800"}\n', "half of a surrogate pair", TableColumns()
+    yield ".jsonl", '{"text": "\\ud800"}\n', "a lone surrogate", TableColumns()
     yield ".jsonl", '{"text": "a", "translation": 1}\n', "a column 'translation'", TableColumns()
 
 

@@ -268,7 +268,7 @@ def test_a_file_of_somebody_else_is_kept(
     assert "The folder has a file of this name" in capsys.readouterr().err
     (out / "a.txt").write_text("mine\n", encoding="utf-8")
     with TranslatedFolder(out).locked():
-        assert "Another file has the place" in worker(out)[0].translate(shard).reason
+        assert "Another file already has the name" in worker(out)[0].translate(shard).reason
     assert (out / "a.txt").read_text(encoding="utf-8") == "mine\n"
 
 
@@ -286,7 +286,10 @@ def test_a_file_of_somebody_else_is_kept(
         (["--shards", "IN", "--out", "none/o"], "No folder can be made here"),
         (["--shards", "IN", "--out", "IN"], "under the same names"),
         (["--shards", "IN", "IN/../other", "--out", "o"], "Two shards have the name part-00.txt"),
-        (["--shards", "IN/*.nothing", "--out", "o"], "no file has a name of this pattern"),
+        (
+            ["--shards", "IN/*.nothing", "--out", "o"],
+            "No file has this name or matches this pattern",
+        ),
         (["--shards", "notes.pdf", "--out", "o"], "does not say how the shard is read"),
         (["--shards", "empty", "--out", "o"], "This folder holds no files"),
     ],

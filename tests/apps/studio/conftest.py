@@ -20,6 +20,7 @@ from heedful.config import dump_toml
 from heedful.listening import address_of, listen
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -49,7 +50,7 @@ def write_translator(directory: Path, positions: str, seed: int) -> Path:
         }
     )
     torch.manual_seed(seed)
-    model = Translator(shape.expand(tokenizers.source.size, tokenizers.target.size))
+    model = Translator(translator_spec(shape, tokenizers.source.size, tokenizers.target.size))
     with torch.no_grad():  # first weights give a flat distribution, in which all words are alike
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

@@ -20,7 +20,7 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.errors import ConfigError
 from heedful.models.build import build_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.train.run_settings import RunSettings
 
 from .conftest import Visit
@@ -139,7 +139,7 @@ def test_the_settings_file_makes_the_model(client: TestClient, name: str, task: 
     if task == "causal_lm":
         assert causal_lm_spec(shape, 9, 40) == causal_lm_spec(expected, 9, 40)
     else:
-        assert shape.expand(9, 9) == expected.expand(9, 9)
+        assert translator_spec(shape, 9, 9) == translator_spec(expected, 9, 9)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_in_a_browser(visit: Visit) -> None:
     assert "state 19.5 kB" in boxes["d_self"]  # 256 channels of 16 numbers, and 3 tokens of them
     assert "Self-attention, 8 heads" in boxes["self"]
     assert page.get_by_role("button", name="Mamba").is_visible()
-    assert page.get_by_text("A selective state space").is_visible()
+    assert page.get_by_text("A state space whose decay").is_visible()
     assert page.locator("figure", has_text="What is remembered, by length").is_visible()
     page.get_by_label("Words of the decoder meet by").select_option("linformer")
     page.locator(".problem").wait_for()

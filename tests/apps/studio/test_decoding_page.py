@@ -218,7 +218,7 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     page = at.open(f"decoding?model={name}&text={PROMPT}&beam=3&n=2&longest=9&penalty=1")
     settings = SearchSettings(beam=3, n_best=2, length_penalty=1.0, max_length=9)
     known = follow_search(inspect.load(path), PROMPT, settings)
-    looked = [each for step in known.steps for each in step.looked]
+    looked = [each for step in known.steps for each in step.ranked]
     assert at.fact("steps") == str(len(known.steps))
     assert at.fact("looked") == str(len(looked))
     for fate in ("lived", "ended", "dropped"):
@@ -238,7 +238,7 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     for key in ("ArrowRight", "ArrowDown"):
         tree.press(key)
     readout = page.locator("figure", has_text="Every hypothesis").locator(".readout")
-    second = known.steps[0].looked[1]
+    second = known.steps[0].ranked[1]
     assert readout.inner_text().startswith("Step 1, ")
     assert f"has log-probability {at.shown(second.score)} and went on" in readout.inner_text()
     figure = page.locator("figure", has_text="Every hypothesis")

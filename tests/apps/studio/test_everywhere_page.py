@@ -11,11 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from heedful.apps.studio.app import build_app
+from heedful.apps.studio.music_events import Event, MusicNote
 from heedful.apps.studio.pages.everywhere_page import read_tunes, recurrence
 from heedful.apps.studio.workspace import Workspace
-from heedful.data.music_events import Event, MusicNote, decode_events
 from heedful.models.checkpoint import load_model
 from heedful.pretrained.catalogue import models_at_hand
+from tests.apps.studio.decoded_events import decode_events
 
 AT_HAND = [each.path for each in models_at_hand().values()]
 TEXT = "The cat sat on the mat."

@@ -104,7 +104,7 @@ def test_there_is_one_at_a_time_and_it_can_be_stopped(
     training: LiveTraining, scratch: Path
 ) -> None:
     first = training.start(job(steps=5000, pairs=3000))
-    with pytest.raises(UserError, match="one at a time"):
+    with pytest.raises(UserError, match="only one can run at a time"):
         training.start(job())
     assert training.status()["number"] == first["number"]  # type: ignore[index]
     assert training._process is not None
@@ -222,7 +222,7 @@ def test_two_clicks_start_one_training(client: TestClient, scratch: Path) -> Non
     assert first.json()["training"]["components"]["residual"] is False
     second = ask(client, "train")
     assert second.status_code == 400
-    assert "one at a time" in second.json()["what"]
+    assert "only one can run at a time" in second.json()["what"]
     assert ask(client, "progress").json()["training"]["seed"] == 3
     assert ask(client, "stop").json()["training"]["state"] == "stopped"
     assert folders(scratch) == []

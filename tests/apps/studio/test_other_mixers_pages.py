@@ -16,7 +16,7 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
@@ -60,7 +60,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         spec = (
             causal_lm_spec(shape, pair.target.size, 48)
             if name in WRITERS
-            else shape.expand(pair.source.size, pair.target.size)
+            else translator_spec(shape, pair.source.size, pair.target.size)
         )
         model = build_model(spec)
         with torch.no_grad():
@@ -168,7 +168,7 @@ def test_a_text_too_long_to_fall_silent_is_refused(
     body = {"model": "mamba", "text": TEXT}
     response = client.post("/api/attention/influence", json=body)
     assert response.status_code == 400
-    assert "falls silent" in response.json()["what"]
+    assert "can be left out one by one" in response.json()["what"]
 
 
 def test_the_block_and_the_stream(ask: Callable[..., Any], name: str) -> None:
@@ -176,15 +176,15 @@ def test_the_block_and_the_stream(ask: Callable[..., Any], name: str) -> None:
         parts = ask("block/flow", stack=stack)["parts"]
         words = " ".join(part["about"] for part in parts)
         mixer = {
-            "mamba": "A selective state space",
+            "mamba": "A state space whose decay",
             "rwkv": "an average of values that fades with time",
             "ssru": "one forget gate",
             "s4d": "A diagonal state space",
             "cosine": "times a cosine and a sine of its position",
             "average": "The average of all tokens so far",
             "linformer": "a fixed number of sums",
-            "bahdanau": "Recurrent layers that write",
-            "fixed": "Recurrent layers that write",
+            "bahdanau": "Recurrent layers that decode",
+            "fixed": "Recurrent layers that decode",
             "convs2s": "A convolution over neighbouring tokens",
         }.get(name, "")
         alone = {"average": "decoder", "linformer": "encoder", "bahdanau": "decoder"}.get(name)

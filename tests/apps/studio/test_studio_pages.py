@@ -14,6 +14,7 @@ from heedful.apps.studio.course import read_course
 from heedful.apps.studio.pages import PAGES
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.alternatives import find_alternatives
 
@@ -278,11 +279,11 @@ def test_builder(visit: Any) -> None:
         "builder?width=64&num_heads=4&feedforward=128&encoder_layers=2&vocabulary=600"
     )
     shape = TranslatorShape(width=64, num_heads=4, feedforward=128, encoder_layers=2)
-    built = Translator(shape.expand(600, 600))
+    built = Translator(translator_spec(shape, 600, 600))
     assert visit.fact("total") == f"{sum(p.numel() for p in built.parameters()):,}"
     page.get_by_label("Activation").select_option("swiglu")
     visit.idle()
-    gated = Translator(shape.model_copy(update={"activation": "swiglu"}).expand(600, 600))
+    gated = Translator(translator_spec(shape.model_copy(update={"activation": "swiglu"}), 600, 600))
     visit.until("location.search.includes('swiglu')")
     assert visit.fact("total") == f"{sum(p.numel() for p in gated.parameters()):,}"
     page.get_by_label("Begin with").select_option("transformer-base")

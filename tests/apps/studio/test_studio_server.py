@@ -28,6 +28,7 @@ from heedful.cli.main import main
 from heedful.errors import ModelError
 from heedful.models.cost import count_parameters
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.run_config import resolve_settings
 
@@ -395,7 +396,7 @@ def test_a_model_of_the_builder_is_trained(client: TestClient, tmp_path: Path) -
 def test_the_builder_counts_what_is_built(client: TestClient) -> None:
     model = {"width": 48, "num_heads": 4, "feedforward": 96, "activation": "swiglu"}
     found = client.post("/api/builder/build", json={"model": model, "vocabulary": 500}).json()
-    built = Translator(TranslatorShape.parse(model).expand(500, 500))
+    built = Translator(translator_spec(TranslatorShape.parse(model), 500, 500))
     assert found["total"] == sum(parameter.numel() for parameter in built.parameters())
     assert found["total"] == sum(row["total"] for row in found["rows"])
 
@@ -409,7 +410,9 @@ def test_presets_stand_by_their_published_size(client: TestClient) -> None:
     found = {p["name"]: p for p in client.post("/api/builder/presets", json={}).json()["presets"]}
     assert found["gpt2"]["parameters"] == 124_439_808
     shape = TranslatorShape(width=512, share_embeddings="all")
-    assert found["transformer-base"]["parameters"] == count_parameters(shape.expand(37000, 37000))
+    assert found["transformer-base"]["parameters"] == count_parameters(
+        translator_spec(shape, 37000, 37000)
+    )
 
 
 # Several people

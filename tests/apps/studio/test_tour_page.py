@@ -60,7 +60,7 @@ def test_candidates_are_those_of_the_search(client: TestClient, given: Any) -> N
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"text": "the cat ran " * 8}, "room for 20"),
+        ({"text": "the cat ran " * 8}, "more than the tour can show: 20"),
         ({"text": "x" * 301}, "at most 300"),
         ({"text": " "}, "text"),
         ({"layer": 7}, "layer"),

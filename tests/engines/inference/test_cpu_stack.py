@@ -25,13 +25,14 @@ from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.models.translator import Translator
-from heedful.nn.attention.cache import GrowingCache, KeyValues
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
+from tests.reference_parts import GrowingCache
 
 from . import searches
 from .searches import ids, padded

@@ -13,7 +13,7 @@ from heedful.engines.inference.cuda_graphs import MOST_GRAPHS, GraphedStack, Sha
 from heedful.models.causal_lm import CausalLM
 from heedful.models.head_pruning import without_heads
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.attention import beam_cache
 from heedful.nn.attention.beam_cache import Lineage
@@ -44,7 +44,7 @@ def shape(**changes):
 
 def translator(**changes) -> Translator:
     torch.manual_seed(0)
-    return Translator(shape(**changes).expand(PIECES, PIECES)).eval()
+    return Translator(translator_spec(shape(**changes), PIECES, PIECES)).eval()
 
 
 class Recorder:

@@ -26,10 +26,11 @@ from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.model_directory import renew_digests
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.positions import SinusoidalPositions
-from heedful.pipelines import batched_translation
 from heedful.pipelines import numpy_translation as lean_pipeline
+from heedful.pipelines import segment_search
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
 from heedful.pipelines.text_splitting import Translation, cut_texts
 from heedful.pipelines.translation import TranslationPipeline
@@ -65,7 +66,7 @@ def spec_of(**dials: Any) -> TranslatorSpec:
     """A small translator, but for these dials."""
     pair = tokenizers()
     shape = TranslatorShape.model_validate({**SHAPE, **dials})
-    return shape.expand(pair.source.size, pair.target.size)
+    return translator_spec(shape, pair.source.size, pair.target.size)
 
 
 @pytest.fixture
@@ -416,7 +417,7 @@ def by_itself(
 ) -> Translation:
     """What is found for one line where batches are forbidden."""
     with monkeypatch.context() as forbidding:
-        forbidding.setattr(batched_translation, "SegmentSearch", None)
+        forbidding.setattr(segment_search.SegmentSearch, "_search_batch", None)
         return pipeline.translate([line], **options)[0]
 
 

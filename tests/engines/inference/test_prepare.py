@@ -24,9 +24,10 @@ from heedful.errors import ConfigError
 from heedful.kernels import library, topk
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.search.step_model import _largest, best_candidates, log_probabilities, log_totals
+from heedful.search.step_model import _largest, best_candidates, log_probabilities, row_logsumexp
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
@@ -42,7 +43,7 @@ def make(**dials):
     pair = train_pair(TokenizerSpec(kind="bpe", vocabulary_size=60), CORPUS, CORPUS)
     torch.manual_seed(0)
     shape = TranslatorShape(**SHAPE, max_length=30, norm_placement="pre", **dials)
-    model = Translator(shape.expand(pair.source.size, pair.target.size))
+    model = Translator(translator_spec(shape, pair.source.size, pair.target.size))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -205,9 +206,9 @@ def test_large_logits_cost_no_digits(kernels, monkeypatch):
     monkeypatch.setattr(topk, "supports", lambda scores: kernels and library.kernels() is not None)
     logits = 400.0 + 3 * torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(1))
     exact = torch.log_softmax(logits.double(), -1)
-    found = best_candidates(logits, log_totals(logits), torch.zeros(2, 3).double(), 4)
+    found = best_candidates(logits, row_logsumexp(logits), torch.zeros(2, 3).double(), 4)
     expected = exact.flatten(1).topk(4, 1).values
-    torch.testing.assert_close(found.total, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.log_prob, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16", pytest.param("int8", marks=needs_int8)])

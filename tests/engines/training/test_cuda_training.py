@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.data.batches import PairBatch, pad
+from heedful.data.batches import PairBatch
+from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.engines.training.compiled import CompiledEngine
 from heedful.engines.training.masked_loss import MaskedLosses

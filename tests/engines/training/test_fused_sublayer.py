@@ -40,7 +40,7 @@ from heedful.kernels import library
 from heedful.models.block import Block
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.attention.cache import GrowingCache, KeyValues
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.attention.relative_positions import build_bias
@@ -59,6 +59,7 @@ from heedful.nn.spec import (
     NormSpec,
     RotarySpec,
 )
+from tests.reference_parts import GrowingCache
 
 from ...on_processor import on_processor
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from heedful.engines.training import processor
 from heedful.engines.unpadding import real_rows
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 
 from ...on_processor import on_processor
@@ -35,12 +36,12 @@ def placed(lengths: list[int], side: str) -> torch.Tensor:
 
 
 @given(LENGTHS, st.sampled_from(["left", "right"]), st.booleans())
-def test_rows_are_the_real_tokens_and_come_back(lengths, side, as_they_stand):
+def test_rows_are_the_real_tokens_and_come_back(lengths, side, exact_count):
     positions = placed(lengths, side)
-    rows = real_rows(positions, as_they_stand=as_they_stand)
+    rows = real_rows(positions, exact_count=exact_count)
     assert rows is not None
     assert rows.count == sum(lengths)
-    assert not as_they_stand or len(rows.index) == rows.count
+    assert not exact_count or len(rows.index) == rows.count
     x = torch.randn(*positions.shape, 3)
     packed = rows.pack(x)
     real = positions >= 0
@@ -74,7 +75,7 @@ def test_training_is_the_same_with_padding(name, sources, seed, side):
     torch.manual_seed(seed)
     sizes = {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "dropout": 0.0}
     shape = TranslatorShape(**sizes, feedforward=24, **SHAPES[name])
-    model = Translator(shape.expand(30, 30)).double().train()
+    model = Translator(translator_spec(shape, 30, 30)).double().train()
     targets = [(length * 7) % 10 for length in sources] if len(sources) > 1 else [5]
     at, to = placed(sources, side), placed(targets, side)
     source, target = torch.randint(4, 30, at.shape), torch.randint(4, 30, to.shape)
@@ -109,18 +110,16 @@ def test_full_batches_and_answers_keep_their_shape():
     assert real_rows(torch.arange(20).expand(4, 20)) is None
     with torch.no_grad():
         assert real_rows(placed([3, 9], "right")) is None
-        assert real_rows(placed([3, 9], "right"), as_they_stand=True) is None
+        assert real_rows(placed([3, 9], "right"), exact_count=True) is None
 
 
-@pytest.mark.parametrize(
-    ("missing", "copied", "as_they_stand"), [(1, 0, 0), (3, 0, 97), (7, 94, 93)]
-)
-def test_little_padding_is_left_out_where_that_costs_no_copies(missing, copied, as_they_stand):
+@pytest.mark.parametrize(("missing", "copied", "exact_count"), [(1, 0, 0), (3, 0, 97), (7, 94, 93)])
+def test_little_padding_is_left_out_where_that_costs_no_copies(missing, copied, exact_count):
     """How many rows 100 slots become: 94 is what 93 are rounded up to, 0 is that padding stays."""
     positions = torch.arange(100).view(4, 25).clone()
     positions[3, 25 - missing :] = -1
-    for which, expected in ((False, copied), (True, as_they_stand)):
-        rows = real_rows(positions, as_they_stand=which)
+    for which, expected in ((False, copied), (True, exact_count)):
+        rows = real_rows(positions, exact_count=which)
         assert (0 if rows is None else len(rows.index)) == expected
 
 

@@ -24,8 +24,9 @@ from heedful.nn.attention.attend import (
 )
 from heedful.nn.attention.kernels import chunked, sdpa
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Mask, Prefix, Window
-from heedful.nn.attention.relative_positions import ExplicitBias, T5Bias
+from heedful.nn.attention.relative_positions import T5Bias
 from heedful.nn.positions import Positions
+from tests.reference_parts import ExplicitBias
 
 SETS = {"the definition's": KernelSet(), "of processors": PROCESSOR_KERNELS}
 by_every_kernel = pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from torch import nn
 from heedful.errors import ConfigError, ModelError
 from heedful.nn.attention.relative_positions import (
     Alibi,
-    ExplicitBias,
     Kerple,
     RelativeKeys,
     T5Bias,
@@ -27,6 +26,7 @@ from heedful.nn.spec import (
     T5BiasSpec,
     TransformerXLSpec,
 )
+from tests.reference_parts import ExplicitBias
 
 AT = Positions(torch.tensor([[3, 7], [0, 2]]), torch.tensor([[0, 5, 9], [2, 1, 0]]))
 
@@ -158,7 +158,7 @@ def test_blocks_equal_parts_of_the_whole(bias: nn.Module) -> None:
         nn.init.normal_(parameter, std=4.0)
         parameter.data.round_()
     whole = bias(q, KEYS, AT)
-    part = bias(q[:, :, 1:], KEYS[:, :, 1:], AT.between_queries(1, 2).between_keys(1, 3))
+    part = bias(q[:, :, 1:], KEYS[:, :, 1:], AT.at_queries(slice(1, 2)).at_keys(slice(1, 3)))
     assert torch.equal(part, whole[:, :, 1:, 1:3])
 
 

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.nn.attention.attend import attend
-from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
+from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.masks import Causal, Mask, Window
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import Positions
+from tests.reference_parts import GrowingCache
 
 WINDOW = 4
 LENGTH = 11

@@ -20,7 +20,6 @@ from heedful.nn.attention.masks import Causal, Everything, Mask, Prefix, SameSeg
 from heedful.nn.attention.relative_positions import (
     Alibi,
     Bias,
-    ExplicitBias,
     Kerple,
     RelativeKeys,
     T5Bias,
@@ -29,6 +28,7 @@ from heedful.nn.attention.relative_positions import (
 from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.attention.sparse_masks import Dilated, GlobalTokens, Strided
 from heedful.nn.positions import Positions, context_parallel
+from tests.reference_parts import ExplicitBias
 
 BATCH, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH = 2, 4, 2, 8, 6
 

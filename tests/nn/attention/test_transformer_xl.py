@@ -13,6 +13,7 @@ from heedful.engines.host_parts import HOST_KINDS, HostTransformerXL
 from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.errors import ConfigError
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.nn.attention.attend import KernelSet, attend
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.masks import Causal, Everything
@@ -159,4 +160,4 @@ def test_heads_that_pruning_left_keep_their_scores(on_host: bool) -> None:
 def test_a_width_without_pairs_is_refused() -> None:
     shape = TranslatorShape(width=15, num_heads=3, positions="transformer_xl")
     with pytest.raises(ConfigError, match="width 15 is odd"):
-        shape.expand(9, 9)
+        translator_spec(shape, 9, 9)

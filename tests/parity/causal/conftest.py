@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.causal_lm import CausalLM
-from heedful.nn.attention.cache import GrowingCache, StaticCache
+from heedful.nn.attention.cache import StaticCache
 from heedful.nn.capture import Capture
 from heedful.pipelines.text_generation import generate
+from tests.reference_parts import GrowingCache
 
 LENGTHS, WIDTH = [7, 4, 1], 8
 

@@ -25,6 +25,7 @@ from heedful.errors import RunError
 from heedful.events import Events
 from heedful.models.build import build_model
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.model_weights import load_weights, weights_of
 from heedful.train.parallel import sharded_files
@@ -48,7 +49,7 @@ def new_model() -> torch.nn.Module:
         width=16, encoder_layers=1, decoder_layers=1, num_heads=4, feedforward=22
     )
     torch.manual_seed(0)
-    return build_model(shape.expand(37, 37))
+    return build_model(translator_spec(shape, 37, 37))
 
 
 def known(model: torch.nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -89,7 +90,7 @@ def try_plan(number: int, plan: dict[str, int], folder: Path) -> SavedTensors:
     distribution, _ = distribute(model, None, settings, team, new_model)  # type: ignore[arg-type]
     saved = SavedTensors(distribution, team, CheckpointStore(folder, settings.checkpoint))
     of_all = torch.cat([torch.full((rank + 1, 2), rank) for rank in (0, 2, 3)])
-    whole, placed = distribution.whole, distribution.placed
+    whole, local_part = distribution.full_tensors, distribution.local_part
     if number:
         if number == len(PLANS) - 1 and process.rank == 1:  # as on a machine with other folders
             saved.store.directory = folder / "elsewhere"
@@ -100,8 +101,8 @@ def try_plan(number: int, plan: dict[str, int], folder: Path) -> SavedTensors:
         if team.main:
             check_same(read, weights)
             check_same(others, training)
-    load_weights(model, {name: placed(name, each) for name, each in weights.items()})
-    others = {name: placed(name, each) for name, each in training.items()}
+    load_weights(model, {name: local_part(name, each) for name, each in weights.items()})
+    others = {name: local_part(name, each) for name, each in training.items()}
     save(number, saved, weights_of(model), others)
     if team.main:
         written = saved.store.newest(Events())

@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.launcher import api
 
 from heedful.errors import RunError
-from heedful.train.parallel.launcher import check_restarts, launch, one_of_many
+from heedful.train.parallel.launcher import check_restarts, launch, run_worker
 from heedful.train.run_settings import RunSettings
 
 from .test_several_processes import (
@@ -159,14 +159,14 @@ def test_what_two_processes_cannot_do_is_told_by_one(
         raise RunError("There is no such device")
 
     def fails_later() -> int:
-        assert one_of_many(fails, report) == 0  # the other process
+        assert run_worker(fails, report) == 0  # the other process
         raise RunError("There is no such device")
 
     def report(error: Exception) -> int:
         told.append(str(error))
         return 2
 
-    assert one_of_many(fails_later, report) == 0
+    assert run_worker(fails_later, report) == 0
     assert (len(told), status.read_text()) == (1, "2")
 
 

@@ -13,6 +13,7 @@ from heedful.data.batches import PairBatch
 from heedful.errors import ConfigError
 from heedful.events import Events
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.train.parallel.dimensions import Dimensions
 from heedful.train.parallel.shares import Share
@@ -139,7 +140,7 @@ def test_what_shards_cannot_do(name: str, values: dict[str, object]) -> None:
 )
 def test_matrices_that_processes_cannot_share(options: dict[str, int], told: str) -> None:
     size = {"width": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 4}
-    spec = TranslatorShape(**{**size, "feedforward": 64, **options}).expand(20, 20)
+    spec = translator_spec(TranslatorShape(**{**size, "feedforward": 64, **options}), 20, 20)
     model = Translator(spec)
     check_matrices(model, 1)
     if not told:

@@ -1,6 +1,6 @@
 """The pages of the studio: the calls that their scripts may make, and their answers.
 
-A new page is a `Page` in a module here, a script in `static/pages` and a name below.
+A new page needs a `Page` in a module here, a script in `static/pages` and a name below.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ PAGES: tuple[Page, ...] = (
     translate_page.PAGE,
     runs_page.PAGE,
 )
-"""In the order of the course."""
+"""All pages, in the order of the course."""

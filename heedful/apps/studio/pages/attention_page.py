@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from heedful.text.tokenizer import TextTokenizer
 
 MOST_WEIGHTS = 1 << 22
-"""Weights in an answer: 16 MiB, all heads of a layer for 256 tokens and 64 heads."""
+"""Most weights of an answer: 16 MiB, as for 256 tokens and 64 heads of a layer."""
 
 Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(max_length=1000)]
 
@@ -41,13 +41,15 @@ _TYPES = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
 class ShowAttentionRequest(AttentionViewRequest):
     """A text, and the attention to show."""
 
-    heads: Indices | None = Field(None, description="from 0; all that fit in an answer if unset")
+    heads: Indices | None = Field(
+        None, description="indices of heads, from 0; as many as fit in an answer if unset"
+    )
 
 
 def show(request: ShowAttentionRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return weights of a layer's heads with their pieces, and the attention that there is.
+    """Return weights of a layer's heads with the tokens, and the kinds of attention.
 
-    Of a model without any only the mixers that it has in its place.
+    For a model without attention, return only its mixers.
     """
     from heedful.inspect.attention_maps import (
         attentions,
@@ -90,17 +92,17 @@ def show(request: ShowAttentionRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 MOST_THUMBNAIL = 48
-"""Rows and columns of a thumbnail; longer texts are averaged to as many."""
+"""Most rows and columns of a thumbnail; weights of longer texts are averaged."""
 
 
 class OverviewRequest(TextRequest):
-    """A text, and the kind of attention of which all heads are shown."""
+    """A text, and the kind of attention whose heads are shown."""
 
     part: Annotated[str, Field(max_length=20)] = ""
 
 
 def overview(request: OverviewRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a thumbnail of every head of a part: its weights, from 0 to 255."""
+    """Return a thumbnail of every head of a part, with weights from 0 to 255."""
     import numpy as np
 
     subject, _ = read_text(request, workspace)
@@ -130,18 +132,18 @@ def _shrunk(weights: np.ndarray) -> np.ndarray:
 
 
 class NeuronsRequest(AttentionViewRequest):
-    """A text, and a query of a head."""
+    """A text, and a query position of a head."""
 
     head: Annotated[int, Field(ge=0, le=10_000)] = 0
     row: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
 MOST_KEYS = 24
-"""Keys of the neuron view, those with the most weight."""
+"""Keys of the neuron view, those with the largest weights."""
 
 
 def neurons(request: NeuronsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a query, the keys with the most weight, and their products, channel by channel."""
+    """Return a query, the keys with the largest weights, and their products by channel."""
     import numpy as np
 
     from heedful.inspect.attention_maps import attention_steps
@@ -175,15 +177,17 @@ class AttentionPictureRequest(TextRequest):
     """A text, the attention to draw, and the kind of file."""
 
     part: Literal["", "encoder", "decoder", "cross"] = ""
-    layers: Indices | None = Field(None, description="from 0; all if unset")
-    heads: Indices | None = Field(None, description="from 0; all if unset")
+    layers: Indices | None = Field(None, description="indices of layers, from 0; all if unset")
+    heads: Indices | None = Field(None, description="indices of heads, from 0; all if unset")
     view: Literal["matrix", "heads", "lines"] = "matrix"
-    each: Annotated[bool, Field(description="lines of each head in a colour of its own")] = False
+    each: Annotated[bool, Field(description="draw the lines of each head in its own colour")] = (
+        False
+    )
     kind: Literal["svg", "png", "html"] = "svg"
 
 
 def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a file: its name, its media type, and its content in base64."""
+    """Return a file with its name, its media type, and its content in base64."""
     from heedful.inspect import charts
     from heedful.inspect.attention_maps import attention
 
@@ -203,7 +207,7 @@ def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str,
 
 
 def encode_array(weights: np.ndarray) -> dict[str, Any]:
-    """Encode an array as its shape and its float32 numbers, little-endian, in base64."""
+    """Encode an array as its shape and its little-endian float32 elements in base64."""
     import numpy as np
 
     data = np.ascontiguousarray(weights, dtype="<f4").tobytes()
@@ -219,7 +223,7 @@ def _plain(tokenizer: TextTokenizer, tokens: StackTokens) -> dict[str, Any]:
 
 
 def word_numbers(tokenizer: TextTokenizer, tokens: StackTokens) -> list[int]:
-    """Return the number of each token's word, from 0; a special token is one by itself."""
+    """Return the index of each token's word, from 0; a special token counts as a word."""
     from heedful.search.alignment import token_words
 
     numbers: list[int] = []
@@ -234,7 +238,7 @@ def word_numbers(tokenizer: TextTokenizer, tokens: StackTokens) -> list[int]:
             stop += 1
         next_word = numbers[-1] + 1 if numbers else 0
         own = [0] if alone[start] else token_words(tokenizer, tokens.ids[start:stop], "")[1]
-        # Tokens without any character, such as parts of a damaged one, have no word.
+        # Tokens without a character, such as a part of a character's bytes, have no word.
         numbers += [next_word + each for each in own or range(stop - start)]
         start = stop
     return numbers

@@ -1,4 +1,4 @@
-"""Page "Block": a sentence on its way through a block of a model."""
+"""Page "Block": the tensors of a sentence in a block of a model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ class FlowRequest(TextRequest):
     """A text, and the block to follow it through."""
 
     stack: StackName = Field(
-        "", description="encoder or decoder; empty: the decoder where there is one"
+        "", description="encoder or decoder; if empty, the decoder if there is one"
     )
-    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(-1, description="from 0; -1: the last")
+    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(
+        -1, description="index of the layer, from 0; -1 is the last"
+    )
 
 
 class StreamRequest(TextRequest):
-    """A text, and the stack whose stream to follow."""
+    """A text, and the stack whose residual stream to follow."""
 
     stack: StackName = ""
 
@@ -40,7 +42,7 @@ def flow(request: FlowRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def stream(request: StreamRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return what each sub-layer of a stack adds to the stream, and its share in the output."""
+    """Return each sub-layer's addition to the stream, and its share in the output."""
     import torch
 
     from heedful.inspect.residual_stream import contributions

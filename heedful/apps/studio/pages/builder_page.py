@@ -1,4 +1,4 @@
-"""Page "Builder": a model put together from its parts, its cost, and the file that trains it."""
+"""Page "Builder": a model composed of parts, its costs, and the file to train it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.apps.studio.mixer_costs import mixer_costs
+from heedful.apps.studio.mixer_costs import mixer_costs, mixer_names
 from heedful.apps.studio.page import Call, NoSettings, Page
 from heedful.config import Config, dump_toml
 from heedful.engines.cost_memory import training_memory
@@ -25,6 +25,7 @@ from heedful.models.cost import (
 )
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 from heedful.nn.work import FLOAT32
 from heedful.text.tokenizer_spec import TokenizerSpec
 
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec
 
 LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
-"""Bounds of the settings; the largest published models are below."""
+"""Upper bounds of the settings, above those of the largest published models."""
 
 Tokens = Annotated[int, Field(ge=1, le=100_000)]
 Task = Literal["translation", "causal_lm", "masked_lm"]
 
 
 class BuildRequest(Config):
-    """The task of a model, its shape, and the sentences and batches to count for."""
+    """The task and shape of a model, with the lengths and batch sizes of its costs."""
 
     task: Task = "translation"
     model: TranslatorShape = TranslatorShape()
@@ -58,7 +59,7 @@ class BuildRequest(Config):
 
 
 class PresetRequest(Config):
-    """A size of translators by name."""
+    """The name of a preset of translators."""
 
     name: str
 
@@ -70,7 +71,7 @@ def build(request: BuildRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def settings_file(request: BuildRequest) -> str:
-    """Write the TOML for `heedful train --config`; the data are named there, or added."""
+    """Return the TOML for `heedful train --config`, to which the user adds data."""
     return dump_toml(
         {
             "task": request.task,
@@ -82,7 +83,7 @@ def settings_file(request: BuildRequest) -> str:
 
 
 def preset(request: PresetRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the settings of a size of translators."""
+    """Return the settings of a preset of translators."""
     settings = read_preset(request.name)
     where = f"preset {request.name}"
     tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
@@ -93,25 +94,26 @@ def preset(request: PresetRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def presets(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return published models and our sizes with their numbers of parameters."""
-    presets = []
+    """Return published models and our presets with their sizes, and the mixers to choose from."""
+    presets: list[dict[str, Any]] = []
     for name in preset_names():
         size = not has_spec(name)
         if size:
             settings = preset(PresetRequest(name=name), workspace)
             shape, pieces = TranslatorShape.parse(settings["model"]), settings["vocabulary"]
-            parameters = count_parameters(shape.expand(pieces, pieces))
+            parameters = count_parameters(translator_spec(shape, pieces, pieces))
         else:
             published = published_parameters(name)
             if published is None:
                 continue
             parameters = published
         presets.append({"name": name, "parameters": parameters, "dials": size})
-    return {"presets": sorted(presets, key=lambda each: each["parameters"])}
+    ordered = sorted(presets, key=lambda each: each["parameters"])
+    return {"presets": ordered, "mixers": mixer_names()}
 
 
 def _translator(request: BuildRequest) -> dict[str, Any]:
-    spec = request.model.expand(request.vocabulary, request.vocabulary)
+    spec = translator_spec(request.model, request.vocabulary, request.vocabulary)
     training = training_cost(spec, request.tokens, request.tokens)
     decoding = decoding_cost(spec, request.tokens, request.tokens, request.beam)
     return {
@@ -149,7 +151,7 @@ def _memory(spec: Any, request: BuildRequest) -> dict[str, dict[str, int]]:
 
 
 def _other(request: BuildRequest) -> dict[str, Any]:
-    """Return the parameters of a language model, and the memory of training without a batch."""
+    """Return the parameters of a language model, and its training memory without a batch."""
     spec = _family_spec(request)
     counts = parameters_by_module(spec)
     total = sum(counts.values())

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from heedful.inspect.attention_maps import AttentionMap, AttentionPart
     from heedful.inspect.decoding_steps import NextToken, SearchRecord
     from heedful.inspect.subject import Subject
-    from heedful.search.search_trace import Looked, Step
+    from heedful.search.search_trace import RankedContinuation, Step
 
 LONGEST = 1000
-"""Characters of a text, so that nobody waits long."""
+"""Most characters of a text, which limits the waiting time."""
 MOST_CHOSEN = 200
-"""Tokens that are chosen one by one."""
+"""Most tokens that are chosen one by one."""
 
 _SHOWN: tuple[AttentionPart, ...] = ("decoder", "cross")
 
@@ -30,7 +30,7 @@ Chosen = Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)]
 
 
 class PromptRequest(Config):
-    """A text for a model that writes."""
+    """A text for a model that generates."""
 
     model: str
     text: str
@@ -46,9 +46,11 @@ class StepRequest(BegunRequest):
     """The attention and the candidates of the next step to show."""
 
     layer: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="of the decoder; the mean of all if unset"
+        None, description="decoder layer whose attention to show; the mean of all if unset"
     )
-    head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
+    head: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="head; all in the mean if unset"
+    )
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -67,7 +69,7 @@ class BeamRequest(PromptRequest):
 
 
 def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the next step: visible positions, attention, candidates, size of the cache.
+    """Return the next step: visible positions, attention, candidates and cache size.
 
     Weights are null where the model, or the chosen layer, has no such attention.
     """
@@ -122,7 +124,7 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def greedy(request: BegunRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the tokens of greedy search, to the end or to as many as the page shows."""
+    """Return the tokens of greedy search, up to the end or the page's limit."""
     from heedful.inspect.decoding_steps import follow_search
     from heedful.search.search_settings import SearchSettings
 
@@ -175,7 +177,7 @@ def _key(request: PromptRequest, workspace: Workspace) -> tuple[Any, ...]:
 
 
 def _rows(whole: AttentionMap, layers: list[int], request: StepRequest) -> list[list[float]]:
-    """Return the attention of all steps so far, of one head or the mean of several."""
+    """Return the attention of all steps so far, of one head or as a mean over several."""
     import numpy as np
 
     from heedful.inspect.attention_maps import choose
@@ -205,7 +207,7 @@ def _candidates(result: NextToken, request: StepRequest) -> dict[str, Any]:
     scores = torch.from_numpy(result.scores)[None, None]
     own = distribution(scores, SearchSettings(sampling=True))[0, 0]
     drawn = distribution(scores, settings)[0, 0]
-    # As `search` draws for its first sentence, so that going on so is what it would write.
+    # Samples as `search` does for its first sentence, so that the page follows its output.
     number = random_numbers(request.seed, torch.zeros(1, dtype=torch.int64), 1, len(request.chosen))
     best = result.scores.argsort(kind="stable")[::-1][: request.count].tolist()
     return {
@@ -222,7 +224,7 @@ def _candidates(result: NextToken, request: StepRequest) -> dict[str, Any]:
         "drawn": int(draw(scores, number, settings)),
         "possible": int((own > 0).sum()),
         "drawable": int((drawn > 0).sum()),
-        "entropy": float(torch.special.entr(own).sum()),  # in nats
+        "entropy": float(torch.special.entr(own).sum()),  # entropy in nats
         "drawn_entropy": float(torch.special.entr(drawn).sum()),
     }
 
@@ -231,11 +233,11 @@ def _plain(record: SearchRecord, step: Step) -> dict[str, Any]:
     return {
         "bound": _finite(step.bound),
         "worst": _finite(step.worst),
-        "looked": [_looked(record, each) for each in step.looked],
+        "looked": [_looked(record, each) for each in step.ranked],
     }
 
 
-def _looked(record: SearchRecord, each: Looked) -> dict[str, Any]:
+def _looked(record: SearchRecord, each: RankedContinuation) -> dict[str, Any]:
     return {
         "piece": record.names[each.token],
         "parent": each.parent,

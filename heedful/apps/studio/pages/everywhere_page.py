@@ -1,4 +1,4 @@
-"""Page "Transformers everywhere": text, pictures and music as tokens that enter the same block."""
+"""Page "Transformers everywhere": text, images and music as tokens of the same block."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from heedful.apps.studio.music_events import (
+    PITCHES,
+    STEPS_PER_SECOND,
+    VOCABULARY_SIZE,
+    MusicNote,
+    encode_notes,
+)
 from heedful.apps.studio.page import MOST_TOKENS, Call, NoSettings, Page, check_length, subject_of
 from heedful.apps.studio.pages.image_page import (
     EXAMPLES,
@@ -20,13 +27,6 @@ from heedful.apps.studio.pages.image_page import (
     picture_of,
 )
 from heedful.config import Config, read_toml
-from heedful.data.music_events import (
-    PITCHES,
-    STEPS_PER_SECOND,
-    VOCABULARY_SIZE,
-    MusicNote,
-    encode_notes,
-)
 from heedful.errors import DataError, suggest
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
 LONGEST = 400
-"""Characters of a text, whose pieces all fit into the picture."""
+"""Most characters of a text, so that all tokens fit into the chart."""
 MUSIC_WIDTH = 64
 _SEED = 1
 _NAMES = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
@@ -48,7 +48,7 @@ Words = Annotated[str, Field(min_length=1)]
 
 
 class Tune(Config):
-    """A tune in voices; see `tunes.toml`."""
+    """A tune with several voices; see `tunes.toml`."""
 
     name: Words
     title: Words
@@ -65,17 +65,17 @@ class Tune(Config):
 
     @property
     def steps_per_beat(self) -> float:
-        """Steps of time in a beat."""
+        """The number of time steps in a beat."""
         return self.seconds_per_beat * STEPS_PER_SECOND
 
     def notes(self) -> list[MusicNote]:
-        """Return the notes of all voices, in the order of their starts."""
+        """Return the notes of all voices, in the order of their onsets."""
         voices = (_read_voice(voice, self.steps_per_beat) for voice in self.voices)
         return sorted(note for voice in voices for note in voice)
 
 
 class Tunes(Config):
-    """All tunes."""
+    """The tunes of the package."""
 
     tunes: tuple[Tune, ...]
 
@@ -95,24 +95,24 @@ class MusicRequest(Config):
 
 @functools.cache
 def read_tunes() -> dict[str, Tune]:
-    """Read the tunes that come with the package, by name."""
+    """Read the tunes of the package, by name."""
     parsed = Tunes.parse(read_toml(TUNES_FILE), where=str(TUNES_FILE))
     return {tune.name: tune for tune in parsed.tunes}
 
 
 def text(request: TextPanelRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the pieces of a text, their ids, and the vectors that enter the first block."""
+    """Return the tokens of a text, their ids, and the input vectors of the first block."""
     from heedful.inspect.readings import read
 
     check_length(request.text, LONGEST, where="text", remedy="Shorten it; other pages take more")
     subject = subject_of(request.model, workspace)
-    # Only the source is shown: an empty translation saves the search for one.
+    # Only the source is shown, so an empty translation saves a search.
     reading = read(subject, request.text, "" if subject.model.spec.reads == "pairs" else None)
     stack = "decoder" if reading.encoder is None else "encoder"
     tokens = reading.tokens(stack)
     if len(tokens) > MOST_TOKENS:
         raise DataError(
-            f"{len(tokens):,} tokens are more than the {MOST_TOKENS} that are drawn",
+            f"{len(tokens):,} tokens are more than the {MOST_TOKENS} that can be drawn",
             where="text",
             remedy="Shorten it",
         )
@@ -127,7 +127,7 @@ def text(request: TextPanelRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def image(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the patches of a picture in reading order, and the vectors that enter the block."""
+    """Return the patches of an image in reading order, and the input vectors of the first block."""
     import torch
 
     from heedful.inspect.readings import see
@@ -154,7 +154,7 @@ def image(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def music(request: MusicRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the notes of a tune, its events, and new vectors for them."""
+    """Return the notes of a tune, its events, and untrained vectors for them."""
     import torch
     from torch import nn
 
@@ -198,14 +198,14 @@ def tunes(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
 
 
 def recurrence(notes: Sequence[MusicNote], steps_per_beat: float) -> list[list[float]]:
-    """Return the share of notes that begin again after each number of beats, in any octave.
+    """Return the share of notes that recur after each number of beats, in any octave.
 
     Args:
-        notes: of the tune.
-        steps_per_beat: steps of time in a beat.
+        notes: notes of the tune.
+        steps_per_beat: number of time steps in a beat.
 
     Returns:
-        A pair of beats and share for each whole number of beats up to half of the tune.
+        A pair of beats and share for each whole number of beats, up to half of the tune.
     """
     starts = {(note.start, note.pitch % 12) for note in notes}
     last = max(start for start, _ in starts)
@@ -241,7 +241,7 @@ def _read_voice(voice: str, steps_per_beat: float) -> list[MusicNote]:
 
 
 def _entering(subject: Subject, reading: ModelInput, stack: str) -> dict[str, Any]:
-    """Return the vectors [L, D] that enter the first block of a stack, and what it consists of."""
+    """Return the input vectors [L, D] of a stack's first block, and their components."""
     from heedful.inspect.readings import tensors
     from heedful.inspect.subject import capture, stack_of, sublayers
 

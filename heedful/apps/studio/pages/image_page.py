@@ -1,4 +1,4 @@
-"""Page "Image": a picture in patches, the attention of a model of images, and its labels."""
+"""Page "Image": the patches of an image, a vision model's attention, and its classes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Line = Sequence[tuple[float, float]]
 
 _THICK = 0.045
-"""Half the width of a line, of a picture of width 1."""
+"""Half the width of a line, in an image of width 1."""
 _SOFT = 0.03
-"""Width of its fading edge."""
+"""Width of a line's fading edge."""
 
-# Corners of lines, from (0, 0) above left to (1, 1) below right.
+# Corners of lines, from (0, 0) at the top left to (1, 1) at the bottom right.
 _LINES: Mapping[str, Sequence[Line]] = {
     "zero": [
         [
@@ -61,18 +61,18 @@ _LINES: Mapping[str, Sequence[Line]] = {
 }  # fmt: skip
 
 EXAMPLES = tuple(_LINES)
-"""Names of the pictures."""
+"""Names of the example images."""
 
 
 def example_image(name: str, side: int) -> npt.NDArray[np.uint8]:
-    """Draw the picture of a name.
+    """Draw an example image.
 
     Args:
-        name: one of `EXAMPLES`.
+        name: name of the image, one of `EXAMPLES`.
         side: height and width in pixels.
 
     Returns:
-        [side, side], 0 to 255.
+        The image, [side, side], from 0 to 255.
     """
     import numpy as np
 
@@ -104,11 +104,11 @@ def _distance(
 
 
 MAX_FILE = 8 << 20
-"""Bytes of an uploaded picture."""
+"""Most bytes of an uploaded image."""
 _MAX_BODY = MAX_FILE * 4 // 3 + (1 << 16)
-"""Bytes of a request: such a picture in base64, and settings."""
+"""Most bytes of a request: such an image in base64, and settings."""
 MOST_DRAWN = 64
-"""Pixels on a side of a drawing."""
+"""Most pixels on a side of a drawing."""
 _CLASSES = 10
 
 Pixel = Annotated[int, Field(ge=0, le=255)]
@@ -116,14 +116,14 @@ Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
 
 
 class ImageRequest(Config):
-    """A model, and a picture: drawn, uploaded or an example."""
+    """A model, and an image: a drawing, an upload or an example."""
 
     model: str
     drawing: Annotated[tuple[Row, ...], Field(min_length=1, max_length=MOST_DRAWN)] | None = Field(
-        None, description="rows of grey pixels"
+        None, description="drawing as rows of grey pixels"
     )
-    upload: str | None = Field(None, description="a PNG or JPEG file in base64")
-    example: str = Field("", description="the name of one")
+    upload: str | None = Field(None, description="PNG or JPEG file in base64")
+    example: str = Field("", description="name of an example")
 
     @model_validator(mode="after")
     def _one_picture(self) -> Self:
@@ -136,14 +136,18 @@ class ImageRequest(Config):
 
 
 class LookRequest(ImageRequest):
-    """A picture, and the patch whose attention to show."""
+    """An image, and the patch whose attention to show."""
 
     patch: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="the patch of the query; the whole image if unset"
+        None, description="index of the query patch; the whole image if unset"
     )
-    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="the last if unset")
-    head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
-    rollout: bool = Field(False, description="through all layers up to this one, heads averaged")
+    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="layer; the last if unset")
+    head: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="head; all in the mean if unset"
+    )
+    rollout: bool = Field(
+        False, description="show attention rollout through all layers up to this one"
+    )
 
 
 class AboutRequest(Config):
@@ -153,7 +157,7 @@ class AboutRequest(Config):
 
 
 def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the sizes of a model and the examples, before there is a picture."""
+    """Return the sizes of a model and the examples, before an image is chosen."""
     from heedful.inspect.attention_maps import attentions, num_heads
 
     model = image_pipeline(request.model, workspace).model
@@ -172,7 +176,7 @@ def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return patches, attention over them, and the most probable classes."""
+    """Return the patches, the attention over them, and the most probable classes."""
     import torch
 
     from heedful.nn.patches import cut
@@ -197,11 +201,11 @@ def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
-    """Return the model of a name, which must read images.
+    """Return the vision model of a name.
 
     Raises:
-        UserError: when there is none of this name.
-        ModelError: when it reads something else.
+        UserError: when the name is unknown.
+        ModelError: when the model reads something else.
     """
     from heedful.pipelines.image_classification import ImagePipeline
 
@@ -216,10 +220,10 @@ def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
 
 
 def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
-    """Return the picture of a request as the model's data loader would give it.
+    """Return the image of a request, preprocessed as by the model's data loader.
 
     Raises:
-        DataError: when there is no such example, or the upload is no picture or too large.
+        DataError: when the example is unknown, or the upload is no image or too large.
     """
     import numpy as np
 
@@ -244,7 +248,7 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
         raise DataError("The upload is no base64", where="upload") from None
     if len(content) > MAX_FILE:
         raise DataError(
-            f"The file has {len(content):,} bytes; at most {MAX_FILE:,} are read here",
+            f"The file has {len(content):,} bytes; at most {MAX_FILE:,} are allowed here",
             where="the uploaded file",
             remedy="Make the picture smaller, or use heedful classify, which takes any",
         )
@@ -254,7 +258,7 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
 def _attention(
     request: LookRequest, pipeline: ImagePipeline, picture: npt.NDArray[np.uint8]
 ) -> dict[str, Any]:
-    """Return the shares of the patches in reading order, and of [CLS] where there is one."""
+    """Return the attention to the patches in reading order, and to [CLS] where there is one."""
     from heedful.inspect.attention_maps import attention
     from heedful.inspect.readings import see
     from heedful.inspect.subject import Subject
@@ -273,7 +277,7 @@ def _attention(
     else:
         heads = None if request.head is None else [request.head]
         rows = attention(subject, reading, "encoder", layers=[layer], heads=heads).mean()
-    if request.patch is None:  # [CLS], or the mean of all states where there is none
+    if request.patch is None:  # [CLS], or the mean of all states without one
         shares = rows[0] if first else rows.mean(0)
     elif request.patch + first >= len(rows):
         raise DataError(f"There is no patch {request.patch}", where="patch")

@@ -1,6 +1,6 @@
-"""Page "Masks and biases": the keys each query may see, and the numbers added by distance.
+"""Page "Masks and biases": the keys that each query may see, and biases by distance.
 
-A mask is typed as the setting `model.mask` is (`heedful.nn.mask_text`), so whatever can be trained
+A mask has the syntax of the setting `model.mask` (`heedful.nn.mask_text`), so all masks of training
 can be drawn.
 """
 
@@ -26,7 +26,7 @@ _SEED = 1
 
 
 class DrawRequest(Config):
-    """A mask, a bias, and the tokens they are drawn for."""
+    """A mask, a bias, and the tokens for which to draw them."""
 
     mask: Annotated[str, Field(max_length=4 * LONGEST)] = "causal"
     length: Annotated[int, Field(ge=2, le=64)] = 16
@@ -47,7 +47,7 @@ class DrawRequest(Config):
 
 
 def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return visible pairs, the bias, and the weights of queries and keys whose products are 0."""
+    """Return visible pairs, the bias, and the attention weights for dot products of 0."""
     import torch
 
     from heedful.nn.attention.attend import attention_weights, make_request
@@ -58,7 +58,7 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
     bias = _bias(request)
     source = torch.Generator().manual_seed(_SEED)
     query = torch.randn((1, request.heads, request.length, HEAD_WIDTH), generator=source)
-    zeros = torch.zeros_like(query)  # keys of zeros: every raw score is 0
+    zeros = torch.zeros_like(query)  # with keys of zeros every raw score is 0
     visible = positions.visible(mask)[0, 0]
     with torch.inference_mode():
         inputs = make_request(query, zeros, zeros, positions, mask, [bias] if bias else [])
@@ -81,13 +81,13 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _stretches(row: list[bool]) -> list[list[int]]:
-    """Return first and last index of each stretch of true values."""
+    """Return the first and last index of each run of true values."""
     edges = [i for i in range(len(row) + 1) if (i < len(row) and row[i]) != (i > 0 and row[i - 1])]
     return [[first, after - 1] for first, after in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return the masks by name, with the settings and a description of each."""
+    """Return the masks by name, with their settings and descriptions."""
     return {
         "words": [
             {
@@ -101,7 +101,7 @@ def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
 
 
 def _positions(request: DrawRequest) -> Positions:
-    """Positions of packed texts, each counted from 0, with padding at the end."""
+    """Return positions of packed sequences, each counted from 0, with padding at the end."""
     import torch
 
     from heedful.nn.positions import NOTHING_HERE, Positions
@@ -132,7 +132,7 @@ def _bias(request: DrawRequest) -> Bias | None:
         return None
     attention = AttentionSpec(num_heads=request.heads, head_width=HEAD_WIDTH)
     bias = build_bias(specs[request.bias], attention, request.heads * HEAD_WIDTH)
-    with torch.no_grad():  # untrained tables hold zeros, and nothing would be visible
+    with torch.no_grad():  # untrained tables hold zeros, which would show nothing
         for parameter in bias.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(_SEED))
     return bias.eval()

@@ -1,4 +1,4 @@
-"""Page "Paths": the steps between two tokens, and the influence of one on the other."""
+"""Page "Paths": the path length between two tokens, and the influence of one on the other."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from heedful.apps.studio.workspace import Workspace
 
 LONGEST = 128
-"""Most tokens, and most channels, so that nobody waits long."""
+"""Most tokens and most channels, which limit the waiting time."""
 LENGTHS = tuple(2**power for power in range(1, 11))
 DRAWN = 12
-"""Tokens of the networks that are drawn."""
+"""Most tokens of the networks that are drawn."""
 MOST_SENTENCES = 8
 _HEADS = 4
-# Memory of the derivatives grows with directions × tokens, and for new networks × channels.
+# The memory of derivatives grows with directions × tokens, for new networks also × channels.
 _OWN_TOKENS = 2048
 _NEW_NUMBERS = 2**16
 _FEWEST = 4
@@ -33,7 +33,7 @@ Window = Annotated[int, Field(ge=2, le=LONGEST)]
 
 
 class StepsRequest(Config):
-    """Networks to compare by their formulas."""
+    """Networks whose costs to compare by formulas."""
 
     length: Length = 64
     width: Width = 64
@@ -46,7 +46,7 @@ NewNetwork = Literal["rnn", "lstm", "gru", "transformer", "window"]
 
 
 class MeasureRequest(Config):
-    """A new network to measure, once: a page asks for each network and draw by itself."""
+    """An untrained network to measure once: a page requests each network and seed separately."""
 
     network: NewNetwork = "transformer"
     length: Length = 64
@@ -59,15 +59,15 @@ class MeasureRequest(Config):
 
 
 class OwnRequest(TextRequest):
-    """A model, and sentences to measure it on, a line each."""
+    """A model, and sentences to measure it on, one in each line."""
 
     stack: Annotated[str, Field(max_length=20)] = Field(
-        "", description="encoder or decoder; empty: the decoder where there is one"
+        "", description="encoder or decoder; if empty, the decoder if there is one"
     )
 
 
 def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return costs at many lengths and at this one, and small networks to draw."""
+    """Return costs at many lengths and at the given one, and small networks to draw."""
     from heedful.inspect.path_lengths import KINDS, costs, network
 
     reads = {"window": request.window, "kernel": request.kernel}
@@ -82,7 +82,7 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return gradients by distance of one draw of a network; all read the same input."""
+    """Return gradients by distance of a network with random weights; all read the same input."""
     from heedful.inspect.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
     from heedful.models.shape import TranslatorShape
 
@@ -118,7 +118,7 @@ def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
     lines = [line for line in request.text.splitlines() if line.strip()] or [""]
     if len(lines) > MOST_SENTENCES:
         raise DataError(
-            f"These are {len(lines):,} sentences; here at most {MOST_SENTENCES} are measured",
+            f"There are {len(lines):,} sentences; here at most {MOST_SENTENCES} are measured",
             where="text",
             remedy="Leave some out",
         )

@@ -1,4 +1,4 @@
-"""Page "Positions": the ways to give a model the positions of tokens."""
+"""Page "Positions": position encodings and biases of a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
 _COLUMNS = 160
-"""Positions past which a picture of a long text leaves some out."""
+"""Positions above which a chart of a long sequence leaves some out."""
 
 
 class ShowPositionsRequest(Config):
-    """A scheme and its settings; those of other schemes are not used."""
+    """A scheme of positions and its settings; those of other schemes are not used."""
 
     scheme: Scheme = "sinusoidal"
     width: Annotated[int, Field(ge=2, le=512, multiple_of=2)] = 64
@@ -33,20 +33,22 @@ class ShowPositionsRequest(Config):
     buckets: Annotated[int, Field(ge=4, le=64, multiple_of=2)] = 32
     max_distance: Annotated[int, Field(ge=8, le=256)] = 128
     trained: Annotated[int, Field(ge=4, le=512)] = Field(
-        64, description="tokens of the longest text of training"
+        64, description="maximum length of training texts in tokens"
     )
     model: str = ""
     table: str = ""
 
 
 class BeyondRequest(ShowPositionsRequest):
-    """A scheme, and how far past the trained length to look."""
+    """A scheme, and the number of trained lengths to look at."""
 
-    times: Annotated[int, Field(ge=1, le=8)] = Field(4, description="trained lengths to show")
+    times: Annotated[int, Field(ge=1, le=8)] = Field(
+        4, description="range to show, in trained lengths"
+    )
 
 
 def show(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a scheme as vectors (table, products by distance, projection) or as biases."""
+    """Return a scheme as vectors (table, dot products by distance, projection) or as biases."""
     if request.scheme == "sinusoidal":
         return _vectors(_sinusoidal(request), "Sines and cosines of the position, by formula.")
     if request.scheme == "rotary":
@@ -57,7 +59,7 @@ def show(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def tables(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return the learned tables of the models at hand."""
+    """Return the learned tables of all models."""
     return {
         "tables": [
             {"model": place.name, "table": name, "scheme": scheme}
@@ -83,7 +85,7 @@ def _rotary(request: ShowPositionsRequest) -> dict[str, Any]:
     from heedful.nn.positions import Rotary
 
     spec = _rotary_spec(request)
-    # The same vector at every position, so that only the rotation differs.
+    # The same vector at every position, so that only rotations differ.
     vector = torch.zeros((1, 1, request.length, request.width))
     vector[..., 0::2] = (2 / request.width) ** 0.5
     rotated = Rotary(request.width, spec)(vector, torch.arange(request.length)[None])[0, 0]
@@ -111,7 +113,7 @@ def _learned(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, A
 
 
 def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
-    """Return a table [L, D], mean cosine and product by distance, and its two main directions."""
+    """Return a table [L, D], mean cosine and dot product by distance, and two main components."""
     import torch
 
     table = table.double()
@@ -136,7 +138,7 @@ def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
 
 
 def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the number that each head adds to a score, by distance from query to key."""
+    """Return the bias that each head adds to a score, by distance from query to key."""
     import torch
 
     from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
@@ -152,7 +154,7 @@ def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, An
         bias = Alibi(request.heads)
         sentence = "A penalty for distance with a slope for each head, fixed before training."
     elif request.scheme == "relative":
-        # A bias that is the product of one query with a vector for each distance, numbered.
+        # A bias as the dot product of a query with a vector for each distance gives each its index.
         bias = _numbered(RelativeKeys(1, request.max_distance))
         sentence = (
             "A learned vector for each distance, whose product with the query is added to the "
@@ -184,7 +186,7 @@ def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, An
 
 
 def _numbered(bias: Any) -> Any:
-    """Return a bias whose learned rows hold their own numbers, to see which row is used."""
+    """Return a bias whose learned rows hold their own indices, to see which row is used."""
     import torch
 
     with torch.no_grad():
@@ -193,10 +195,10 @@ def _numbered(bias: Any) -> Any:
 
 
 def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a scheme at positions up to several trained lengths, and what training never showed.
+    """Return a scheme at positions up to several trained lengths, and what training never saw.
 
-    A pair of channels that turns by an angle for each position has seen the angles up to that of
-    the last position of training, or all of them once it has made a turn.
+    A pair of channels that rotates by an angle for each position has seen the angles up to the one
+    at the last position of training, or all angles after a full turn.
     """
     if request.scheme in ("sinusoidal", "rotary"):
         return _angles(request)
@@ -204,7 +206,7 @@ def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
         return _rows(request, workspace)
     far = request.model_copy(update={"length": 2 * request.times * request.trained})
     found = _biases(far, workspace)
-    back = slice(len(found["distances"]) // 2, None, -1)  # from the query itself backwards
+    back = slice(len(found["distances"]) // 2, None, -1)  # distances from the query backwards
     rows = found["buckets"] and found["buckets"][back]
     seen = None if rows is None else set(rows[: request.trained])
     return {
@@ -238,7 +240,7 @@ _BEYOND = {
 def _angles(request: BeyondRequest) -> dict[str, Any]:
     import math
 
-    plain = RotarySpec().frequencies(request.width)  # a sinusoid has the same
+    plain = RotarySpec().frequencies(request.width)  # a sinusoid has the same angles
     used = plain
     if request.scheme == "rotary":
         used = _rotary_spec(request).frequencies(request.width)
@@ -246,7 +248,7 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
     step = max(1, math.ceil(last / _COLUMNS))
     places = list(range(0, last + 1, step))
     full = 2 * math.pi
-    # The farthest angle of training; a pair that made a turn has shown them all.
+    # The largest angle of training; after a full turn all angles were seen.
     shown = [f * (request.trained - 1) for f in plain]
     new = [
         [seen < full and place * f % full > seen + 1e-9 for place in places]
@@ -300,7 +302,7 @@ def _rows(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _tables(model: nn.Module) -> dict[str, tuple[Scheme, Any]]:
-    """Return learned positions and T5 biases by the names of their modules; shared ones once."""
+    """Return learned positions and T5 biases by module name, shared ones once."""
     from heedful.nn.attention.relative_positions import T5Bias
     from heedful.nn.positions import LearnedPositions
 

@@ -1,4 +1,4 @@
-"""Page "The paper's results": quality and cost of the systems of 2017, and of variants."""
+"""Page "The paper's results": quality and cost of the systems of 2017 and of variants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULTS_FILE = Path(__file__).parents[1] / "results.toml"
 
 
 def tables(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return tables 2, 3 and 4 of the paper."""
+    """Return tables 2, 3 and 4 of the paper (Vaswani 2017)."""
     return read_toml(RESULTS_FILE)
 
 

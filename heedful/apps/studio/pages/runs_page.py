@@ -1,4 +1,4 @@
-"""Page "Runs": curves of training, comparison of runs, and texts of their models."""
+"""Page "Runs": training curves, comparison of runs, and outputs of their models."""
 
 from __future__ import annotations
 
@@ -30,37 +30,41 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class RunsRequest(Config):
-    """Some runs."""
+    """Names of runs."""
 
     runs: Names = ()
 
 
 class CurvesRequest(RunsRequest):
-    """Some runs, their figures, and the stretch of an axis to show."""
+    """Runs, metrics, and the range of an axis to show."""
 
     figures: Annotated[tuple[str, ...], Field(max_length=MOST_FIGURES)] = ("loss",)
     axis: Axis = "step"
     smooth: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    log: bool = Field(False, description="whether the axis is logarithmic, for thinning")
-    low: Number | None = Field(None, description="where the stretch begins; None: at the start")
-    high: Number | None = Field(None, description="where the stretch ends; None: at the end")
+    log: bool = Field(False, description="thin curves evenly on a logarithmic axis")
+    low: Number | None = Field(None, description="lower end of the range; the first point if unset")
+    high: Number | None = Field(None, description="upper end of the range; the last point if unset")
 
 
 class CompareRunsRequest(RunsRequest):
-    """Some runs, and a score to reach."""
+    """Runs, and a target score."""
 
-    score: str = Field("", description="a figure of validation; empty: the one that decides")
-    target: Number | None = Field(None, description="None: the best that all of them reached")
+    score: str = Field(
+        "", description="validation metric; if empty, the one that selects the best model"
+    )
+    target: Number | None = Field(
+        None, description="target score; the best that all runs reached if unset"
+    )
 
 
 class HistoryRequest(RunsRequest):
-    """Some runs, and one of the sentences that they translate at each validation."""
+    """Runs, and one of the sentences that they translate at each validation."""
 
     sentence: Annotated[int, Field(ge=0, le=10_000)] = 0
 
 
 class SamplesRequest(RunsRequest):
-    """Some runs, and the input lines of their models."""
+    """Runs, and input lines of their models."""
 
     lines: Annotated[
         tuple[Annotated[str, Field(max_length=LINE_LENGTH)], ...], Field(max_length=LINES)
@@ -68,7 +72,7 @@ class SamplesRequest(RunsRequest):
 
 
 def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return how far each run is, all their figures, and the settings in which they differ."""
+    """Return the progress of each run, the names of metrics, and the settings that differ."""
     logs = {name: workspace.log(name) for name in request.runs}
     figures = dict.fromkeys(f for log in logs.values() for fs in log.figures().values() for f in fs)
     return {
@@ -79,7 +83,7 @@ def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return figures in training and validation, thinned, and the stretch that each run covers."""
+    """Return thinned metrics of training and validation, and the range that each run covers."""
     return {
         "runs": [
             {
@@ -93,7 +97,7 @@ def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the best and the newest score of each run, and when it reached a target."""
+    """Return the best and the newest score of each run, and the time of reaching a target."""
     logs = {name: workspace.log(name) for name in request.runs}
     scores = list(dict.fromkeys(f for log in logs.values() for f in log.figures()["validation"]))
     score = request.score if request.score in scores else _deciding(logs, scores)
@@ -124,13 +128,13 @@ def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]
 
 
 def texts_over_time(request: HistoryRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return how the translation of a validation sentence changed from step to step."""
+    """Return the translations of a validation sentence at each step, with changed words."""
     samples = {name: workspace.log(name).state().samples for name in request.runs}
     return history(samples, request.sentence)
 
 
 def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the output of the newest model of each run for some lines."""
+    """Return the output of each run's newest model for some lines."""
     lines = [line for line in request.lines if line.strip()]
     outputs: list[dict[str, Any]] = []
     for name in request.runs:
@@ -176,7 +180,7 @@ def _totals(state: RunState) -> dict[str, Any]:
 
 
 def _seconds_left(state: RunState, max_steps: int | None) -> float | None:
-    """Return the time to the last step at the pace so far."""
+    """Return the seconds to the last step at the present speed."""
     seconds = state.training.get("seconds")
     if not max_steps or not state.step or not isinstance(seconds, int | float):
         return None
@@ -184,7 +188,7 @@ def _seconds_left(state: RunState, max_steps: int | None) -> float | None:
 
 
 def _span(log: RunLog, request: CurvesRequest) -> list[float] | None:
-    """Return the first and the last place of the figures on the axis."""
+    """Return the first and the last position of the metrics on the axis."""
     ends: list[float] = []
     for kind in KINDS:
         for figure in request.figures:
@@ -210,7 +214,7 @@ def _figure(log: RunLog, figure: str, request: CurvesRequest) -> dict[str, Any]:
 
 
 def _deciding(logs: dict[str, RunLog], scores: list[str]) -> str:
-    """Return the score by which the first run that has it chooses its model."""
+    """Return the score that selects the best model, from the first run that has one."""
     chosen = (log.settings().validation.choose_by for log in logs.values())
     return next((str(name) for name in chosen if name in scores), scores[0] if scores else "")
 
@@ -222,7 +226,7 @@ def _best(curve: Curve, sign: float) -> tuple[float, float]:
 
 
 def _reached(log: RunLog, score: str, sign: float, target: float) -> dict[str, float | None] | None:
-    """Return step, seconds and tokens at which a score was first as good as a target."""
+    """Return step, seconds and tokens at which a score first reached a target."""
     found: dict[str, float | None] = {}
     for axis in AXES:
         places, values = log.curve(score, "validation", axis)

@@ -1,4 +1,4 @@
-"""Page "Schedule": learning rates by formula, and those that runs logged."""
+"""Page "Schedule": learning rates by formula, and the logged ones of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Step = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class CurveRequest(Config):
-    """A schedule, and the runs to draw over it."""
+    """A schedule, and runs to draw over it."""
 
     kind: Kind = "inverse_sqrt"
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 4000
@@ -33,13 +33,13 @@ class CurveRequest(Config):
 
 
 class RunRequest(Config):
-    """A run."""
+    """The name of a run."""
 
     run: str
 
 
 def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the rate at a few hundred steps, for every kind of schedule."""
+    """Return the learning rate at a few hundred steps, for every kind of schedule."""
     from heedful.train.optimizers import learning_rate, peak_learning_rate
 
     settings = ScheduleSettings(
@@ -84,7 +84,7 @@ def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _steps(last: int, warmup: int) -> list[int]:
-    """Evenly spaced steps, with the first, the last and the end of the warm-up."""
+    """Return evenly spaced steps, with the first, the last and the end of the warm-up."""
     stride = max(1, last // CURVE_STEPS)
     corners = {1, last} | ({warmup} if 1 <= warmup <= last else set())
     return sorted(corners | set(range(stride, last + 1, stride)))

@@ -1,6 +1,6 @@
 """Pages "Step by step" and "Scale": one attention in numbers, and the division by √dₖ.
 
-Numbers are typed, drawn at random, or those of a model.
+Vectors are typed, random, or those of a model.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MOST = 12
 """Most rows and columns of a matrix."""
 
 MOST_KEYS = 16
-"""Keys with numbers of their own: those with the most weight."""
+"""Keys that are shown with all numbers: those with the largest weights."""
 LEADING = 4
-"""Channels of a product that are listed, the largest; the others are added up."""
+"""Largest channels of a dot product that are listed; the others are summed."""
 LISTED = 4
-"""Channels of the output that are listed, the largest."""
+"""Largest channels of the output that are listed."""
 
 Index = Annotated[int, Field(ge=0, le=100_000)]
 
@@ -47,16 +47,16 @@ Matrix = Annotated[tuple[Vector, ...], Field(min_length=1, max_length=MOST)]
 
 
 class AttendRequest(Config):
-    """Queries, keys and values; or the tokens and weight matrices that they are made of."""
+    """Queries, keys and values, or the tokens and weight matrices that give them."""
 
     q: Matrix
     k: Matrix
     v: Matrix
     x: Matrix | None = Field(
-        None, description="tokens; q, k and v are then weight matrices applied to them"
+        None, description="token vectors; if set, q, k and v are weight matrices applied to them"
     )
     scale: Annotated[float, Field(ge=-1000, le=1000)] | None = Field(
-        None, description="factor on scores; 1/sqrt(width of a key) if unset"
+        None, description="factor on scores; 1/sqrt(key width) if unset"
     )
     mask: Annotated[str, Field(max_length=4 * LONGEST)] = "everything"
     bias: Literal["none", "alibi"] = "none"
@@ -83,7 +83,7 @@ class AttendRequest(Config):
 
 
 def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return every stage of an attention, for every query."""
+    """Return every stage of attention, for every query."""
     import torch
 
     from heedful.nn.attention.attend import attend, attention_weights, make_request
@@ -129,23 +129,23 @@ def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _exponentials(scores: Tensor, visible: Tensor) -> Tensor:
-    """The exponential of each score less the highest of its row; 0 for hidden keys.
+    """Return the exponential of each score less the highest of its row; 0 for hidden keys.
 
-    Subtracting the highest changes no weight and keeps large scores from overflowing.
+    Subtracting the highest score changes no weight and avoids overflow.
     """
     highest = scores.masked_fill(~visible, -1e30).amax(-1, keepdim=True)
     return (scores - highest).masked_fill(~visible, -1e30).exp() * visible
 
 
 class FollowRequest(AttentionViewRequest):
-    """A text, and a query of a model to follow."""
+    """A text, and a query position of a model to follow."""
 
     head: Index = 0
     row: Index = 0
 
 
 def follow(request: FollowRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the stages of one query, with the numbers of the keys that it attends to most."""
+    """Return the stages of one query, with the keys that get the largest weights."""
     from heedful.inspect.attention_maps import attention_steps, num_heads, parts_of
 
     subject, reading = read_text(request, workspace)
@@ -168,7 +168,7 @@ def follow(request: FollowRequest, workspace: Workspace) -> dict[str, Any]:
 def _stages(steps: AttentionSteps) -> dict[str, Any]:
     import numpy as np
 
-    # The most weight first; among equals, such as hidden keys, in the order of the text.
+    # The largest weight first; equal ones, such as hidden keys, in the order of the text.
     listed = np.sort(np.argsort(-steps.weights, kind="stable")[:MOST_KEYS])
     others = np.setdiff1d(np.arange(len(steps.weights)), listed)
     channels = np.sort(np.argsort(-np.abs(steps.context), kind="stable")[:LISTED])
@@ -202,7 +202,7 @@ def _stages(steps: AttentionSteps) -> dict[str, Any]:
 
 
 def _key(steps: AttentionSteps, key: int) -> dict[str, Any]:
-    """Return the numbers of one key; None for those after the mask where it hides the key."""
+    """Return the stages of one key; those after the mask are None for a hidden key."""
     import numpy as np
 
     products = steps.products[key]
@@ -247,14 +247,14 @@ STEPS = Page(
 WIDEST = 1024
 WIDTHS = tuple(2**power for power in range(11))
 QUERIES = 64
-"""Random queries whose mean is a point of the curves."""
+"""Random queries that are averaged for a point of the curves."""
 
 Keys = Annotated[int, Field(ge=2, le=64)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class RandomQueryRequest(Config):
-    """One query and its keys, drawn at random."""
+    """A random query and its random keys."""
 
     width: Annotated[int, Field(ge=1, le=WIDEST)] = 64
     keys: Keys = 12
@@ -262,15 +262,15 @@ class RandomQueryRequest(Config):
 
 
 class SweepRequest(Config):
-    """Many queries at every width."""
+    """Many random queries at every width."""
 
     keys: Keys = 12
     seed: Seed = 1
 
 
 def compare(request: RandomQueryRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the weights of one query with the scale and without."""
-    # The first channels of wide vectors, so that a small change of the width changes little.
+    """Return the weights of one query, with and without the scale."""
+    # Widths share the first channels, so that a small change of the width changes little.
     query, keys = _draw(1, request.keys, WIDEST, request.seed)
     query, keys = query[..., : request.width], keys[..., : request.width]
     return {
@@ -283,7 +283,7 @@ def compare(request: RandomQueryRequest, workspace: Workspace) -> dict[str, Any]
 
 
 def sweep(request: SweepRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return means over many queries at widths from 1 to 1,024."""
+    """Return means over many random queries at widths from 1 to 1,024."""
     curves: dict[str, list[float]] = {
         f"{figure}_{scaled}": []
         for figure in ("entropy", "gradient", "deviation")
@@ -300,7 +300,7 @@ def sweep(request: SweepRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _draw(queries: int, keys: int, width: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Queries [R, 1, 1, E], each with keys [R, 1, N, E] of its own: mean 0, variance 1."""
+    """Return random queries [R, 1, 1, E] and keys [R, 1, N, E], of mean 0 and variance 1."""
     import torch
 
     source = torch.Generator().manual_seed(seed)
@@ -309,7 +309,7 @@ def _draw(queries: int, keys: int, width: int, seed: int) -> tuple[Tensor, Tenso
 
 
 def _weights(query: Tensor, keys: Tensor, factor: float | None) -> Tensor:
-    """Attention weights [R, N]."""
+    """Return attention weights [R, N]."""
     import torch
 
     from heedful.nn.attention.attend import attention_weights, make_request
@@ -334,7 +334,7 @@ def _facts(weights: Tensor) -> dict[str, Any]:
 
 
 def _entropy(weights: Tensor) -> Tensor:
-    """In nats, of weights [..., N]."""
+    """Return the entropy of weights [..., N], in nats."""
     import torch
 
     entropy: Tensor = torch.special.entr(weights.double()).sum(-1)
@@ -342,7 +342,7 @@ def _entropy(weights: Tensor) -> Tensor:
 
 
 def _gradient(weights: Tensor) -> Tensor:
-    """Size of the derivative of the weights [..., N] by the input of the softmax."""
+    """Return the norm of the derivative of weights [..., N] by the input of the softmax."""
     weights = weights.double()
     derivative = weights.diag_embed() - weights[..., :, None] * weights[..., None, :]
     return derivative.square().sum((-1, -2)).sqrt()

@@ -1,4 +1,4 @@
-"""Page "Tour": one sentence from its text to the word that a model predicts, as one drawing."""
+"""Page "Tour": one drawing from the text of a sentence to the predicted word."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from heedful.errors import DataError
 if TYPE_CHECKING:
     import numpy as np
 
+    from heedful.apps.studio.walkthrough import Walkthrough
     from heedful.apps.studio.workspace import Workspace
     from heedful.inspect.subject import Subject
-    from heedful.inspect.walkthrough import Walkthrough
 
 LONGEST = 300
-"""Characters of a text: the drawing has a column for each of its pieces."""
+"""Most characters of a text: the drawing has a column for each token."""
 MOST_PIECES = 20
 SHOWN_CHANNELS = 32
-"""Channels of a vector that are drawn; the picture says how many there are."""
+"""Channels of a vector that are drawn; the drawing gives the full number."""
 SHOWN_INNER = 64
-"""Neurons of the feed-forward network that are drawn, the strongest."""
+"""Neurons of the feed-forward network that are drawn, those with the largest activations."""
 CANDIDATES = 10
 MOST_CHOSEN = 64
 
 
 class WalkRequest(Config):
-    """A text, the tokens written so far, and the head to open."""
+    """A text, the output tokens so far, and the head to open."""
 
     model: str
     text: str
     chosen: Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)] = ()
     layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(
-        -1, description="from 0; -1: the first that can be opened"
+        -1, description="index of the layer, from 0; -1 is the first that can be opened"
     )
     head: Annotated[int, Field(ge=0, le=10_000)] = 0
 
 
 def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the tensors of each stop of the tour."""
-    from heedful.inspect.walkthrough import pass_text
+    from heedful.apps.studio.walkthrough import pass_text
 
     check_length(request.text, LONGEST, where="text")
     subject = subject_of(request.model, workspace)
@@ -55,9 +55,9 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
     way = passed.open(request.layer, request.head)
     if len(way.tokens) > MOST_PIECES:
         raise DataError(
-            f"The text has {len(way.tokens)} pieces, and the tour has room for {MOST_PIECES}",
+            f"The text has {len(way.tokens)} tokens, more than the tour can show: {MOST_PIECES}",
             where="text",
-            remedy="Shorten it; the page Attention takes longer ones",
+            remedy="Shorten it; the page Attention shows longer texts",
         )
     return {
         "text": text,
@@ -89,7 +89,7 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def hide_a_word(text: str) -> str:
-    """Return a text with a hidden word; without one in it, its last word is hidden."""
+    """Return a text with a masked word; if none is masked, mask the last word."""
     from heedful.pipelines.text_encoding import MASK
 
     words = list(re.finditer(r"\w+(?:['’]\w+)*", text))
@@ -99,8 +99,8 @@ def hide_a_word(text: str) -> str:
 
 
 def _written(subject: Subject, way: Walkthrough, request: WalkRequest) -> dict[str, Any]:
-    """Return the text so far, the attention to the source, and the candidates for a word."""
-    from heedful.inspect.walkthrough import HiddenToken
+    """Return the text so far, the attention to the source, and the candidates for the next word."""
+    from heedful.apps.studio.walkthrough import HiddenToken
 
     step = way.next
     best = step.scores.argsort(kind="stable")[::-1][:CANDIDATES].tolist()
@@ -139,7 +139,7 @@ def _written(subject: Subject, way: Walkthrough, request: WalkRequest) -> dict[s
 
 
 def _feedforward(way: Walkthrough) -> dict[str, Any]:
-    """Return the strongest neurons of each token, and the share that is not zero."""
+    """Return the strongest neurons of each token, and the share of nonzero ones."""
     if way.inner is None:
         return {"inner": None, "inner_width": 0, "active": None}
     import numpy as np

@@ -1,4 +1,4 @@
-"""Page "Translate": a translation, the source of each word, and other words in its place."""
+"""Page "Translate": a translation, its word alignment, and alternatives for words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from heedful.pipelines.text_splitting import Translation
 
 LONGEST = 2000
-"""Characters of a text, so that nobody waits long."""
+"""Most characters of a text, which limits the waiting time."""
 
 
 class TranslatePageRequest(Config):
@@ -30,7 +30,7 @@ class TranslatePageRequest(Config):
 
 
 class AlternativesRequest(Config):
-    """A line, its translation up to a word, and the number of other words to propose."""
+    """A line, its translation up to a word, and the number of alternatives."""
 
     model: str
     line: str
@@ -73,7 +73,7 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return other words at a place, each with the translation that follows from it."""
+    """Return other words at a place, each with the translation that follows."""
     from heedful.pipelines.alternatives import find_alternatives
 
     _check_length(request.line)
@@ -123,7 +123,7 @@ def _plain(translation: Translation, source: str) -> dict[str, Any]:
 
 
 def _pieces(translation: Translation) -> list[dict[str, Any]]:
-    """Return each token with its log-probability; None is the end of a line."""
+    """Return each token with its log-probability; None stands for the end of a line."""
     tokens, scores = iter(translation.tokens), iter(translation.token_scores)
     return [
         {"piece": next(tokens) if place < length else None, "score": round(next(scores), 5)}
@@ -133,11 +133,11 @@ def _pieces(translation: Translation) -> list[dict[str, Any]]:
 
 
 def split_words(text: str, words: Sequence[str]) -> list[dict[str, Any]]:
-    """Split a text into words with their numbers, and the text between words with None.
+    """Split a text into words with their indices, and text between words with None.
 
     Args:
-        text: the whole.
-        words: in their order; one that the text does not contain becomes a part of its own.
+        text: text to split.
+        words: words in order; a word that the text does not contain becomes a part of its own.
     """
     parts: list[dict[str, Any]] = []
     end = 0

@@ -1,4 +1,4 @@
-"""Page "Without each part": recorded runs of a small translator, and one trained here and now."""
+"""Page "Without each part": recorded runs of a small translator, and one trained live."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from heedful.apps.studio.workspace import Workspace
 
 LIVE_HELD_OUT = 200
-"""Lines that a training of the page is validated on, and as many that it translates in the end."""
+"""Lines for validation, and as many to translate at the end of a training."""
 
 
 class TrainRequest(Config):
-    """The parts of a small translator to train now; everything else is settled here."""
+    """The parts of a small translator to train; all other settings are fixed."""
 
     components: Components = Components()
     seed: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
 def recorded(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return the recorded runs: each variant with its curves and its scores over the seeds."""
+    """Return the recorded runs: the curves and scores of each variant over seeds."""
     records = read_records()
     runs = records.pop("runs")
     variants = []
@@ -54,8 +54,8 @@ def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
     """Start a training of the small translator with these parts.
 
     Raises:
-        ConfigError: when no translator can be made of them.
-        UserError: when one is under way.
+        ConfigError: when the parts do not make a translator.
+        UserError: when another training is running.
     """
     request.components.check()
     job = {
@@ -68,12 +68,12 @@ def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def progress(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return the state of the training that was started last; null before the first."""
+    """Return the state of the last training; null before the first."""
     return {"training": workspace.training.status()}
 
 
 def stop(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Stop the training that is under way, if one is."""
+    """Stop the running training, if there is one."""
     return {"training": workspace.training.stop()}
 
 

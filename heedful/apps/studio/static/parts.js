@@ -33,9 +33,18 @@ export const leftOut = (values) => (values.family === "blocks" ? Object.keys(TOG
 /** What a layer may be made of. */
 export const FAMILIES = [["blocks", "blocks: a mixer of tokens and a network"], ["recurrent", "recurrent layers (before 2017)"], ["convolution", "gated convolutions (2017)"]];
 
-/** How tokens of a block exchange information. */
-export const MIXERS = [["attention", "attention"], ["linear_attention", "linear attention"], ["linformer", "Linformer (encoders)"], ["average_attention", "average attention"],
-  ["ssru", "SSRU"], ["s4d", "S4D"], ["mamba", "Mamba"], ["rwkv", "RWKV"]];
+/** How tokens of a block exchange information: labels by name, which the server tells. */
+const labels = { recurrent: "Recurrent layer", convolution: "Gated convolution" };
+
+/** Choices of a mixer, from the server's list. */
+export function mixerChoices(mixers) {
+  for (const { name, label } of mixers) labels[name] = label;
+  return mixers.map(({ name, label, writes }) => [name, writes ? label : `${label} (encoders)`]);
+}
+
+/** The label of a mixer inside a sentence. */
+export const mixerInText = (name) => labels[name].replace(/^[A-Z](?=[a-z]+ )/, (letter) => letter.toLowerCase());
+
 export const FEATURES = [["elu", "elu(x) + 1"], ["cosine", "cosines of positions (cosFormer)"], ["random", "random features (Performer)"]];
 
 /** The mixer of a stack, by the name of its setting. */
@@ -44,14 +53,12 @@ export const mixerOf = (values, decoder) => (values.family === "blocks" ? (decod
 /** Whether a decoder's words are known through a state that goes from one to the next. */
 export const isChain = (mixer) => !["attention", "linformer", "convolution"].includes(mixer);
 
-const named = { ...Object.fromEntries(MIXERS), linformer: "Linformer", recurrent: "Recurrent layer", convolution: "Gated convolution" };
-
 /** The name of a mixer, as a title. */
 export function mixerTitle(values, decoder) {
   const mixer = mixerOf(values, decoder);
   if (mixer === "recurrent") return `${values.cell.toUpperCase()} layer`;
   if (mixer === "linear_attention" && values.features !== "elu") return values.features === "cosine" ? "cosFormer" : "Performer";
-  return named[mixer][0].toUpperCase() + named[mixer].slice(1);
+  return labels[mixer];
 }
 
 const DONE = "Nothing is missing: the model is complete.";

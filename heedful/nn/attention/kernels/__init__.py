@@ -1,4 +1,4 @@
-"""Kernels of attention, by the names that they are asked for by."""
+"""Kernels of attention by name."""
 
 from heedful.nn.attention.kernels import chunked, reference, ring, sdpa
 from heedful.nn.attention.kernels.decode import Decode
@@ -6,6 +6,7 @@ from heedful.nn.attention.kernels.flex import Flex
 from heedful.nn.attention.kernels.matmul import Matmul
 from heedful.nn.attention.kernels.request import Kernel
 
+# `decode` selects keys and leaves the attention to them to `matmul`.
 _MATMUL = Matmul()
 
 KERNELS: dict[str, Kernel] = {

@@ -1,8 +1,8 @@
-"""A few queries against a cache, as when tokens are generated: only the slots in use are read.
+"""A few queries against a cache, as in generation: only the slots in use are read.
 
 A static cache is mostly empty at first, and a window sees little of a long one. The slots from the
-first to the last that some query sees are cut out, which copies nothing; where a pattern with gaps
-sees few of them, those are gathered.
+first to the last that some query sees are a slice, which copies nothing; where a pattern with gaps
+sees few of them, they are gathered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import Positions
 
 MAX_QUERIES = 16
-"""Most queries that count as a few: they share one cut."""
+"""Largest number of queries that are served; they share one range of slots."""
 
 
 _GATHERED = 0.25
@@ -25,10 +25,10 @@ _GATHERED = 0.25
 
 
 class Decode:
-    """Products with the slots in use alone.
+    """Attention over the cache slots in use alone.
 
     Args:
-        matmul: computes them.
+        matmul: kernel that attends to these slots.
     """
 
     name = "decode"
@@ -37,7 +37,7 @@ class Decode:
         self._matmul = matmul
 
     def unsupported(self, request: AttentionRequest) -> str | None:
-        """Serves a few queries."""
+        """Refuse requests of many queries."""
         queries = request.q.shape[2]
         if queries > MAX_QUERIES:
             return f"it is made for at most {MAX_QUERIES} queries, not {queries}"
@@ -45,10 +45,12 @@ class Decode:
 
     def run(self, request: AttentionRequest) -> Tensor:
         """Compute attention over the keys that some query sees."""
-        if not request.readable:  # nobody may look for what is in use
+        if not request.readable:  # the slots in use are found by reading the positions
             return self._matmul.run(request)
         positions, mask = request.positions, request.mask
         slots, cut = positions.derive(("in use", mask), lambda: _cut(positions, mask))
+        # A loop over key heads, which avoids one copy, was slower than this batched matmul at
+        # nearly all sizes timed (docs/design/log.md).
         if cut.key.shape[1] == request.k.shape[2]:
             return self._matmul.run(request)
         k, v = request.k[:, :, slots], request.v[:, :, slots]
@@ -56,7 +58,8 @@ class Decode:
 
 
 def _cut(positions: Positions, mask: Mask) -> tuple[slice | Tensor, Positions]:
-    """The slots to read: all from the first in use to the last, or only some; their positions."""
+    """Return the slots to read, as a range or as an index of few, and their positions."""
+    # Of all rows and heads together: one cut serves the whole batch.
     used = positions.visible(mask).flatten(0, 2).any(0).nonzero()[:, 0]
     start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
     few = len(used) <= _GATHERED * (stop - start)

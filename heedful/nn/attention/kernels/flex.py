@@ -1,6 +1,6 @@
-"""PyTorch's `flex_attention`: a kernel made of a mask and of biases, which are functions of pairs.
+"""PyTorch's `flex_attention`: a kernel compiled from a mask and biases as functions of pairs.
 
-A mask and a bias are asked for single pairs while the kernel runs: neither is ever in memory, and
+The kernel evaluates mask and biases for each pair while it runs: neither is ever in memory, and
 blocks of pairs that the mask hides are skipped.
 """
 
@@ -18,16 +18,17 @@ from heedful.nn.attention.kernels.request import AttentionRequest, is_causal, sh
 from heedful.nn.attention.masks import Mask, TokenPositions
 from heedful.nn.positions import Positions
 
+# PyTorch refuses narrower heads: a tile of the kernel's matmuls is 16 wide.
 _MIN_WIDTH = 16
 
 
 class Flex:
-    """`flex_attention` compiled by itself."""
+    """`flex_attention` as a compiled function of its own."""
 
     name = "flex"
 
     def unsupported(self, request: AttentionRequest) -> str | None:
-        """It needs CUDA, and has no dropout."""
+        """Refuse what `flex_attention` cannot compute; it needs CUDA and has no dropout."""
         if request.device != "cuda":
             return f"it is compiled for CUDA, and the tensors are on {request.device}"
         if any(bias.of_pairs(request.q) is None for bias in request.biases):
@@ -45,7 +46,7 @@ class Flex:
         return None
 
     def run(self, request: AttentionRequest) -> Tensor:
-        """Compute [B, H, Lq, Ev]; a query that sees nothing gets 0."""
+        """Compute attention, [B, H, Lq, Ev]; a query that sees no key gets 0."""
         with full_precision(request.q):
             output: Tensor = self.attention()(
                 request.q,
@@ -59,16 +60,17 @@ class Flex:
             return output
 
     def attention(self) -> Callable[..., Any]:
-        """Return PyTorch's function."""
+        """Return the function to call."""
         return _compiled()
 
 
 class InlineFlex(Flex):
-    """`flex_attention` as a part of a larger graph, whose compiler makes the kernel."""
+    """`flex_attention` inside of a larger graph, whose compiler makes the kernel."""
 
     def advantage(self, request: AttentionRequest) -> str | None:
-        """It pays wherever a mask or a bias would be made in memory for another kernel."""
+        """Return a reason where other kernels would make a mask or a bias in memory."""
         plain = shows_all(request.positions, request.mask, request.readable) or is_causal(request)
+        # FlashAttention is the fastest without mask, biases and cap, and takes causality as a flag.
         if plain and len(request.biases) == 0 and request.softcap is None:
             return None
         return "mask, biases and cap are made in the kernel, and hidden blocks are skipped"
@@ -80,6 +82,7 @@ class InlineFlex(Flex):
         return flex_attention
 
 
+# Imported and compiled on first use: most runs have no CUDA, and `torch.compile` loads slowly.
 @functools.cache
 def _compiled() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
@@ -88,8 +91,9 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
-    """Return the change of a score: its cap, then the biases; None for none."""
+    """Return the function that changes a score, its cap and the biases; None for neither."""
     cap, positions = request.softcap, request.positions
+    # The cap comes first, as in the definition; `flex_attention` applies the scale before both.
     biases = [bias.of_pairs(request.q * request.scale) for bias in request.biases]
     if cap is None and len(biases) == 0:
         return None
@@ -97,6 +101,7 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
     def score(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         score = soft_cap(score, cap)
+        # Indices of the arrays become positions: padding and packing need no case of their own.
         distance = key_at[row, key] - query_at[row, query]
         for bias in biases:
             assert bias is not None
@@ -107,7 +112,7 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
 
 def _block_mask(request: AttentionRequest) -> Any:
-    """Return the blocks to visit and the rule for pairs in them; None when all are visible."""
+    """Return the block mask of a request; None when all keys are visible."""
     if shows_all(request.positions, request.mask, request.readable):
         return None
     return block_mask(request.positions, request.mask)
@@ -117,26 +122,27 @@ def block_mask(positions: Positions, mask: Mask) -> Any:
     """Return FlexAttention's block mask, made once for all layers that share the positions.
 
     Args:
-        positions: of queries and keys.
-        mask: who may see whom.
+        positions: positions of queries and keys.
+        mask: rule for the keys that a query may see.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # Tensors, not `positions`: it will hold the result, and a cycle would keep both in memory.
+    # The closure holds tensors and not `positions`, which will hold the result: a cycle of
+    # references would keep both in memory.
     queries = TokenPositions(positions.query, positions.query_segment)
     keys = TokenPositions(positions.key, positions.key_segment)
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query_place, key_place = _pick(queries, row, query), _pick(keys, row, key)
-        real = (query_place.position >= 0) & (key_place.position >= 0)
-        return real & mask.sees(query_place, key_place)
+        at, seen = _pick(queries, row, query), _pick(keys, row, key)
+        real = (at.position >= 0) & (seen.position >= 0)
+        return real & mask.sees(at, seen)
 
     return positions.derive(
         ("flex", mask),
         lambda: create_block_mask(
             sees,
             B=len(positions.key),
-            H=None,
+            H=None,  # masks are alike for all heads
             Q_LEN=positions.query.shape[1],
             KV_LEN=positions.key.shape[1],
             device=positions.key.device,
@@ -144,6 +150,6 @@ def block_mask(positions: Positions, mask: Mask) -> Any:
     )
 
 
-def _pick(places: TokenPositions, row: Tensor, index: Tensor) -> TokenPositions:
-    position, segment = places
+def _pick(tokens: TokenPositions, row: Tensor, index: Tensor) -> TokenPositions:
+    position, segment = tokens
     return TokenPositions(position[row, index], None if segment is None else segment[row, index])

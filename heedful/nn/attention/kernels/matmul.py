@@ -1,4 +1,4 @@
-"""Plain batched matrix products: the fastest for short sequences, whose scores are few."""
+"""Plain batched matmuls: the fastest kernel for short sequences, whose scores are few."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from heedful.nn.attention.kernels.request import (
 
 
 class Matmul:
-    """Two batched matrix products, and a softmax in float32 between them."""
+    """Two batched matmuls with a softmax in float32 between them."""
 
     name = "matmul"
 
     def unsupported(self, request: AttentionRequest) -> str | None:
-        """Serves everything whose scores fit in memory."""
+        """Return None: it serves everything whose scores fit in memory."""
         return None
 
     def run(self, request: AttentionRequest) -> Tensor:
-        """Compute [B, H, Lq, Ev]."""
+        """Compute attention, [B, H, Lq, Ev]."""
         batch, heads, num_queries, width = request.q.shape
         kv_heads, num_keys = request.k.shape[1:3]
-        # The queries of all heads that share a key head stand one below the other.
+        # Queries of all heads that share a key head become rows of one matmul: no key is repeated.
         rows = request.num_groups * num_queries
         with full_precision(request.q):
+            # Scaled before the matmul: Lq · E multiplications instead of Lq · Lk.
             q = self.operand(request.q * request.scale).reshape(batch * kv_heads, rows, width)
             k = self.operand(request.k).reshape(batch * kv_heads, num_keys, width)
             v = self.operand(request.v).reshape(batch * kv_heads, num_keys, request.v.shape[-1])
             scores = torch.bmm(q, k.mT).view(batch, heads, num_queries, num_keys)
             scores = soft_cap(scores.to(request.precision), request.softcap)
-            # In place is safe: neither a product nor a conversion keeps its result for gradients.
+            # In place is safe: neither a matmul nor a conversion keeps its result for gradients.
             for added in (total_bias(request), hidden_scores(request, scores.dtype)):
                 if added is not None:
                     scores.add_(added)
@@ -53,13 +54,13 @@ class Matmul:
             return clear_blind_rows(output, request)
 
     def operand(self, x: Tensor) -> Tensor:
-        """Return an operand of a product in the type that it is multiplied in."""
+        """Convert an operand to the dtype of the matmul; engines override it."""
         return x
 
     def softmax(self, scores: Tensor) -> Tensor:
-        """Return the softmax of scores [B, H, Lq, Lk] over the keys."""
+        """Return the softmax of scores [B, H, Lq, Lk] over the keys; engines override it."""
         return torch.softmax(scores, dim=-1)
 
     def dropout(self, weights: Tensor, probability: float) -> Tensor:
-        """Return weights [B, H, Lq, Lk] of which some are dropped."""
+        """Apply dropout to weights [B, H, Lq, Lk]; engines override it."""
         return F.dropout(weights, probability)

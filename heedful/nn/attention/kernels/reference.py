@@ -1,4 +1,4 @@
-"""The definition of attention, to be read. Every other kernel is proven equal to this one."""
+"""The definition of attention, written to be read; every other kernel is tested against it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ name = "reference"
 
 
 def unsupported(request: AttentionRequest) -> str | None:
-    """The definition serves everything."""
+    """Return None: the definition serves every request."""
     return None
 
 
 def scores(request: AttentionRequest) -> Tensor:
-    """Scores, capped and with biases but not masked, [B, H, Lq, Lk] float32."""
+    """Return the scores, capped and with biases but not masked, [B, H, Lq, Lk] float32."""
     with full_precision(request.q):
         query = request.q.to(request.precision)
+        # Grouped heads: consecutive query heads share a key head (Ainslie 2023).
         key = request.k.to(request.precision).repeat_interleave(request.num_groups, dim=1)
+        # The cap bounds q · k alone; biases keep their size.
         capped = soft_cap(request.scale * (query @ key.mT), request.softcap)
         bias = total_bias(request)
         return capped if bias is None else capped + bias
 
 
 def weights(request: AttentionRequest) -> Tensor:
-    """Attention weights before dropout, [B, H, Lq, Lk] float32; a blind query's row is all 0."""
+    """Return the weights before dropout, [B, H, Lq, Lk] float32; 0 for queries that see no key."""
     with full_precision(request.q):
         result = scores(request)
         visible = request.positions.visible(request.mask)
@@ -42,11 +44,12 @@ def weights(request: AttentionRequest) -> Tensor:
 
 
 def run(request: AttentionRequest) -> Tensor:
-    """Compute attention by its definition, in float32 throughout."""
+    """Compute attention by its definition, wholly in float32."""
     with full_precision(request.q):
         dropped = F.dropout(weights(request), request.dropout)
         value = request.v.to(request.precision).repeat_interleave(request.num_groups, dim=1)
         mixed = dropped @ value
         if request.relative_values is not None:
+            # The same dropped weights: a distance counts as much as the value that it belongs to.
             mixed = mixed + request.relative_values(dropped, request.positions)
         return mixed.to(request.v.dtype)

@@ -1,4 +1,4 @@
-"""The request that a kernel of attention computes, and the steps that several kernels share.
+"""The request to a kernel of attention, and the steps that several kernels share.
 
 Shapes: B batch, H heads, K key/value heads (H is a multiple of K), Lq queries, Lk keys, E width of
 a query or key head, Ev width of a value head.
@@ -20,21 +20,21 @@ from heedful.nn.positions import Positions
 
 @dataclass(frozen=True, eq=False)
 class AttentionRequest:
-    """One attention to compute.
+    """The inputs and settings of one attention.
 
     Args:
         q: [B, H, Lq, E] queries, rotated if the model rotates, not scaled.
         k: [B, K, Lk, E] keys.
         v: [B, K, Lk, Ev] values.
-        positions: where queries and keys stand.
-        mask: who may see whom.
-        biases: what is added to the scores.
+        positions: positions and segments of queries and keys.
+        mask: rule for the keys that a query may see.
+        biases: position biases that are added to the scores.
         scale: factor on the scores.
-        softcap: if given, scores are squashed to softcap · tanh(score / softcap).
-        dropout: probability with which a weight is dropped now; 0 outside training.
-        relative_values: adds vectors of distances to the values.
+        softcap: bound c of the scores, which become c · tanh(score / c); None for no bound.
+        dropout: probability of dropping a weight in this call; 0 outside training.
+        relative_values: trained vectors of distances that are added to the values.
         device: type of the device to plan for: the tensors' own, unless a plan is made elsewhere.
-        readable: whether values of positions can be read without waiting for them.
+        readable: flag of positions whose values can be read without waiting for a device.
     """
 
     q: Tensor
@@ -52,21 +52,22 @@ class AttentionRequest:
 
     @property
     def num_groups(self) -> int:
-        """Query heads per key/value head."""
+        """Number of query heads for each key/value head."""
         return self.q.shape[1] // self.k.shape[1]
 
     @property
     def precision(self) -> torch.dtype:
-        """The type of scores and weights: float32, or float64 for float64 inputs."""
+        """The dtype of scores and weights: float32, or float64 for float64 inputs."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
     def learned(self) -> tuple[Tensor, ...]:
-        """The tensors of the biases and relative values that want a gradient."""
+        """The tensors of biases and relative values that require a gradient."""
         more = () if self.relative_values is None else (self.relative_values,)
         return tuple(
             tensor
             for part in (*self.biases, *more)
+            # Buffers as well: a table that is no parameter may be computed from trained tensors.
             for tensor in (*part.parameters(), *part.buffers())
             if tensor.requires_grad
         )
@@ -81,59 +82,61 @@ class AttentionRequest:
     def without_inputs(self) -> AttentionRequest:
         """Return the request with empty queries, keys and values.
 
-        A backward pass that held them beside what autograd saves would keep them alive where
-        autograd gives them up, as activation checkpointing makes it do.
+        A backward pass that held them outside of autograd's saved tensors would keep them alive
+        where autograd drops them, as under activation checkpointing.
         """
         q, k, v = (each.new_empty(0) for each in (self.q, self.k, self.v))
         return replace(self, q=q, k=k, v=v)
 
 
 class Kernel(Protocol):
-    """One way to compute attention.
+    """The protocol of a kernel of attention.
 
-    A kernel that an engine brings may have a method `advantage(request) -> str | None` besides,
-    why it is the best for a request that it can serve. It is then asked before the others.
+    A kernel of an engine may also have a method `advantage(request) -> str | None`, which returns
+    the reason why it is the best for a request that it can serve. Such a kernel ranks first.
     """
 
     @property
     def name(self) -> str:
-        """The name that it is asked for by."""
+        """The name by which it can be requested."""
 
     def unsupported(self, request: AttentionRequest) -> str | None:
-        """Return why this kernel cannot serve a request, as a clause; None when it can."""
+        """Return the reason why it cannot serve a request, as a clause; None when it can."""
 
     def run(self, request: AttentionRequest) -> Tensor:
-        """Compute [B, H, Lq, Ev], in the type of the values."""
+        """Compute attention, [B, H, Lq, Ev] in the dtype of the values."""
 
 
 def shows_all(positions: Positions, mask: Mask, readable: bool) -> bool:
     """Return whether every query is known to see every key, so that no mask is needed.
 
     Args:
-        positions: places of queries and keys.
-        mask: restriction of what is seen.
-        readable: values of positions may be read; see `AttentionRequest`.
+        positions: positions of queries and keys.
+        mask: rule for the keys that a query may see.
+        readable: permission to read the values of positions; see `AttentionRequest`.
     """
     if positions.counted and positions.lineage is None and mask == Everything():
         return True
     if not readable:
         return False
-    visible = positions.visible(mask)  # kept with the positions, as the answer is
+    visible = positions.visible(mask)  # kept with the positions, as the answer below is
     return positions.derive(("shows all", mask), lambda: bool(visible.all()))
 
 
 def is_causal(request: AttentionRequest) -> bool:
-    """Return whether query i is known to see the keys up to i, and no others."""
+    """Return whether query i is known to see the keys up to i and no others."""
     positions = request.positions
+    # With more keys than queries, flags of PyTorch's kernels align the triangle to the upper left.
     square = positions.query.shape[1] == positions.key.shape[1]
     return positions.counted and positions.lineage is None and square and request.mask == Causal()
 
 
 def may_have_blind_rows(request: AttentionRequest) -> bool:
-    """Return whether some query may see no key at all."""
+    """Return whether some query may see no key."""
     positions, mask = request.positions, request.mask
     if shows_all(positions, mask, request.readable) or is_causal(request):
         return False
+    # Where values cannot be read, True is the safe answer: it costs one multiplication.
     if not request.readable:
         return True
     return positions.derive(
@@ -142,9 +145,10 @@ def may_have_blind_rows(request: AttentionRequest) -> bool:
 
 
 def total_bias(request: AttentionRequest) -> Tensor | None:
-    """The sum of all biases, [B|1, H, Lq, Lk], or None when there are none."""
+    """Return the sum of all biases, [B|1, H, Lq, Lk], or None when there are none."""
     total: Tensor | None = None
     for bias in request.biases:
+        # Biases made of queries (Shaw, Transformer-XL) share the scale of the scores.
         scaled = request.q.to(request.precision) * request.scale
         term = bias(scaled, request.k, request.positions)
         total = term if total is None else total + term
@@ -157,11 +161,11 @@ def soft_cap(scores: Tensor, softcap: float | None) -> Tensor:
 
 
 def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | None:
-    """Return the mask as numbers to add: 0 where visible, very negative elsewhere; None for all.
+    """Return the mask as a term of the scores: 0 where visible, else very negative; None for all 0.
 
-    The numbers are finite: a row that sees nothing becomes a plain mean, to be cleared by
-    `clear_blind_rows`, where infinities would make it NaN. Any score is lost beside them in
-    rounding, so nothing hidden leaks into a row that sees something.
+    The term is finite, so that a row without visible keys becomes a plain mean, which
+    `clear_blind_rows` clears; −∞ would make it NaN. A score added to it is lost in rounding, so no
+    hidden value leaks into a row with visible keys.
     """
     positions, mask = request.positions, request.mask
     if shows_all(positions, mask, request.readable):
@@ -170,16 +174,18 @@ def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | Non
     def compute() -> Tensor:
         visible = positions.visible(mask)
         zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        # Half of the lowest number: a negative score added to the lowest could overflow to −∞.
         return zeros.masked_fill_(~visible, torch.finfo(dtype).min / 2)
 
     return positions.derive(("hidden", mask, dtype), compute)
 
 
 def clear_blind_rows(output: Tensor, request: AttentionRequest) -> Tensor:
-    """Make the output [B, H, Lq, Ev] of queries that see nothing 0, and its gradient with it."""
+    """Set the output [B, H, Lq, Ev] of queries that see no key, and their gradient, to 0."""
     positions, mask = request.positions, request.mask
     if not may_have_blind_rows(request):
         return output
+    # A factor of 0 or 1 in the output's dtype: multiplying by it clears the gradient too.
     sighted = positions.derive(
         ("sighted", mask, output.dtype),
         lambda: positions.visible(mask).any(-1, keepdim=True).to(output.dtype),

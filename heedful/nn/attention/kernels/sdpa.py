@@ -19,11 +19,11 @@ from heedful.nn.attention.kernels.request import (
 
 name = "sdpa"
 
-_PLANLESS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def unsupported(request: AttentionRequest) -> str | None:
-    """It cannot cap scores, and takes biases only in the type of the queries."""
+    """Refuse soft caps, relative values, and biases that would be rounded to 16 bits."""
     if request.relative_values is not None:
         return "it adds no relative values"
     if request.softcap is not None:
@@ -34,14 +34,14 @@ def unsupported(request: AttentionRequest) -> str | None:
 
 
 def run(request: AttentionRequest) -> Tensor:
-    """Hand the request to PyTorch, mask and biases in one tensor."""
-    # Not the comparison itself, which in a graph is a symbol.
+    """Call PyTorch's kernel with mask and biases in one tensor."""
+    # A constant and not the comparison itself, which is a symbol while a graph is traced.
     grouped = {"enable_gqa": True} if request.num_groups > 1 else {}
-    # A flag instead of a mask lets CUDA's flash kernels serve: a mask of its own is materialised
-    # and takes the kernel of sm80, 18 of 52 ms of an update of GPT-2 (H100). Processors keep the
-    # mask, with which runs of before resume to the bit.
+    # A flag instead of a mask lets CUDA's flash kernels serve: an explicit mask is materialised
+    # and takes the sm80 kernel, 18 of 52 ms of an update of GPT-2 (H100). Processors keep the
+    # mask, with which earlier runs resume bit by bit.
     causal = request.device == "cuda" and len(request.biases) == 0 and is_causal(request)
-    with full_precision(request.q), _planless(request.device):
+    with full_precision(request.q), _without_cudnn(request.device):
         output = nn.functional.scaled_dot_product_attention(
             request.q,
             request.k,
@@ -55,25 +55,28 @@ def run(request: AttentionRequest) -> Tensor:
         return clear_blind_rows(output, request)
 
 
-def _planless(device: str) -> AbstractContextManager[None]:
-    """A context without cuDNN's kernel, which takes a tenth of a second or more for a plan of each
-    new shape: of sentences every batch has its own, and of decoding every step."""
+def _without_cudnn(device: str) -> AbstractContextManager[None]:
+    """Return a context without cuDNN's kernel, which plans each new shape for 0.1 to 6 seconds
+    (H100): every batch of sentences and every step of decoding has a new shape."""
     if device != "cuda":
         return nullcontext()
-    planless: AbstractContextManager[None] = sdpa_kernel(_PLANLESS)
-    return planless
+    context: AbstractContextManager[None] = sdpa_kernel(_BACKENDS)
+    return context
 
 
 def _mask(request: AttentionRequest) -> Tensor | None:
-    """None, or bool (True is visible), or float to be added; no row is hidden whole."""
+    """Return None, a bool mask (true is visible) or a float bias; every row has a visible key."""
     positions, mask = request.positions, request.mask
     bias = total_bias(request)
     if shows_all(request.positions, request.mask, request.readable):
         return bias
-    visible = positions.derive(("sdpa", mask), lambda: _sighted(positions.visible(mask)))
+    visible = positions.derive(("sdpa", mask), lambda: _open_blind_rows(positions.visible(mask)))
+    # −∞ is safe here: every row has a visible key by now.
     return visible if bias is None else bias.masked_fill(~visible, -torch.inf)
 
 
-def _sighted(visible: Tensor) -> Tensor:
-    """Let blind rows see everything: PyTorch's kernels differ on them. They are cleared later."""
+def _open_blind_rows(visible: Tensor) -> Tensor:
+    """Let rows without visible keys see everything: PyTorch's kernels differ on such rows.
+
+    Their output is cleared afterwards."""
     return visible | ~visible.any(-1, keepdim=True)

@@ -4,7 +4,7 @@ import { engineering, figure, h, number, section, table } from "../dom.js";
 import { assemblyPicture } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
-import { FAMILIES, FEATURES, leftOut, MIXERS, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
+import { FAMILIES, FEATURES, leftOut, mixerChoices, mixerInText, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { lineChart } from "../draw/lines.js";
 import { drawRuns, liveTraining, percent } from "../small_runs.js";
 
@@ -82,7 +82,7 @@ function fromModel({ recurrent, convolution, ...model }) {
 }
 
 export async function mount({ root, side, state }) {
-  const { presets } = await call("builder", "presets");
+  const { presets, mixers } = await call("builder", "presets");
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const count = () => Math.max(0, Math.min(steps(state.values).length, state.values.parts));
   const go = (to) => state.set({ parts: to >= steps(state.values).length ? COMPLETE : Math.max(0, to) }, { step: true });
@@ -121,7 +121,7 @@ export async function mount({ root, side, state }) {
     section("Size and cost", beside.element, components, tables),
     section("For your settings file", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element));
   root.append(body);
-  const { fields, element, start } = controls(state, presets);
+  const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
   side.append(switches, ...element);
 
@@ -247,15 +247,15 @@ function toggles(state) {
   return h("fieldset", { class: "panel toggles" }, h("legend", {}, "Switch off, and see what breaks"), boxes);
 }
 
-function controls(state, presets) {
+function controls(state, presets, mixers) {
   const start = h("select", { id: "preset" }, h("option", { value: "" }, "your own"),
     presets.filter((each) => each.dials).map((each) => h("option", { value: each.name }, each.name)));
   const fields = {
     encoder: slider(state, "encoder_layers", { label: "Layers of the encoder", min: 1, max: 96 }),
     decoder: slider(state, "decoder_layers", { label: "Layers of the decoder", min: 1, max: 96 }),
     experts: slider(state, "experts_per_token", { label: "Experts that work on a token", min: 1, max: 16 }),
-    encoder_mixer: choice(state, "encoder_mixer", { label: "Words of the encoder meet by", options: MIXERS }),
-    mixer: choice(state, "mixer", { label: "Words of the decoder meet by", options: MIXERS }),
+    encoder_mixer: choice(state, "encoder_mixer", { label: "Words of the encoder meet by", options: mixers }),
+    mixer: choice(state, "mixer", { label: "Words of the decoder meet by", options: mixers }),
     features: choice(state, "features", { label: "Feature map of linear attention", options: FEATURES }),
     attention_every: slider(state, "attention_every", { label: "Attention in every … block (0: none)", stops: [0, 2, 3, 4, 6, 8, 12] }),
     state_size: slider(state, "state_size", { label: "Numbers that a channel remembers (0: as usual)", stops: [0, 2, 4, 8, 16, 32, 64, 128] }),
@@ -353,7 +353,7 @@ function drawMixers(host, figures, { mixers: own, compared: others }, { tokens }
 function smallName(parts) {
   if (parts.recurrent) return `with ${parts.recurrent.cell.toUpperCase()} layers`;
   if (parts.convolution) return "with gated convolutions";
-  const others = [["encoder", parts.encoder_mixer], ["decoder", parts.mixer]].filter(([, mixer]) => mixer && mixer !== "attention").map(([stack, mixer]) => `${MIXERS.find(([each]) => each === mixer)[1].replace(" (encoders)", "")} in the ${stack}`);
+  const others = [["encoder", parts.encoder_mixer], ["decoder", parts.mixer]].filter(([, mixer]) => mixer && mixer !== "attention").map(([stack, mixer]) => `${mixerInText(mixer)} in the ${stack}`);
   const lost = Object.entries({ residual: "residual connections", feedforward: "the feed-forward network", scale: "1/√dₖ" }).filter(([name]) => !parts[name]).map(([, name]) => name);
   if (parts.norm_placement === "none") lost.push("norms");
   if (parts.positions === "none") lost.push("positions");

@@ -1,0 +1,278 @@
+"""Application of all rules to a corpus, which is read once, in chunks.
+
+Checking and cleaning share it, so cleaning removes exactly the pairs that a check counts. A pair
+takes 20 bytes of memory while the corpus is read (two keys, a bit for each rule) and about 60 when
+repeats are sorted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.apps.cleaning.cleaning_settings import CleaningSettings, RuleName
+from heedful.apps.cleaning.corpus_statistics import SideCounter
+from heedful.apps.cleaning.language_check import LanguageCheck, guess_languages
+from heedful.apps.cleaning.leak_index import LeakIndex
+from heedful.apps.cleaning.pair_rules import ABOUT, pair_rules
+from heedful.apps.cleaning.raw_pairs import RawCorpus, RawPair
+from heedful.apps.cleaning.repeats import TargetCounts, past_the_first, repeated
+from heedful.apps.cleaning.text_keys import plain_text, text_key
+
+Progress = Callable[[int, int, str], None]
+"""Called with the pairs done, all pairs, and a name of the work."""
+
+Scorer = Callable[[list[str], list[str]], Sequence[float]]
+"""Function from sources and targets to the gain in mean log-probability of a target token that
+knowing the source brings, for each pair."""
+
+# The order of `ABOUT` is that of the bits: the lowest bit set is the rule that removes a pair.
+RULES: tuple[RuleName, ...] = tuple(ABOUT)
+BIT = {rule: np.uint32(1 << number) for number, rule in enumerate(RULES)}
+
+WORST = 100
+_CHUNK = 512  # pairs for one call of the language detector and of the model
+_CAP = 3.0  # maximum doubt by one rule, so that no single rule outweighs several others
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools of the rules: limits, language check, test data and a model.
+
+    Args:
+        settings: limits of the rules.
+        languages: check of both sides' languages; None to leave it out.
+        leaks: index of the test data; None without test data.
+        scorer: function of a model that scores pairs; None without a model.
+    """
+
+    settings: CleaningSettings
+    languages: LanguageCheck | None = None
+    leaks: LeakIndex | None = None
+    scorer: Scorer | None = None
+
+    def active(self) -> tuple[RuleName, ...]:
+        """Rules that are applied, in their order."""
+        absent = {
+            "language": self.languages is None,
+            "model": self.scorer is None,
+            "leak": self.leaks is None,
+            "near_leak": self.leaks is None,
+        }
+        return tuple(r for r in RULES if self.settings.is_on(r) and not absent.get(r, False))
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The rules that found each pair, and counts over the corpus.
+
+    Args:
+        found: bits of the rules in the order of `RULES` [pairs]; 0 for a pair that stays.
+        worst: rows of the most doubtful pairs, the worst first; repeats and leaks do not count.
+        source, target: statistics of each side, of all pairs that could be read.
+        targets: counts of different targets, of the pairs that no other rule found.
+        known_targets: number of pairs whose target is in the test data; None without test data.
+    """
+
+    found: npt.NDArray[np.uint32]
+    worst: tuple[int, ...]
+    source: SideCounter
+    target: SideCounter
+    targets: TargetCounts
+    known_targets: int | None
+
+    @property
+    def kept(self) -> int:
+        """Number of pairs that no rule found."""
+        return int(np.count_nonzero(self.found == 0))
+
+    def rows(self, rule: RuleName) -> npt.NDArray[np.intp]:
+        """Rows of the pairs that a rule found."""
+        return np.flatnonzero(self.found & BIT[rule])
+
+    def removed_by(self, rule: RuleName) -> int:
+        """Number of pairs that this rule found and no earlier one."""
+        earlier = BIT[rule] - np.uint32(1)  # all lower bits
+        return int(np.count_nonzero((self.found & BIT[rule] != 0) & (self.found & earlier == 0)))
+
+
+def rules_of(bits: int) -> list[RuleName]:
+    """Rules of a pair, in their order.
+
+    Args:
+        bits: element of `Examination.found`.
+    """
+    return [rule for rule in RULES if bits & int(BIT[rule])]
+
+
+def prepare_languages(corpus: RawCorpus, settings: CleaningSettings) -> LanguageCheck | None:
+    """Make the check of languages.
+
+    It is None if the rule is off, or if no language has half of the first pairs.
+
+    Args:
+        corpus: corpus whose first pairs decide if no languages are set.
+        settings: languages, and limits of the rule.
+
+    Raises:
+        ConfigError: when a language is unknown, or py3langid is not installed.
+    """
+    if not settings.is_on("language"):
+        return None
+    languages = settings.languages
+    if languages is None:
+        languages = guess_languages((p.source, p.target) for p in corpus if p.fault is None)
+    if languages is None:
+        return None
+    return LanguageCheck(languages, settings.min_language_probability)
+
+
+def examine(
+    corpus: RawCorpus, tools: Tools, progress: Progress = lambda done, total, label: None
+) -> Examination:
+    """Apply the rules to every pair.
+
+    Args:
+        corpus: pairs of the corpus.
+        tools: tools of the rules.
+        progress: function that is called while the corpus is read.
+
+    Raises:
+        DataError: when gzip is damaged.
+        ConfigError: when a library that a rule needs is not installed.
+    """
+    reading = _Reading(tools)
+    done = 0
+    for chunk in _chunks(corpus):
+        reading.add(chunk)
+        done += len(chunk)
+        progress(done, corpus.pairs, "checked")
+    # A copy, so that the array with its spare capacity is freed with the reading.
+    found = np.frombuffer(reading.found, np.uint32).copy()
+    pair_keys = np.frombuffer(reading.pair_keys, np.uint64)
+    source_keys = np.frombuffer(reading.source_keys, np.uint64)
+    if tools.settings.is_on("duplicate"):
+        found[repeated(pair_keys, np.flatnonzero(found == 0))] |= BIT["duplicate"]
+    # Only pairs that stay count: a removed duplicate must not use up a source's targets.
+    most = tools.settings.max_targets
+    rows, targets = past_the_first(source_keys, np.flatnonzero(found == 0), most)
+    if tools.settings.is_on("many_targets"):
+        found[rows] |= BIT["many_targets"]
+    worst = tuple(row for _, row in sorted(reading.worst, reverse=True))
+    return Examination(
+        found,
+        tuple(-row for row in worst),  # the heap holds negative rows
+        reading.source,
+        reading.target,
+        targets,
+        reading.known_targets if tools.leaks is not None else None,
+    )
+
+
+class _Reading:
+    """Findings, keys and counts of the pairs read so far.
+
+    Args:
+        tools: tools of the rules.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        self.rules = pair_rules(tools.settings)
+        self.pair_keys, self.source_keys = array("Q"), array("Q")
+        self.found = array("I")
+        assert self.found.itemsize == 4  # C leaves the size of an int open
+        self.worst: list[tuple[float, int]] = []
+        self.source, self.target = SideCounter(), SideCounter()
+        self.known_targets = 0
+
+    def add(self, chunk: Sequence[RawPair]) -> None:
+        """Apply the rules to a chunk of pairs, and count them."""
+        first = len(self.found)
+        bits = [0] * len(chunk)
+        badness = [0.0] * len(chunk)
+        readable = [n for n, pair in enumerate(chunk) if pair.fault is None]
+        for n, pair in enumerate(chunk):
+            self._note(pair)
+            if pair.fault is not None:
+                bits[n], badness[n] = int(BIT["undecodable"]), _CAP
+                if pair.fault == "no_pair":
+                    bits[n] = int(BIT["no_pair"])
+        self.source.add([chunk[n].source for n in readable])
+        self.target.add([chunk[n].target for n in readable])
+
+        for n in readable:
+            _, source, target, *_ = chunk[n]
+            for rule in self.rules:
+                doubt = rule.doubt(source, target)
+                if doubt:
+                    _mark(bits, badness, n, rule.name, doubt)
+        self._add_languages(chunk, readable, bits, badness)
+        self._add_leaks(chunk, readable, bits)
+        self._add_model(chunk, bits, badness)
+        self.found.extend(bits)
+        for n, value in enumerate(badness):
+            # Of equally doubtful pairs the earlier ones rank higher: a heap keeps the largest
+            # entries.
+            heap = (value, -(first + n))
+            if len(self.worst) < WORST:
+                heapq.heappush(self.worst, heap)
+            elif heap > self.worst[0]:
+                heapq.heapreplace(self.worst, heap)
+
+    def _note(self, pair: RawPair) -> None:
+        # Differences in spaces and Unicode composition, which nobody sees, do not count.
+        source, target = plain_text(pair.source), plain_text(pair.target)
+        self.source_keys.append(text_key(source))
+        self.pair_keys.append(text_key(f"{source}\t{target}"))
+
+    def _add_languages(
+        self, chunk: Sequence[RawPair], rows: list[int], bits: list[int], badness: list[float]
+    ) -> None:
+        if self.tools.languages is None:
+            return
+        doubts = self.tools.languages.doubts([(chunk[n].source, chunk[n].target) for n in rows])
+        for n, doubt in zip(rows, doubts.tolist(), strict=True):
+            _mark(bits, badness, n, "language", doubt)
+
+    def _add_leaks(self, chunk: Sequence[RawPair], rows: list[int], bits: list[int]) -> None:
+        leaks, settings = self.tools.leaks, self.tools.settings
+        if leaks is None:
+            return
+        for n in rows:
+            self.known_targets += leaks.has_target(chunk[n].target)
+            if leaks.has(chunk[n].source):
+                bits[n] |= int(BIT["leak"]) * settings.is_on("leak")
+            elif settings.is_on("near_leak") and leaks.has_near(chunk[n].source):
+                bits[n] |= int(BIT["near_leak"])
+
+    def _add_model(self, chunk: Sequence[RawPair], bits: list[int], badness: list[float]) -> None:
+        """Score the pairs that no rule has found yet, since a model is slow."""
+        rows = [n for n, each in enumerate(bits) if not each]
+        if self.tools.scorer is None or not self.tools.settings.is_on("model") or not rows:
+            return
+        gains = self.tools.scorer([chunk[n].source for n in rows], [chunk[n].target for n in rows])
+        for n, gain in zip(rows, gains, strict=True):
+            doubt = max(0.0, 1 + self.tools.settings.min_model_gain - gain)
+            _mark(bits, badness, n, "model", doubt)
+
+
+def _mark(bits: list[int], badness: list[float], n: int, rule: RuleName, doubt: float) -> None:
+    """Record a doubt: doubts past their limits add up, below them the largest one counts."""
+    if doubt >= 1:
+        badness[n] = min(doubt, _CAP) + (badness[n] if bits[n] else 0.0)
+        bits[n] |= int(BIT[rule])
+    elif not bits[n]:
+        badness[n] = max(badness[n], doubt)
+
+
+def _chunks(corpus: RawCorpus) -> Iterator[list[RawPair]]:
+    pairs = iter(corpus)
+    while chunk := list(islice(pairs, _CHUNK)):
+        yield chunk

@@ -1,0 +1,219 @@
+"""The rules about single pairs: characters, lengths, copies and numbers.
+
+Each rule gives a pair a doubt, 1 at the rule's limit and more past it, so that pairs can be ranked.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heedful.apps.cleaning.cleaning_settings import CleaningSettings, RuleName
+from heedful.apps.cleaning.text_keys import without_code
+from heedful.apps.quality.number_forms import Number, find_numbers, pair_numbers
+from heedful.errors import ConfigError
+
+ABOUT: dict[RuleName, str] = {
+    "no_pair": "the line is not a source and a target",
+    "undecodable": "bytes that are not UTF-8, or a NUL byte",
+    "empty": "a side has nothing but white space",
+    "control_character": "a control, private or unassigned character",
+    "replacement_character": "U+FFFD, left by a conversion for what it could not read",
+    "mojibake": "UTF-8 that was read in another encoding, such as Ã¼ for ü",
+    "too_long": "a side is longer than a limit",
+    "length_ratio": "one side is too long for the other",
+    "copied": "the target is its source",
+    "numbers": "each side has a number that the other lacks",
+    "language": "a side is in another language",
+    "leak": "the source is in the test data",
+    "near_leak": "the source is nearly the same as one in the test data",
+    "model": "the source tells a model little about its target",
+    "duplicate": "the pair is the same as an earlier one",
+    "many_targets": "the source has many other targets before",
+}
+"""Descriptions of the rules, in the order in which rules remove pairs."""
+
+SMOOTHING = 10
+"""Letters added to both sides of a length ratio, since ratios of short pairs vary more."""
+
+_FEWEST_WORDS = 4
+"""Fewest words of a copy; shorter texts are names and titles, often alike in both languages."""
+
+# Unicode's Cc without the tab, private use, non-characters, and a byte order mark inside a text.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ue000-\uf8ff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
+_IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
+# Letters and digits of any script, without the underscore that \w includes.
+_WORD = re.compile(r"[^\W_]+")
+_DIGIT = re.compile(r"\d")
+
+
+@dataclass(frozen=True)
+class PairRule:
+    """One rule about single pairs.
+
+    Args:
+        name: name of the rule.
+        doubt: function of source and target, 1 or more where the rule finds the pair.
+        detail: function of source and target that describes the finding in a phrase.
+    """
+
+    name: RuleName
+    doubt: Callable[[str, str], float]
+    detail: Callable[[str, str], str]
+
+
+def pair_rules(settings: CleaningSettings) -> list[PairRule]:
+    """Return the rules that are switched on, in their order.
+
+    Args:
+        settings: limits of the rules.
+
+    Raises:
+        ConfigError: when a library that a rule needs is not installed.
+    """
+    s = settings
+    rules = [
+        PairRule("empty", _empty, lambda a, b: "target" if a.strip() else "source"),
+        PairRule("control_character", _matches(_CONTROL), _first(_CONTROL)),
+        PairRule("replacement_character", _replaced, lambda a, b: "U+FFFD"),
+        PairRule("mojibake", _mojibake, _damaged_words),
+        PairRule(
+            "too_long",
+            # Half a character more, so that a side of exactly the limit stays below 1.
+            lambda a, b: max(len(a), len(b)) / (s.max_characters + 0.5),
+            lambda a, b: f"{max(len(a), len(b)):,} characters",
+        ),
+        PairRule(
+            "length_ratio",
+            lambda a, b: length_ratio(a, b) / s.max_length_ratio,
+            lambda a, b: f"{len(a):,} characters beside {len(b):,}",
+        ),
+        PairRule(
+            "copied",
+            lambda a, b: overlap(a, b) / s.max_overlap,
+            lambda a, b: f"{overlap(a, b):.0%} of the words",
+        ),
+        PairRule("numbers", _numbers_differ, _different_numbers),
+    ]
+    if s.is_on("mojibake"):
+        _is_damaged()  # loads ftfy: a missing library is reported before a corpus is read
+    return [rule for rule in rules if s.is_on(rule.name)]
+
+
+def letters(text: str) -> int:
+    """Return the length of a text in letters of an alphabet.
+
+    An ideograph counts as 3 letters and a syllable of kana or hangul as 2, approximately the length
+    of their translations into languages with alphabets.
+
+    Args:
+        text: text of one side.
+    """
+    # ASCII, the usual case for English, needs no search for wide scripts.
+    if text.isascii():
+        return len(text)
+    return len(text) + 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
+
+
+def length_ratio(source: str, target: str) -> float:
+    """Return the ratio of the longer side to the shorter one, after adding 10 letters to each.
+
+    Args:
+        source, target: texts of the pair.
+    """
+    a, b = letters(source) + SMOOTHING, letters(target) + SMOOTHING
+    return max(a, b) / min(a, b)
+
+
+def overlap(source: str, target: str) -> float:
+    """Return the share of the longer side's words that both sides have; 0 for fewer than 4 words.
+
+    Words that look like code are left out, since they are the same in all languages.
+
+    Args:
+        source, target: texts of the pair.
+    """
+    left, right = (_WORD.findall(text.casefold()) for text in (source, target))
+    # Most pairs share no word: they need no second, slower look without code.
+    if set(left).isdisjoint(right):
+        return 0.0
+    # Again without code, which is slower, for pairs with a common word only.
+    left, right = (_WORD.findall(without_code(text.casefold())) for text in (source, target))
+    if min(len(left), len(right)) < _FEWEST_WORDS:
+        return 0.0
+    common = sum((Counter(left) & Counter(right)).values())
+    return common / max(len(left), len(right))
+
+
+def _lacking(source: str, target: str) -> tuple[list[Number], list[Number]]:
+    _, left, right = pair_numbers(find_numbers(source), find_numbers(target))
+    return left, right
+
+
+def _numbers_differ(source: str, target: str) -> float:
+    """Return 1 where each side has a number that the other lacks, in any form.
+
+    A number that only one side has is mostly spelled out on the other, so it is no fault.
+    """
+    if not (_DIGIT.search(source) and _DIGIT.search(target)):
+        return 0.0
+    return float(all(_lacking(source, target)))
+
+
+def _different_numbers(source: str, target: str) -> str:
+    left, right = (
+        ", ".join(sorted(number.text for number in side)) for side in _lacking(source, target)
+    )
+    return f"{left} beside {right}"
+
+
+def _empty(source: str, target: str) -> float:
+    return float(not source.strip() or not target.strip())
+
+
+def _replaced(source: str, target: str) -> float:
+    return float("\ufffd" in source or "\ufffd" in target)
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str, str], float]:
+    return lambda a, b: float(bool(pattern.search(a) or pattern.search(b)))
+
+
+def _first(pattern: re.Pattern[str]) -> Callable[[str, str], str]:
+    def name(source: str, target: str) -> str:
+        match = pattern.search(source) or pattern.search(target)
+        return f"U+{ord(match[0]):04X}" if match else ""
+
+    return name
+
+
+def _mojibake(source: str, target: str) -> float:
+    return float(
+        (not source.isascii() and _is_damaged()(source))
+        or (not target.isascii() and _is_damaged()(target))
+    )
+
+
+def _damaged_words(source: str, target: str) -> str:
+    words = [word for word in f"{source} {target}".split() if _mojibake(word, "")]
+    return ", ".join(words[:3])
+
+
+@functools.cache
+def _is_damaged() -> Callable[[str], bool]:
+    """Load ftfy's detector of character sequences that only wrong decoding makes (Speer 2019)."""
+    if importlib.util.find_spec("ftfy") is None:
+        raise ConfigError(
+            "The rule for damaged encodings needs ftfy, which is not installed",
+            where="mojibake",
+            remedy="Install it with: pip install 'heedful[data]', or switch the rule off: "
+            "--off mojibake",
+        )
+    from ftfy.badness import is_bad
+
+    return is_bad

@@ -1,0 +1,304 @@
+"""One text through a model, tensor by tensor, from its tokens to the predicted token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from heedful.errors import DataError, ModelError
+from heedful.inspect.attention_maps import choose
+from heedful.inspect.decoding_steps import NextToken, next_token
+from heedful.inspect.readings import ModelInput, StackTokens, read, stack_positions, tensors
+from heedful.inspect.subject import Subject, array, capture, inference, stack_of, sublayers
+from heedful.pipelines.text_encoding import MASK
+
+
+@dataclass(frozen=True, eq=False)
+class LastCrossAttention:
+    """Cross-attention of the last decoder token, in the last block with cross-attention.
+
+    Args:
+        layer: index of the block.
+        weights: [H, Lk] attention weights.
+    """
+
+    layer: int
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenToken:
+    """Predictions of a masked language model for the first mask token of a text.
+
+    Args:
+        reading: input of the model.
+        row: index of the mask token.
+        logits: [V] logits.
+        scores: [V] log-probabilities.
+        names: [V] tokens as strings, for display.
+    """
+
+    reading: ModelInput
+    row: int
+    logits: np.ndarray
+    scores: np.ndarray
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Walkthrough:
+    """Tensors of a pass that lead from a text to the predicted token, through one block and head.
+
+    The block belongs to the stack with the text as its input: the encoder, or a language model's
+    decoder.
+
+    Args:
+        stack: `encoder` or `decoder`.
+        tokens: tokens of that stack.
+        token_vectors: [L, D] scaled token embeddings; None where a norm follows the sum of tokens
+            and positions.
+        position_vectors: [L, D] position encodings; None for a model that adds none.
+        embedding: [L, D] input of the first block.
+        layer: index of the block.
+        layers: number of blocks.
+        can_open: indices of the blocks that can be shown.
+        head: index of the head.
+        heads: number of heads.
+        query: [L, E] queries of the head, after rotary embedding.
+        key: [L, E] keys, after rotary embedding.
+        value: [L, E] values.
+        factor: scale of the dot products of queries and keys.
+        scores: [L, L] input of the softmax; −∞ for hidden keys.
+        weights: [L, L] attention weights.
+        context: [L, E] output of the head before the output projection.
+        attention_output: [L, D] output of the attention.
+        inner: [L, F] activations of the feed-forward network; None for a mixture of experts.
+        feedforward_output: [L, D] output of the feed-forward network.
+        output: [L, D] stream after the block.
+        cross: cross-attention of the last token; None for a model without.
+        next: predictions of the next token, or of the mask token.
+    """
+
+    stack: str
+    tokens: StackTokens
+    token_vectors: np.ndarray | None
+    position_vectors: np.ndarray | None
+    embedding: np.ndarray
+    layer: int
+    layers: int
+    can_open: tuple[int, ...]
+    head: int
+    heads: int
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    factor: float
+    scores: np.ndarray
+    weights: np.ndarray
+    context: np.ndarray
+    attention_output: np.ndarray
+    inner: np.ndarray | None
+    feedforward_output: np.ndarray
+    output: np.ndarray
+    cross: LastCrossAttention | None
+    next: NextToken | HiddenToken
+
+
+@dataclass(frozen=True, eq=False)
+class TextPass:
+    """A pass of one text through a model, with the tensors of all blocks and heads.
+
+    Args:
+        subject: the model.
+        next: predictions of the next token, or of the mask token.
+        stack: stack with the text as its input.
+        inputs: arguments of the model's `forward`.
+        tensors: tensors of the stack by address, without the batch dimension.
+        cross: cross-attention of the last token; None for a model without.
+    """
+
+    subject: Subject
+    next: NextToken | HiddenToken
+    stack: str
+    inputs: Sequence[Any]
+    tensors: dict[str, np.ndarray]
+    cross: LastCrossAttention | None
+
+    def open(self, layer: int = -1, head: int = 0) -> Walkthrough:
+        """Return the tensors of a block and a head.
+
+        Args:
+            layer: index of the block; −1 is the first that can be shown.
+            head: index of the head.
+
+        Raises:
+            ModelError: when the block has no softmax attention, or no feed-forward network.
+            ConfigError: when there is no such layer or head.
+        """
+        blocks = stack_of(self.subject.model, self.stack).blocks
+        can_open = open_layers(self.subject, self.stack)
+        (layer,) = choose([can_open[0] if layer == -1 else layer], len(blocks), "layer")
+        if layer not in can_open:
+            numbers = ", ".join(str(each + 1) for each in can_open)
+            raise ModelError(
+                f"Block {layer + 1} of the {self.stack} has no attention with a softmax to follow, "
+                "with a feed-forward network after it",
+                remedy=f"Choose one that has: {numbers}",
+            )
+        module = sublayers(blocks[layer])["self"].module
+        (head,) = choose([head], module.num_heads, "head")
+        found, block = self.tensors, f"{self.stack}.{layer}"
+        # Grouped-query attention: query heads share a key/value head in consecutive groups.
+        shared = head // (module.num_heads // module.num_kv_heads)
+        heads = {"query": head, "key": shared, "value": shared}
+        # Scores and weights have a row per query head even where keys are shared.
+        heads |= dict.fromkeys(("scores", "weights", "context"), head)
+        embedding = found[f"{self.stack}.embedding"]
+        token_vectors, position_vectors = _summands(self, embedding)
+        return Walkthrough(
+            stack=self.stack,
+            tokens=self.next.reading.tokens(self.stack),
+            token_vectors=token_vectors,
+            position_vectors=position_vectors,
+            embedding=embedding,
+            layer=layer,
+            layers=len(blocks),
+            can_open=can_open,
+            head=head,
+            heads=module.num_heads,
+            factor=module.scale,
+            attention_output=found[f"{block}.self.output"],
+            inner=found.get(f"{block}.feedforward.inner"),
+            feedforward_output=found[f"{block}.feedforward.output"],
+            output=found[f"{block}.output"],
+            cross=self.cross,
+            next=self.next,
+            **{name: found[f"{block}.self.{name}"][each] for name, each in heads.items()},
+        )
+
+
+def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPass:
+    """Run a text through a model and capture the tensors of a walkthrough.
+
+    Args:
+        subject: a translator, a language model or a masked language model.
+        text: source, prompt, or a text with `[MASK]`.
+        chosen: ids chosen so far; none for a masked language model.
+
+    Raises:
+        ModelError: when the model predicts no tokens, or none of its blocks can be shown.
+        DataError: when the text is empty, too long, or lacks `[MASK]` for a masked language model,
+            or when an id is not in the vocabulary.
+    """
+    stack = "encoder" if "encoder" in subject.model.stacks() else "decoder"
+    # Checked before the passes, so that a model that cannot be shown fails at once.
+    numbers = open_layers(subject, stack)
+    result: NextToken | HiddenToken
+    if subject.model.spec.generates:
+        result = next_token(subject, text, chosen)
+    else:
+        result = hidden_token(subject, text)
+    reading = result.reading
+    # Patterns: `*.output` matches the output of every block.
+    wanted = [f"{stack}.{part}" for part in ("embedding", "*.output")]
+    # All heads and blocks in one pass, so that choosing another in the studio costs nothing.
+    wanted += [f"{stack}.{n}.{part}.*" for n in numbers for part in ("self", "feedforward")]
+    layer = None if stack == "decoder" or reading.decoder is None else _last_cross(subject)
+    if layer is not None:
+        wanted.append(f"decoder.{layer}.cross.weights")
+    inputs = tensors(subject, [reading])
+    found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
+    cross = None
+    if layer is not None:
+        # The last query is the one whose token is predicted next.
+        cross = LastCrossAttention(layer, found[f"decoder.{layer}.cross.weights"][:, -1])
+    return TextPass(subject, result, stack, inputs, found, cross)
+
+
+def open_layers(subject: Subject, stack: str) -> tuple[int, ...]:
+    """Return the indices of the blocks with softmax attention and a feed-forward network.
+
+    Raises:
+        ModelError: when there is no such block.
+    """
+    blocks = [sublayers(block) for block in stack_of(subject.model, stack).blocks]
+    numbers = tuple(
+        number
+        for number, parts in enumerate(blocks)
+        if "self" in parts and parts["self"].has_softmax and "feedforward" in parts
+    )
+    if not numbers:
+        pattern = subject.model.spec.stacks()[stack].pattern
+        kinds = dict.fromkeys(each.part.kind for block in pattern for each in block.sublayers)
+        raise ModelError(
+            f"No block of the {stack} has attention with a softmax and a feed-forward network "
+            f"after it: its parts are {', '.join(kinds).replace('_', ' ')}",
+            remedy="Choose a model that has, or follow a block of this one by `block_flow`; in the "
+            "studio that is the page Block",
+        )
+    return numbers
+
+
+def hidden_token(subject: Subject, text: str) -> HiddenToken:
+    """Predict the token behind the first `[MASK]` of a text.
+
+    Args:
+        subject: a masked language model.
+        text: text with `[MASK]` in place of a token.
+
+    Raises:
+        ModelError: when the model is no masked language model.
+        DataError: when the text is empty, too long, or without `[MASK]`.
+    """
+    model: Any = subject.model
+    if "masked_lm" not in getattr(model, "heads", ()):
+        raise ModelError(
+            "This model does not predict words",
+            remedy="Choose a translator, a language model or a masked language model",
+        )
+    reading = read(subject, text)
+    ids = reading.tokens("encoder").ids
+    if subject.source.mask not in ids:
+        raise DataError(
+            "The text has no [MASK]", where="text", remedy=f"Write {MASK} in place of a word"
+        )
+    # Other masks of the text stay hidden, and their tokens are not predicted here.
+    row = ids.index(subject.source.mask)
+    with inference(model):
+        states = model(*tensors(subject, [reading]))
+        # Only one row is projected: logits of a whole text are L * V floats.
+        logits = model.masked_lm_logits(states[0, row]).to(torch.float32)
+    # The embedding table may be padded beyond the tokenizer's vocabulary.
+    known = subject.source.pieces(range(min(subject.source.size, len(logits))))
+    return HiddenToken(
+        reading=reading,
+        row=row,
+        logits=array(logits),
+        scores=array(logits.log_softmax(-1)),
+        names=(*known, *(f"<{id}>" for id in range(len(known), len(logits)))),
+    )
+
+
+def _last_cross(subject: Subject) -> int | None:
+    """Return the index of the last decoder block whose cross-attention has weights, or None."""
+    blocks = stack_of(subject.model, "decoder").blocks
+    parts = [sublayers(block).get("cross") for block in blocks]
+    numbers = [i for i, cross in enumerate(parts) if cross is not None and cross.has_heads]
+    return numbers[-1] if numbers else None
+
+
+def _summands(own: TextPass, embedding: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the token embeddings and the position encodings [L, D], whose sum is the embedding."""
+    model: Any = own.subject.model
+    module = model.input_modules()[own.stack]
+    if module.positions is None:
+        return (embedding if module.norm is None else None), None
+    with inference(model):
+        positions = stack_positions([own.next.reading], own.inputs, own.stack)
+        vectors = array(module.positions(positions).to(torch.float32))[0]
+    # Subtraction includes any scale of the tokens' embeddings; a norm of the sum cannot be split.
+    return (embedding - vectors if module.norm is None else None), vectors

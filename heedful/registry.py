@@ -1,0 +1,127 @@
+"""Parts from outside the package, by name: mixers, position biases, tokenizers, architectures.
+
+Code registers them by `heedful.register`. An installed distribution names them, or a module that
+registers them, as entry points of the group `heedful.plugins`; these are loaded once a name is met
+that is not known, so that nothing else waits for them. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from heedful.errors import ConfigError
+
+GROUP = "heedful.plugins"
+
+FAMILIES: Mapping[str, str] = {
+    "mixer": "heedful.nn.spec:PARTS",
+    "position bias": "heedful.nn.spec:BIASES",
+    "tokenizer": "heedful.text.tokenizer_spec:KINDS",
+    "architecture": "heedful.interop.architecture:MODEL_TYPES",
+}
+"""For each family the place of the package's own names."""
+
+
+class Registrable(Protocol):
+    """A class or an object that can be registered."""
+
+    @property
+    def family(self) -> str:
+        """One of `FAMILIES`."""
+
+    def known_as(self) -> str:
+        """Return its name in files and settings."""
+
+
+Entry = TypeVar("Entry", bound=Registrable)
+
+_entries: dict[str, dict[str, Any]] = {family: {} for family in FAMILIES}
+_loaded: set[EntryPoint] = set()
+
+
+def register(entry: Entry) -> Entry:
+    """Make a part from outside the package known by its name.
+
+    Args:
+        entry: a subclass of `CommonPartSpec`, `CommonBiasSpec` or `RegisteredTokenizer`, or an
+            `Architecture`. The same class again, as from a notebook's cell, replaces the first.
+
+    Returns:
+        The entry, so that this serves as a decorator.
+
+    Raises:
+        ConfigError: when it is of no family, or another has its name.
+    """
+    family: str = getattr(entry, "family", "")
+    if family not in FAMILIES:
+        raise ConfigError(
+            f"{entry!r} cannot be registered",
+            where="heedful.register",
+            remedy="Register a spec of a mixer or a position bias, a tokenizer or an Architecture",
+        )
+    name, others = entry.known_as(), _entries[family]
+    is_own = name in resolve_name(FAMILIES[family])
+    if is_own or (name in others and _source(others[name]) != _source(entry)):
+        raise ConfigError(
+            f"There is a {family} called {name!r} already",
+            where="heedful.register",
+            remedy="Choose another name",
+        )
+    others[name] = entry
+    return entry
+
+
+def find(family: str, name: str, own: Sequence[str]) -> Any:
+    """Return what is registered by a name.
+
+    Args:
+        family: one of `FAMILIES`.
+        name: the name.
+        own: the package's own names, for the error message.
+
+    Raises:
+        ValueError: when nothing is; it says what is known, and how to register.
+        ConfigError: when a plug-in cannot be loaded.
+    """
+    if name not in _entries[family]:
+        _load_plugins()
+    if name not in _entries[family]:
+        known = ", ".join([*own, *_entries[family]])
+        raise ValueError(
+            f"no {family} is called {name!r}; heedful.register, or an entry point of the group "
+            f"{GROUP}, adds one. Known: {known}"
+        )
+    return _entries[family][name]
+
+
+def registered(family: str) -> Iterator[tuple[str, Any]]:
+    """Yield the registered names of a family with what they stand for; loads all plug-ins."""
+    _load_plugins()
+    yield from list(_entries[family].items())
+
+
+def _load_plugins() -> None:
+    for point in entry_points(group=GROUP):
+        if point in _loaded:
+            continue
+        _loaded.add(point)
+        try:
+            found = point.load()
+        except Exception as error:
+            owner = point.dist.name if point.dist else "a distribution"
+            raise ConfigError(
+                f"The plug-in {point.name} = {point.value} cannot be loaded: {error}",
+                where=f"{owner}, entry points of {GROUP}",
+                remedy="Mend it, or uninstall it",
+            ) from error
+        if not isinstance(found, ModuleType):  # a module registers its own
+            register(found)
+
+
+def _source(entry: Any) -> object:
+    """Return where a class was written; an object stands for itself."""
+    return (entry.__module__, entry.__qualname__) if isinstance(entry, type) else entry

@@ -1,0 +1,164 @@
+"""Base class of tokenizers from outside the package: a list of pieces, and rules to split text."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NoReturn, Self
+
+from heedful.errors import ConfigError
+from heedful.text.tokenizer import SPECIALS, UNKNOWN, damaged, stand_ins
+from heedful.text.tokenizer_spec import TokenizerSpec
+
+SCHEMA_VERSION = 1
+
+
+class RegisteredTokenizer:
+    """Base class of tokenizers for `heedful.register`; see `TextTokenizer`.
+
+    A subclass sets `kind` and implements `train`, which learns pieces, `cut`, which splits a text
+    into pieces, and `join`, which joins them to a text.
+
+    Args:
+        pieces: vocabulary without special tokens, in the order of ids.
+        has_mask: True for a mask token, which masked language models need.
+        num_sentinels: number of tokens that stand for gaps in a text.
+    """
+
+    family: ClassVar[str] = "tokenizer"
+    kind: ClassVar[str]
+    is_imported = False
+    pad, bos, eos, unk = range(len(SPECIALS))
+
+    def __init__(
+        self, pieces: Sequence[str], *, has_mask: bool = False, num_sentinels: int = 0
+    ) -> None:
+        self._pieces = tuple(pieces)
+        self._ids = {piece: id for id, piece in enumerate(self._pieces, start=len(SPECIALS))}
+        known = len(SPECIALS) + len(self._pieces)
+        self.mask = known if has_mask else None
+        self.size = known + has_mask + num_sentinels
+        self.sentinels = tuple(range(known + has_mask, self.size))
+        self.first: tuple[int, ...] = (self.bos,) if has_mask else ()
+        self.last: tuple[int, ...] = (self.eos,)
+        self.between: tuple[int, ...] | None = self.last if has_mask else None
+
+    @classmethod
+    def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> Self:
+        """Learn the pieces of a corpus.
+
+        Args:
+            spec: settings of the tokenizer; four tokens of `vocabulary_size` are special ones.
+            texts: lines of text, which can be iterated repeatedly.
+        """
+        raise NotImplementedError
+
+    def cut(self, text: str) -> list[str]:
+        """Split a text into pieces, which may be outside of the vocabulary."""
+        raise NotImplementedError
+
+    def join(self, pieces: Sequence[str]) -> str:
+        """Join pieces to a text; an unknown piece is U+2047."""
+        raise NotImplementedError
+
+    @classmethod
+    def known_as(cls) -> str:
+        """Return the kind; see `Registrable`."""
+        return cls.kind
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without the special tokens that frame it."""
+        return [self._ids.get(piece, self.unk) for piece in self.cut(text)]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several texts, in their order."""
+        return [self.encode(text) for text in texts]
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text and the span of each; empty if the token is not in the text."""
+        spans, end = [], 0
+        for piece in self.cut(text):
+            start = text.find(piece, end)
+            start, end = (start, start + len(piece)) if start >= 0 else (end, end)
+            spans.append((start, end))
+        return self.encode(text), spans
+
+    def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
+        """Return the ids of a text with gaps written as `name`: the mask token, or the `gaps`."""
+        first, *others = self.encode_batch(text.split(name))
+        hidden = zip(stand_ins(gaps, self.mask, len(others)), others, strict=True)
+        return first + [id for gap, ids in hidden for id in (gap, *ids)]
+
+    def encode_dropout(self, text: str, dropout: float, seed: int) -> NoReturn:
+        """Refuse BPE-dropout, which only the package's own tokenizers have."""
+        raise self._lacks("merges to leave out (objective.bpe_dropout)")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids. Special tokens are left out; an unknown token shows as U+2047."""
+        beyond = len(SPECIALS) + len(self._pieces)
+        shown = (id for id in map(int, ids) if id == self.unk or len(SPECIALS) <= id < beyond)
+        return self.join([UNKNOWN if id == self.unk else self.token(id) for id in shown])
+
+    def token(self, id: int) -> str:
+        """Return the token of an id as text for display, special tokens in brackets."""
+        if id < len(SPECIALS):
+            return f"<{SPECIALS[id]}>"
+        number = id - len(SPECIALS)
+        if number < len(self._pieces):
+            return self._pieces[number]
+        return "<mask>" if id == self.mask else f"<sentinel{self.sentinels.index(id)}>"
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of ids as text for display."""
+        return [self.token(int(id)) for id in ids]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.kind,
+            "pieces": self._pieces,
+            "has_mask": self.mask is not None,
+            "num_sentinels": len(self.sentinels),
+        }
+        return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ModelError: when the text is damaged, or of another version.
+        """
+        content = json.loads(text)
+        names = ("pieces", "has_mask", "num_sentinels")
+        if content["schema_version"] != SCHEMA_VERSION or not content.keys() >= set(names):
+            raise damaged(where, "a field is missing, or the version is another")
+        pieces, has_mask, num_sentinels = (content[name] for name in names)
+        return cls(pieces, has_mask=has_mask, num_sentinels=num_sentinels)
+
+    def for_encoder(self) -> Self:
+        """Return the same tokenizer with a mask token, for a model that has no decoder."""
+        return type(self)(self._pieces, has_mask=True)
+
+    def with_sentinels(self, count: int) -> Self:
+        """Return the same tokenizer with this many tokens that stand for gaps in a text."""
+        return type(self)(self._pieces, num_sentinels=count)
+
+    def extended(self, tokens: Sequence[str]) -> NoReturn:
+        """Refuse tokens that are added later, which `cut` would not know."""
+        raise self._lacks("room for more tokens")
+
+    def _lacks(self, thing: str) -> ConfigError:
+        return ConfigError(
+            f"A tokenizer of kind {self.kind!r}, from outside the package, has no {thing}",
+            where="tokenizer.kind",
+            remedy="Leave the setting out, or use bpe, byte-bpe, unigram or characters",
+        )

@@ -1,0 +1,133 @@
+"""The tasks that a run can have: the defaults, settings and metrics of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from heedful.data.corpus_spec import AugmentSpec, ImageSpec
+from heedful.errors import ConfigError
+
+Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+
+# RoBERTa's recipe, except that norms stand before sub-layers: pre-norm tolerates more learning
+# rates.
+_ENCODER_DEFAULTS: dict[str, Any] = {
+    "model": {"norm_placement": "pre", "activation": "gelu"},
+    "objective": {"label_smoothing": 0.0},
+    "optimizer": {"kind": "adamw", "weight_decay": 0.01, "clip_norm": 1.0},
+}
+
+_DENOISING_DEFAULTS = {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}}
+
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    # The usual recipe of GPT models: no label smoothing, as perplexity is the aim.
+    "causal_lm": {
+        "model": {"norm_placement": "pre", "activation": "gelu"},
+        "objective": {"label_smoothing": 0.0},
+        "optimizer": {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1, "clip_norm": 1.0},
+        "validation": {"metrics": [], "choose_by": "loss"},
+    },
+    "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
+    "span_corruption": _DENOISING_DEFAULTS,
+    # BART masks 30 % of the tokens (Lewis 2020).
+    "denoising": {
+        **_DENOISING_DEFAULTS,
+        "objective": {**_ENCODER_DEFAULTS["objective"], "mask_share": 0.3},
+    },
+    "classify": {
+        **_ENCODER_DEFAULTS,
+        "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
+    },
+    "images": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
+    },
+    "tag": {
+        **_ENCODER_DEFAULTS,
+        "validation": {"metrics": ["accuracy"], "choose_by": "accuracy"},
+    },
+    "answer": {
+        **_ENCODER_DEFAULTS,
+        "validation": {"metrics": ["exact_match", "f1"], "choose_by": "f1"},
+    },
+}
+"""Defaults of tasks other than translation, which replace those of `RunSettings`."""
+
+Task = Literal[
+    "translation",
+    "causal_lm",
+    "masked_lm",
+    "span_corruption",
+    "denoising",
+    "classify",
+    "images",
+    "tag",
+    "answer",
+]
+
+SETTING_OWNERS: dict[str, dict[str, tuple[Task, ...]]] = {
+    "objective": {
+        "scheduled_sampling": ("translation",),
+        "r_drop": ("translation",),
+        "bpe_dropout": ("translation",),
+        "mask_share": ("masked_lm", "span_corruption", "denoising"),
+        "whole_words": ("masked_lm",),
+        "mean_span": ("span_corruption", "denoising"),
+        "sentinels": ("span_corruption",),
+        "permute_sentences": ("denoising",),
+    },
+    "data": {
+        "packed_length": ("translation",),
+        "stride": ("tag", "answer"),
+        "word_column": ("tag",),
+        "tag_column": ("tag",),
+    },
+    "images": dict.fromkeys(ImageSpec.model_fields, ("images",)),
+    "augment": dict.fromkeys(AugmentSpec.model_fields, ("images",)),
+}
+"""The tasks in which a setting may differ from its default."""
+
+TEXT_SECTIONS = ("tokenizer", "lora")
+"""Sections that tasks without text refuse."""
+
+TASK_METRICS: dict[str, tuple[Metric, ...]] = {
+    "translation": ("bleu", "chrf", "ter"),
+    "causal_lm": (),
+    "masked_lm": (),
+    "span_corruption": (),
+    "denoising": (),
+    "classify": ("accuracy", "macro_f1"),
+    "tag": ("accuracy", "span_f1"),
+    "answer": ("exact_match", "f1"),
+    "images": ("accuracy", "macro_f1"),
+}
+"""The metrics of each task, apart from its loss."""
+
+
+def check_metrics(task: Task, metrics: Iterable[Metric]) -> None:
+    """Refuse metrics that cannot be measured in a task.
+
+    Args:
+        task: task of the run.
+        metrics: metrics of its validation.
+
+    Raises:
+        ConfigError: for a metric of other tasks.
+    """
+    known = TASK_METRICS[task]
+    unknown = [name for name in metrics if name not in known]
+    if unknown and not known:
+        raise ConfigError(
+            "A language model is judged by its loss; there are no translations or labels to score",
+            where="validation.metrics",
+            remedy='Set validation.metrics = [] and validation.choose_by = "loss"',
+        )
+    if unknown:
+        raise ConfigError(
+            f"{', '.join(unknown)} cannot be measured in the task {task}",
+            where="validation.metrics",
+            remedy=f"Choose among {', '.join(known)}",
+        )

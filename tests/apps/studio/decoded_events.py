@@ -1,0 +1,37 @@
+"""Music events back as notes, with the rules that a piece keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heedful.apps.studio.music_events import Event, MusicNote
+from heedful.errors import DataError
+
+
+def decode_events(events: Sequence[Event]) -> list[MusicNote]:
+    """Return the notes of some events, by their starts, low ones first.
+
+    Raises:
+        DataError: naming the event that begins a note which sounds, ends one which does not, or
+            the note that never ends.
+    """
+    notes: list[MusicNote] = []
+    started: dict[int, int] = {}
+    now = 0
+    for place, event in enumerate(events):
+        if event.kind == "time_shift":
+            now += event.value
+        elif (event.kind == "note_on") == (event.value in started):
+            state = "sounds already" if event.kind == "note_on" else "does not sound"
+            raise DataError(f"Pitch {event.value} {state}", where=f"event {place}")
+        elif event.kind == "note_on":
+            started[event.value] = now
+        else:
+            notes.append(MusicNote(started.pop(event.value), event.value, now))
+    if started:
+        raise DataError(
+            f"Pitch {min(started)} never ends",
+            where=f"{len(events)} events",
+            remedy="Let a note_off follow each note_on",
+        )
+    return sorted(notes)
