@@ -116,7 +116,7 @@ def _load_plugins() -> None:
             raise ConfigError(
                 f"The plug-in {point.name} = {point.value} cannot be loaded: {error}",
                 where=f"{owner}, entry points of {GROUP}",
-                remedy="Mend it, or uninstall it",
+                remedy="Fix it, or uninstall it",
             ) from error
         if not isinstance(found, ModuleType):  # a module registers its own
             register(found)

@@ -10,6 +10,7 @@ Shapes: B sequences of up to L tokens, N of them real, R ≥ N rows.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.models.block import BlockState
+from heedful.models.stack import Stack
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import NOTHING_HERE
 
@@ -29,7 +32,7 @@ _MOST_REAL_COPIED = 0.95
 """The same share where PyTorch computes matmuls and attention: every attention copies rows."""
 
 _STEPS = 32
-"""Where PyTorch multiplies, numbers of rows are rounded up to one of 32 between two powers of two.
+"""Numbers of rows between two powers of two, to which rows are rounded up where PyTorch multiplies.
 oneDNN makes a plan for every new shape, which took 3 % of a step of `base` and 6 % of `tiny`, and
 keeps only the latest plans."""
 
@@ -196,6 +199,25 @@ def _rounded_up(count: int) -> int:
     # In the interval (2^k, 2^(k+1)] the step is 2^k / 32.
     step = max(1, (1 << max(count - 1, 1).bit_length() - 1) // _STEPS)
     return -(-count // step) * step
+
+
+class UnpaddedStack(Stack):
+    """A stack that computes real tokens only, where an engine finds their rows."""
+
+    def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
+        """See `Stack.forward`."""
+        rows = self._real_rows(x, context)
+        if rows is None:
+            return super().forward(x, context, read)
+        # Packed once and unpacked once for all blocks: only attention needs sequences in rows.
+        packed = rows.pack(x)
+        here = self._enter(packed, PackedContext.of(context, rows, packed))
+        y, _ = self._run(packed, here, read)
+        return rows.unpack(self._leave(y, here))
+
+    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
+        """Return the rows of a pass over x [B, L, D] without padding; None where padding stays."""
+        raise NotImplementedError
 
 
 class _Pack(torch.autograd.Function):

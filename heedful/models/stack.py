@@ -227,7 +227,7 @@ class Stack(nn.Module):
 
     def _enter(self, x: Tensor, context: Context) -> Context:
         """Return the context of the blocks for a pass over x [B, L, D]."""
-        # Handed down in the context, so that the bias is computed once for all blocks.
+        # Handed down in the context: all blocks add the bias of one table (T5; Raffel 2020).
         shared = () if self.position_bias is None else (self.position_bias,)
         context = replace(context, embedding=x, biases=(*context.biases, *shared))
         here = context.at(self.name)

@@ -25,7 +25,7 @@ from heedful.engines.inference.lowering import (
     stack_rotary,
 )
 from heedful.engines.inference.support import block_refusals, one_call_refusals
-from heedful.engines.unpadding import PackedContext, RealRows, rows_in_front
+from heedful.engines.unpadding import RealRows, UnpaddedStack, rows_in_front
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
@@ -33,7 +33,7 @@ from heedful.nn.attention.cache import SegmentInputs
 from heedful.nn.mixer import Context
 
 
-class CpuStack(EnginePart, Stack):
+class CpuStack(EnginePart, UnpaddedStack):
     """A stack whose linear layers are packed for kernels in C.
 
     Blocks with a capture inside, and blocks that kernels in C do not serve, are computed by the
@@ -91,16 +91,6 @@ class CpuStack(EnginePart, Stack):
         # Inspection cuts residuals and hooks blocks, which the call in C would not notice.
         return self.by_definition or any(block.cut for block in blocks) or not has_no_hooks(*blocks)
 
-    def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
-        """See `Stack.forward`; padding is left out where it comes last."""
-        rows = self._real_rows(context)
-        if rows is None:
-            return super().forward(x, context, read)
-        packed = rows.pack(x)
-        here = self._enter(packed, PackedContext.of(context, rows, packed))
-        y, _ = self._run(packed, here, read)
-        return rows.unpack(self._leave(y, here))
-
     def _run(
         self, x: Tensor, here: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
@@ -134,7 +124,7 @@ class CpuStack(EnginePart, Stack):
         here.offer("output", x)
         return x
 
-    def _real_rows(self, context: Context) -> RealRows | None:
+    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
         """Return the rows of a pass without padding; None where padding stays."""
         if self._uses_definition:
             return None

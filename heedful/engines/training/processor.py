@@ -29,9 +29,9 @@ from heedful.engines.training.products import (
 )
 from heedful.engines.training.residual_norm import ResidualNorm, apply_norm, residual_norm
 from heedful.engines.unpadding import (
-    PackedContext,
     PackedMemory,
     RealRows,
+    UnpaddedStack,
     real_rows,
     rows_in_use,
     rows_of,
@@ -98,22 +98,14 @@ class ProcessorEngine:
         yield "all else: the definition, with products, norms and dropout of the engine"
 
 
-class ProcessorStack(Stack):
+class ProcessorStack(UnpaddedStack):
     """A stack that computes real tokens only in training."""
 
-    def forward(self, x: Tensor, context: Context, read: Any = ()) -> Tensor:
-        """See `Stack.forward`."""
-        rows = None
+    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
         # Captures are promised in the padded shape [B, L, …].
-        if self.training and context.capture is None:
-            rows = _training_rows(x, context.positions.query)
-        if rows is None:
-            return super().forward(x, context, read)
-        # Packed once and unpacked once for all blocks: only attention needs sequences in rows.
-        packed = rows.pack(x)
-        here = self._enter(packed, PackedContext.of(context, rows, packed))
-        y, _ = self._run(packed, here, read)
-        return rows.unpack(self._leave(y, here))
+        if not self.training or context.capture is not None:
+            return None
+        return _training_rows(x, context.positions.query)
 
     def read(self, memory: Memory) -> tuple[BlockState, ...]:
         """See `Stack.read`."""
