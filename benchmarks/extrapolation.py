@@ -22,7 +22,7 @@ from driver import HERE, compare, heedful, new_parser, parse
 from machine import describe_machine
 from tables import markdown_table
 
-from heedful.evaluate.seed_intervals import student_interval
+from heedful.apps.evaluation.seed_intervals import student_interval
 
 METHODS = ("sinusoidal", "learned", "rotary", "alibi", "kerple", "t5", "relative_keys", "none")
 SCALINGS = ("linear", "ntk", "yarn")
@@ -127,7 +127,7 @@ def _markdown(rows: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def _draw(rows: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     series = {
         method: [

@@ -35,6 +35,7 @@ from machine import describe_machine
 from speed.turns import alternate, ratio, summary
 
 from heedful import inspect
+from heedful.apps import pruning
 from heedful.events import Events, Terminal
 from heedful.models.checkpoint import save_model
 from heedful.pipelines.translation import TranslationPipeline
@@ -46,7 +47,7 @@ LEFT = (37, 24, 12)
 """Heads of the smaller models whose speed is measured."""
 WRITTEN = 16
 ROUNDS = 11
-BLEU = inspect.Bleu(SearchSettings(beam=1), tokenize="none", lowercase=True)
+BLEU = pruning.Bleu(SearchSettings(beam=1), tokenize="none", lowercase=True)
 
 Question = Callable[["Bench"], dict[str, Any]]
 
@@ -62,13 +63,13 @@ class Bench:
         )
         self.choose_on = arguments.choose_on
         self.subject = inspect.load(arguments.run, device="cpu")
-        self.examples = inspect.examples_of_text(self.subject, self.sources, self.targets)
+        self.examples = pruning.examples_of_text(self.subject, self.sources, self.targets)
         self.readings = [example.reading for example in self.examples]
         self.events = Events([Terminal()])
 
-    def effects(self, ablations: Sequence[Any], bleu: bool, label: str) -> list[inspect.Effect]:
+    def effects(self, ablations: Sequence[Any], bleu: bool, label: str) -> list[pruning.Effect]:
         """What ablations cost, with progress."""
-        return inspect.effects(
+        return pruning.effects(
             self.subject,
             self.examples,
             ablations,
@@ -103,8 +104,8 @@ def _why(head: dict[str, Any]) -> str:
 def cost(bench: Bench) -> dict[str, Any]:
     """Loss and BLEU without each head, loss without each other part; dearest first."""
     model = bench.subject.model
-    single = bench.effects(inspect.heads(model), True, "heads")
-    others = [part for part in inspect.parts(model) if ".head." not in part]
+    single = bench.effects(pruning.heads(model), True, "heads")
+    others = [part for part in pruning.parts(model) if ".head." not in part]
     rest = bench.effects(others, False, "other parts")
     whole = single[0].scores
     return {
@@ -117,11 +118,11 @@ def cost(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _dearest(effects: Sequence[inspect.Effect]) -> list[inspect.Effect]:
+def _dearest(effects: Sequence[pruning.Effect]) -> list[pruning.Effect]:
     return sorted(effects, key=lambda effect: -effect.scores["loss"].difference.score)
 
 
-def _costs(effect: inspect.Effect) -> dict[str, Any]:
+def _costs(effect: pruning.Effect) -> dict[str, Any]:
     row: dict[str, Any] = {"without": effect.what[-1]}
     for name, score in effect.scores.items():
         by = score.difference
@@ -132,10 +133,10 @@ def _costs(effect: inspect.Effect) -> dict[str, Any]:
 def prune(bench: Bench) -> dict[str, Any]:
     """Curves of both methods; heads are chosen on the first sentences, judged on all."""
     chosen_on = bench.examples[: bench.choose_on]
-    total = len(inspect.heads(bench.subject.model))
+    total = len(pruning.heads(bench.subject.model))
     answer: dict[str, Any] = {"chosen_on_first": len(chosen_on), "heads": total}
     for method in ("gradient", "greedy"):
-        found = inspect.prune(
+        found = pruning.prune(
             bench.subject,
             chosen_on,
             method,
@@ -157,7 +158,7 @@ def prune(bench: Bench) -> dict[str, Any]:
             ),
             "curve": points,
         }
-        smaller = inspect.pruned(bench.subject, order[:first])
+        smaller = pruning.pruned(bench.subject, order[:first])
         counts = [sum(p.numel() for p in s.model.parameters()) for s in (bench.subject, smaller)]
         answer[method]["parameters"] = counts
     return answer
@@ -169,13 +170,13 @@ def speed(bench: Bench) -> dict[str, Any]:
     Every model writes 16 tokens for each sentence with a beam of 5, so that all do equal work.
     """
     chosen_on = bench.examples[: bench.choose_on]
-    found = inspect.prune(bench.subject, chosen_on, "gradient")
-    total, order = len(inspect.heads(bench.subject.model)), found.removed(0)
+    found = pruning.prune(bench.subject, chosen_on, "gradient")
+    total, order = len(pruning.heads(bench.subject.model)), found.removed(0)
     pipelines: dict[str, TranslationPipeline] = {}
     answer: dict[str, Any] = {"tokens_written": WRITTEN, "parameters": {}}
     with tempfile.TemporaryDirectory() as folder:
         for left in (total, *LEFT):
-            smaller = inspect.pruned(bench.subject, order[: total - left])
+            smaller = pruning.pruned(bench.subject, order[: total - left])
             place = Path(folder) / f"{left} heads"
             assert smaller.tokenizers is not None
             save_model(smaller.model, smaller.tokenizers, place)

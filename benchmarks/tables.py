@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heedful.evaluate.seed_intervals import student_interval
+from heedful.apps.evaluation.seed_intervals import student_interval
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:

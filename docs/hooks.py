@@ -51,7 +51,8 @@ def attention_chart() -> str:
     """The attention of `pictures/attention.json`, which `heedful inspect -o` wrote, as a chart."""
     import numpy as np
 
-    from heedful.inspect import AttentionMap, charts
+    from heedful.apps import charts
+    from heedful.inspect import AttentionMap
 
     file = Path(__file__).parent / "pictures" / "attention.json"
     found = json.loads(file.read_text(encoding="utf-8"))

@@ -19,10 +19,10 @@ from typing import Any
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from heedful.apps.sockets import address_of, listen
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.pages import PAGES
 from heedful.apps.studio.workspace import Workspace
-from heedful.listening import address_of, listen
 from heedful.pretrained.catalogue import models_at_hand
 
 ROOT = Path(__file__).parents[1]

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from driver import heedful
 from tables import markdown_table, mean_cell
 
-from heedful.evaluate.seed_intervals import student_interval
-from heedful.inspect import charts
+from heedful.apps import charts
+from heedful.apps.evaluation.seed_intervals import student_interval
 
 Result = Mapping[str, Any]
 

@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE.parent))
 from driver import heedful  # noqa: E402 (a script of the folder above)
 from machine import describe_machine  # noqa: E402
 
+from heedful.apps.demo_corpus import write_demo  # noqa: E402
 from heedful.apps.studio.small_translator import (  # noqa: E402
     HELD_OUT,
     PAIRS,
@@ -35,7 +36,6 @@ from heedful.apps.studio.small_translator import (  # noqa: E402
     small_corpus,
 )
 from heedful.config import dump_toml  # noqa: E402
-from heedful.data.demo_corpus import write_demo  # noqa: E402
 from heedful.evaluate.corpus_metrics import corpus_scores, exact_match  # noqa: E402
 
 SHOWN = ("date", "date and time", "price", "measure", "duration", "time")

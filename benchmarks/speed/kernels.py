@@ -26,7 +26,7 @@ from torch.nn.functional import linear
 from turns import alternate, summary
 
 from heedful.device import Precision
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.engines.training.products import linear as trained
 from heedful.engines.training.residual_norm import ResidualNorm, cheap_dropout, residual_norm

@@ -176,7 +176,7 @@ def _shown(power: float | None) -> str:
 
 def draw(curves: Mapping[str, Curve], folder: Path) -> None:
     """Seconds and memory by length, on axes that are both logarithmic."""
-    from heedful.inspect.charts import Estimate, bands, save
+    from heedful.apps.charts import Estimate, bands, save
 
     for value, title in (("seconds", "seconds"), ("memory_mb", "MB at the peak")):
         series = {}

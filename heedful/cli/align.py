@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heedful.cli.corpus_flags import CORPUS, Corpus
-from heedful.cli.flags import ModelPath, terminal
+from heedful.cli.flags import ModelPath
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -19,6 +19,7 @@ from heedful.cli.text_io import (
     read_lines,
     refuse_missing_folder,
     say,
+    terminal,
 )
 from heedful.errors import DataError
 

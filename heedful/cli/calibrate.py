@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.flags import (
-    STANDARD,
-    ModelPath,
-    Running,
-    SearchFlags,
-    search_settings,
-    terminal,
-)
+from heedful.cli.flags import STANDARD, ModelPath, Running, SearchFlags, search_settings
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -25,6 +18,7 @@ from heedful.cli.text_io import (
     refuse_missing_folder,
     say,
     show_table,
+    terminal,
 )
 from heedful.errors import DataError
 
@@ -72,7 +66,7 @@ def calibrate(
         heedful calibrate run --source valid.en --reference valid.de
     """
     if chart is not None:
-        from heedful.inspect import charts
+        from heedful.apps import charts
 
         charts.kind_of(chart)
         refuse_missing_folder(chart)
@@ -134,7 +128,7 @@ def _show(found: Reliability) -> None:
 
 
 def _draw(found: Reliability, path: Path) -> None:
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     measured = [
         charts.Estimate(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.cli.flags import CheckFlags
+from heedful.cli.flags import CheckFlags, languages_of
 from heedful.cli.text_io import say
 from heedful.errors import RunError, UserError
-from heedful.pretrained import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,25 +152,3 @@ def _checker(flags: CheckFlags, model: Path, pipeline: TranslationPipeline) -> C
             "language are not checked. Give --languages, such as en-de."
         )
     return Checker(pipeline, languages, detached=flags.check_source, calibration=calibration)
-
-
-def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
-    """Return the language codes of a translator: those given, or those of its name or card.
-
-    Args:
-        model: directory of the translator.
-        words: two codes, such as en-de or pt_BR-zh; None for those of the model.
-
-    Raises:
-        UserError: when they are not written so.
-    """
-    if words is None:
-        return catalogue.languages_of(catalogue.directory_of(model)) or (None, None)
-    codes = words.split("-")
-    if len(codes) != 2 or not all(code.replace("_", "").isalpha() for code in codes):
-        raise UserError(
-            f"Languages are written as en-de, not {words!r}",
-            where="--languages",
-            remedy="Give the code of the source's language, a hyphen, and the target's",
-        )
-    return codes[0], codes[1]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.flags import overrides, terminal
-from heedful.cli.text_io import PLAIN, Output, Report, say, show_table
+from heedful.cli.parser import overrides
+from heedful.cli.text_io import PLAIN, Output, Report, say, show_table, terminal
 from heedful.cli.train import SettingsFlags, corpora_settings
 from heedful.config import merge
 from heedful.errors import ConfigError
@@ -168,7 +168,7 @@ def _run(work: Callable[..., Comparison], report: Report) -> int:
     from heedful.events import Events
 
     try:
-        import heedful.inspect.charts  # noqa: F401
+        import heedful.apps.charts  # noqa: F401
     except ConfigError as error:
         say(f"{error} Without it, tables are written but no page.")
     with closing(Events([_OneLine(terminal())])) as events:

@@ -193,14 +193,14 @@ def _write_export(
 ) -> tuple[dict[str, Any], str]:
     """Write the model; return facts about it and the package that reads it."""
     if format == "ctranslate2":
-        from heedful.interop.ctranslate2 import export_ctranslate2
+        from heedful.apps.export.ctranslate2 import export_ctranslate2
 
         name = export_ctranslate2(model, out, quantization)
         return {"model_type": name, "quantization": quantization}, "ctranslate2"
     if format == "heedful":
         return _write_compact(model, out, quantization), "heedful"
     if format == "onnx":
-        from heedful.interop.onnx import export_onnx
+        from heedful.apps.export.onnx import export_onnx
 
         names = export_onnx(model, out)
         return {"model_type": "onnx", "outputs": names}, "onnxruntime"

@@ -15,7 +15,8 @@ from heedful.cli.text_io import read_lines, read_parallel
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import AnsweredInput, Bleu, ModelInput, Subject
+    from heedful.apps.pruning import AnsweredInput, Bleu
+    from heedful.inspect import ModelInput, Subject
 
 _GROUP = Group("Corpus", sort_key=20)
 _BLEU = Group("BLEU", sort_key=30)
@@ -102,7 +103,7 @@ class Corpus:
             UserError: when a file that the model needs is missing.
             DataError: for a line that cannot be used.
         """
-        from heedful.inspect import examples_of_tags, examples_of_text
+        from heedful.apps.pruning import examples_of_tags, examples_of_text
 
         kind = subject.model.spec.kind
         if kind == "translator" or self.source is not None:
@@ -114,7 +115,7 @@ class Corpus:
             return examples_of_text(subject, sources, targets)
         if kind == "vision":
             raise ModelError(
-                "This command reads no images", remedy="Use heedful.inspect.examples_of_images"
+                "This command reads no images", remedy="Use heedful.apps.pruning.examples_of_images"
             )
         if self.data is None:
             raise UserError("There is no text", where="heedful", remedy="Give --data FILE")
@@ -160,7 +161,7 @@ class Scoring:
 
     def bleu(self, search: SearchFlags | None) -> Bleu:
         """Return the BLEU measurement that the flags describe."""
-        from heedful.inspect import Bleu
+        from heedful.apps.pruning import Bleu
 
         if self.bleu_sentences is not None and self.bleu_sentences < 1:
             raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings
-from heedful.cli.flags import DeviceFlag, Running, flags_of, overrides, terminal
+from heedful.cli.flags import DeviceFlag, Running
+from heedful.cli.parser import flags_of, overrides
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -20,6 +21,7 @@ from heedful.cli.text_io import (
     refuse_existing,
     say,
     show_table,
+    terminal,
     write_lines,
 )
 from heedful.cli.train import corpora
@@ -28,7 +30,6 @@ from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.cleaning.check_report import CheckedCorpus, Prepared
-    from heedful.apps.cleaning.examination import Scorer
 
     CleaningFlags = Any
 else:
@@ -82,7 +83,7 @@ class Beside:
         model = None if self.model is None else str(self.model)
         return {"against": list(self.against), "model": model, "device": self.device}
 
-    def scorer(self) -> Scorer | None:
+    def scorer(self) -> Callable[[list[str], list[str]], Sequence[float]] | None:
         """Return a function that scores how much the source tells the model about the target.
 
         The probability of a target alone mostly measures its domain. The gain by the source depends
@@ -293,7 +294,7 @@ def data_shard(
     if not found:
         raise ConfigError("There is no corpus", where="CORPUS", remedy="Name its files")
     refuse_existing(out)
-    from heedful.data.shard_writer import write_shards
+    from heedful.apps.shards.shard_writer import write_shards
 
     with closing(terminal()) as events:
         index = write_shards(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heedful.apps.demo_corpus import DemoCorpus, generate_demo, write_demo
 from heedful.cli.text_io import writing
-from heedful.data.demo_corpus import DemoCorpus, generate_demo, write_demo
 from heedful.errors import ConfigError, RunError, UserError
 from heedful.evaluate.corpus_metrics import exact_match
 from heedful.pipelines.text_splitting import Translation
@@ -19,7 +19,7 @@ from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from heedful.data.demo_corpus import DemoItem
+    from heedful.apps.demo_corpus import DemoItem
     from heedful.events import Events
 
 NOTE_FILE = "demo.json"

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.flags import (
-    BatchTokens,
-    DeviceFlag,
-    ModelPath,
-    PrecisionFlag,
-    positions_of,
-    terminal,
-)
+from heedful.cli.flags import BatchTokens, DeviceFlag, ModelPath, PrecisionFlag, positions_of
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -32,6 +25,7 @@ from heedful.cli.text_io import (
     one_line,
     output_to,
     refuse_missing_folder,
+    terminal,
 )
 from heedful.errors import DataError, UserError
 

@@ -18,13 +18,7 @@ from heedful.cli.evaluation.text_measures import (
     TextFlags,
     measure_text,
 )
-from heedful.cli.flags import (
-    STANDARD,
-    Running,
-    SearchFlags,
-    search_settings,
-    terminal,
-)
+from heedful.cli.flags import STANDARD, Running, SearchFlags, search_settings
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -33,6 +27,7 @@ from heedful.cli.text_io import (
     refuse_missing_folder,
     say,
     show_table,
+    terminal,
     write_lines,
 )
 from heedful.errors import DataError, UserError
@@ -226,7 +221,7 @@ def _check_chart(path: Path) -> None:
     Raises:
         UserError: when a library or the folder is missing, or the kind of file is unknown.
     """
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     charts.kind_of(path)
     refuse_missing_folder(path)

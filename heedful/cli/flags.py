@@ -1,35 +1,27 @@
-"""Flags that verbs share: of settings classes, devices, batches and the search.
-
-`flags_of` makes a flag `--section.key` of every field of a settings class, with its default and
-description, so that help, TOML files and the library always agree.
-"""
+"""Flags that verbs share: of models, devices, batches, the search and checks of translations."""
 
 from __future__ import annotations
 
 import dataclasses
-import types
-from collections.abc import Collection, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import pydantic
 from cyclopts import Group, Parameter
-from pydantic.fields import FieldInfo
 
 import heedful
 from heedful.cli.main import uncollected
+from heedful.cli.parser import flags_of, overrides
 from heedful.cli.text_io import say
-from heedful.config import Config, merge
+from heedful.errors import UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.apps.quality.consistency import ConsistentTranslation
-    from heedful.events import Events
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
 
-_PATH = "setting"
 _RUNNING = Group("Running", sort_key=50)
 _CHECKING = Group("Checking", sort_key=40)
 _CONSISTENCY = Group("Consistency", sort_key=45)
@@ -52,118 +44,6 @@ PrecisionFlag = Annotated[
         "`heedful doctor`) and change few results."
     ),
 ]
-
-
-def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) -> Any:
-    """Make a class with a flag for every setting, all unset: an argument type for a verb.
-
-    Args:
-        settings: settings class, whose fields may be settings classes.
-        title: heading of its own fields.
-        skip: dotted names that get no flag.
-    """
-    fields = [
-        _flag(path, field, group)
-        for path, field, group in _leaves(settings, (), Group(title, sort_key=10))
-        if ".".join(path) not in skip
-    ]
-    flags = dataclasses.make_dataclass(
-        f"{settings.__name__}Flags",
-        fields,
-        kw_only=True,
-        frozen=True,
-        repr=False,  # generating these methods for 150 flags takes 3 % of the time of --help
-        eq=False,
-        # cyclopts does not expand classes of the module "types", the default of make_dataclass
-        namespace={"__module__": __name__, "__doc__": f"Flags of {title}."},
-    )
-    return Parameter(name="*")(flags)
-
-
-def overrides(flags: Any) -> dict[str, Any]:
-    """Return the settings that flags set, as nested plain data.
-
-    Args:
-        flags: an instance of a class that `flags_of` made, or None.
-    """
-    result: dict[str, Any] = {}
-    for field in dataclasses.fields(flags) if flags is not None else ():
-        value = getattr(flags, field.name)
-        if value is None:
-            continue
-        nested: Any = list(value) if isinstance(value, tuple) else value
-        for name in reversed(field.metadata[_PATH]):
-            nested = {name: nested}
-        result = merge(result, nested)
-    return result
-
-
-def _leaves(
-    settings: type[pydantic.BaseModel], path: tuple[str, ...], group: Group
-) -> Iterator[tuple[tuple[str, ...], FieldInfo, Group]]:
-    sections: list[tuple[str, type[pydantic.BaseModel]]] = []
-    for name, field in settings.model_fields.items():
-        section = _section(field.annotation)
-        if section is not None:
-            sections.append((name, section))
-        else:
-            yield (*path, name), field, group
-    for position, (name, below) in enumerate(sections):
-        summary = (below.__doc__ or "").strip().splitlines()[0]
-        heading = Group(name.capitalize(), help=summary, sort_key=20 + position)
-        yield from _leaves(below, (*path, name), heading)
-
-
-def _section(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """Return the settings class of a field that is a section, also of an optional one."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
-            return kind
-    return None
-
-
-def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, Any, Any]:
-    kind = _word_type(field.annotation)
-    parameter = Parameter(
-        name="--" + ".".join(path).replace("_", "-"),
-        group=group,
-        help=_help(field),
-        show_default=False,
-        negative=(),
-        consume_multiple=get_origin(kind) is tuple,
-    )
-    unset = dataclasses.field(default=None, metadata={_PATH: path})
-    return "__".join(path), Annotated[kind | None, parameter], unset
-
-
-def _help(field: FieldInfo) -> str:
-    text = field.description or ""
-    # Descriptions are fragments in tables of the documentation, and sentences here.
-    sentence = f"{text[:1].upper()}{text[1:]}."
-    unset = field.default is None or field.default == ()
-    return sentence if unset else f"{sentence} [default: {_spell(field.default)}]"
-
-
-def _spell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return " ".join(_spell(item) for item in value)
-    return str(value)
-
-
-def _word_type(annotation: Any) -> Any:
-    """Return the type that cyclopts parses a word into; pydantic validates all settings later."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _word_type(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        kinds = [_word_type(part) for part in get_args(annotation) if part is not type(None)]
-        return Union[tuple(kinds)]  # noqa: UP007  # the members are values here, not syntax
-    if origin is tuple:
-        return tuple[_word_type(get_args(annotation)[0]), ...]  # type: ignore[misc]
-    assert origin is Literal or annotation in (bool, int, float, str), annotation
-    return annotation
 
 
 if TYPE_CHECKING:
@@ -468,6 +348,30 @@ class TranslationRequest:
         )
 
 
+def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
+    """Return the language codes of a translator: those given, or those of its name or card.
+
+    Args:
+        model: directory of the translator.
+        words: two codes, such as en-de or pt_BR-zh; None for those of the model.
+
+    Raises:
+        UserError: when they are not written so.
+    """
+    if words is None:
+        from heedful.pretrained import catalogue
+
+        return catalogue.languages_of(catalogue.directory_of(model)) or (None, None)
+    codes = words.split("-")
+    if len(codes) != 2 or not all(code.replace("_", "").isalpha() for code in codes):
+        raise UserError(
+            f"Languages are written as en-de, not {words!r}",
+            where="--languages",
+            remedy="Give the code of the source's language, a hyphen, and the target's",
+        )
+    return codes[0], codes[1]
+
+
 def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int:
     """Return the number of positions of a batch; `auto` derives it from the free memory.
 
@@ -478,7 +382,7 @@ def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int
     """
     if isinstance(batch_tokens, int):
         return batch_tokens
-    from heedful.pipelines.memory_budget import room_for
+    from heedful.apps.planning.memory_budget import room_for
 
     models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
     budget = room_for(models, pipeline.precision, beam=beam)
@@ -486,8 +390,13 @@ def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int
     return budget.positions
 
 
-def terminal() -> Events:
-    """Return events that print progress and warnings to standard error."""
-    from heedful.events import Events, Terminal
-
-    return Events([Terminal()])
+def say_counts(counts: Mapping[str, int]) -> None:
+    """Print the counts of required phrases found and of corrected numbers."""
+    if required := counts.get("required", 0):
+        say(
+            f"{required - counts['missing']:,} of {required:,} terms and protected parts of the "
+            "text are in the translations"
+        )
+    if "numbers_mended" in counts:
+        mended, unmended = counts["numbers_mended"], counts["numbers_unmended"]
+        say(f"{mended:,} numbers were corrected or rewritten; {unmended:,} still disagree")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from heedful.cli.flags import ModelPath, terminal
-from heedful.cli.text_io import PLAIN, Output, Report, read_parallel, say, show_table
+from heedful.cli.flags import ModelPath
+from heedful.cli.text_io import PLAIN, Output, Report, read_parallel, say, show_table, terminal
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def _write(results: Frontier, out: Path) -> None:
 
     write_tables(results, out)
     if has_charts():
+        from heedful.apps import charts
         from heedful.apps.comparison.frontier_page import page_of, picture
-        from heedful.inspect import charts
 
         charts.save(picture(results), out / "picture.svg")
         write_page(page_of(results), out)

@@ -12,14 +12,8 @@ from cyclopts import Parameter
 
 import heedful
 from heedful.cli.evaluation.text_measures import UNSTRETCHED, StretchedRotary
-from heedful.cli.flags import (
-    DeviceFlag,
-    ModelPath,
-    PrecisionFlag,
-    flags_of,
-    sampling_settings,
-    terminal,
-)
+from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
+from heedful.cli.parser import flags_of
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -29,6 +23,7 @@ from heedful.cli.text_io import (
     one_line,
     output_to,
     refuse_missing_folder,
+    terminal,
 )
 from heedful.errors import UserError
 from heedful.search.search_settings import GenerationSettings

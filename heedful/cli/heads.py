@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heedful.cli.corpus_flags import CORPUS, SCORING, Corpus, Scoring, format_range, head_list
-from heedful.cli.flags import ModelPath, SearchFlags, terminal
-from heedful.cli.text_io import PLAIN, Output, Report, print_json, refuse_existing, say, show_table
+from heedful.cli.flags import ModelPath, SearchFlags
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    print_json,
+    refuse_existing,
+    say,
+    show_table,
+    terminal,
+)
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import Bound, Effect, HeadMeasures, Measures, ModelInput, Pruning, Subject
+    from heedful.apps.pruning import Bound, Effect, Pruning
+    from heedful.inspect import HeadMeasures, Measures, ModelInput, Subject
 
 
 Part = Literal["encoder", "decoder", "cross"]
@@ -158,11 +168,11 @@ def prune(
         )
     subject = corpus.load(model)
     examples = corpus.examples(subject)
-    import heedful.inspect as inside
+    from heedful.apps import pruning
 
     bound = _bound(within_bleu, within_loss)
     with closing(terminal()) as events:
-        pruning = inside.prune(
+        result = pruning.prune(
             subject,
             examples,
             method,
@@ -171,21 +181,21 @@ def prune(
             bleu=scoring.bleu(search) if within_bleu is not None else None,
             progress=lambda done, total: events.progress(done, total, "heads removed"),
         )
-    left = pruning.points[-1].heads_left if bound is None else pruning.fewest(bound).heads_left
-    removed = pruning.removed(left)
+    left = result.points[-1].heads_left if bound is None else result.fewest(bound).heads_left
+    removed = result.removed(left)
     if not output.json:
-        _show_pruning(pruning, left)
+        _show_pruning(result, left)
     facts = _write_pruned(subject, removed, model, out, method)
     say(
-        f"Wrote {out} with {left} of {pruning.points[0].heads_left} heads: "
+        f"Wrote {out} with {left} of {result.points[0].heads_left} heads: "
         f"{facts['parameters']:,} parameters of {facts['parameters_before']:,}. "
         + (f"Removed: {head_list(sorted(removed))}." if removed else "No head could be removed.")
     )
-    report.finish({**facts, "heads_left": left, "examples": len(examples), **pruning.plain()})
+    report.finish({**facts, "heads_left": left, "examples": len(examples), **result.plain()})
 
 
 def _bound(bleu: float | None, loss: float | None) -> Bound | None:
-    from heedful.inspect import Bound
+    from heedful.apps.pruning import Bound
 
     if bleu is not None:
         return Bound("bleu", bleu)
@@ -207,7 +217,7 @@ def _show_pruning(pruning: Pruning, left: int) -> None:
 def _write_pruned(
     subject: Subject, removed: tuple[str, ...], model: Path, out: Path, method: str
 ) -> dict[str, Any]:
-    from heedful.inspect import pruned
+    from heedful.apps.pruning import pruned
     from heedful.interop.hf_files import is_hugging_face
     from heedful.models.checkpoint import save_model
     from heedful.models.model_directory import find_model_directory, locate, read_facts
@@ -294,20 +304,20 @@ def ablate(
     if samples < 1:
         raise UserError("The bootstrap needs at least one resample", where="--samples")
     subject = corpus.load(model)
-    import heedful.inspect as inside
+    from heedful.apps import pruning
 
-    addresses = inside.parts(subject.model, what) if what else inside.heads(subject.model)
+    addresses = pruning.parts(subject.model, what) if what else pruning.heads(subject.model)
     if parts:
-        for address in inside.parts(subject.model, what or "**"):
+        for address in pruning.parts(subject.model, what or "**"):
             print_json({"part": address}) if output.json else print(address)
         return
     examples = corpus.examples(subject)
     ablations: list[Any] = [addresses] if together else list(addresses)
     means = None
     if how == "mean":
-        means = inside.mean_outputs(subject, [example.reading for example in examples])
+        means = pruning.mean_outputs(subject, [example.reading for example in examples])
     with closing(terminal()) as events:
-        effects = inside.effects(
+        effects = pruning.effects(
             subject,
             examples,
             ablations,

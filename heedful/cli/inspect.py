@@ -176,7 +176,7 @@ def _list_shapes(shapes: dict[str, list[int]]) -> str:
 
 
 def _write_chart(path: Path, attention: AttentionMap, view: View | None, several: bool) -> None:
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     kind = view or ("heads" if several else "matrix")
     if kind == "lines":
@@ -204,7 +204,7 @@ def _check_file(path: Path | None, view: View | None, shapes: bool) -> None:
         )
     refuse_missing_folder(path)
     if chart:
-        import heedful.inspect.charts  # noqa: F401  raises an error if a library is missing
+        import heedful.apps.charts  # noqa: F401  raises an error if a library is missing
 
 
 def _not_written(path: Path) -> str:

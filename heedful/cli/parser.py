@@ -1,21 +1,28 @@
 """The parser of a verb's arguments, built by cyclopts, and the help that it prints.
 
-cyclopts would parse the text of each of a hundred flags as Markdown; `overview.prose` is quicker.
+`flags_of` makes a flag `--section.key` of every field of a settings class, with its default and
+description, so that help, TOML files and the library always agree. cyclopts would parse the text of
+each of a hundred flags as Markdown; `overview.prose` is quicker.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import keyword
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import types
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from cyclopts import App
+import pydantic
+from cyclopts import App, Group, Parameter
 from cyclopts.argument import ArgumentCollection
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 from cyclopts.help.specs import AsteriskColumn, ColumnSpec, NameRenderer
+from pydantic.fields import FieldInfo
 
 import heedful
+from heedful.config import Config, merge
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -31,6 +38,9 @@ _MODULES = {
     "sweep": "compare",
 }
 """Modules of the verbs whose module has another name."""
+
+_PATH = "setting"
+"""Key of a flag's metadata: the setting that it stands for."""
 
 _NAME_SHARE = 0.35
 """Share of the terminal's width for the names of flags."""
@@ -143,3 +153,116 @@ def _description(entry: HelpEntry) -> Text:
     if entry.required:
         text.append(" [required]", style="cyclopts.required")
     return text
+
+
+def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) -> Any:
+    """Make a class with a flag for every setting, all unset: an argument type for a verb.
+
+    Args:
+        settings: settings class, whose fields may be settings classes.
+        title: heading of its own fields.
+        skip: dotted names that get no flag.
+    """
+    fields = [
+        _flag(path, field, group)
+        for path, field, group in _leaves(settings, (), Group(title, sort_key=10))
+        if ".".join(path) not in skip
+    ]
+    flags = dataclasses.make_dataclass(
+        f"{settings.__name__}Flags",
+        fields,
+        kw_only=True,
+        frozen=True,
+        repr=False,  # generating these methods for 150 flags takes 3 % of the time of --help
+        eq=False,
+        # cyclopts does not expand classes of the module "types", the default of make_dataclass. A
+        # module without a file, or it would parse this one for descriptions: 8 % of --help.
+        namespace={"__module__": f"{__name__}.{settings.__name__}", "__doc__": f"{title} flags."},
+    )
+    return Parameter(name="*")(flags)
+
+
+def overrides(flags: Any) -> dict[str, Any]:
+    """Return the settings that flags set, as nested plain data.
+
+    Args:
+        flags: an instance of a class that `flags_of` made, or None.
+    """
+    result: dict[str, Any] = {}
+    for field in dataclasses.fields(flags) if flags is not None else ():
+        value = getattr(flags, field.name)
+        if value is None:
+            continue
+        nested: Any = list(value) if isinstance(value, tuple) else value
+        for name in reversed(field.metadata[_PATH]):
+            nested = {name: nested}
+        result = merge(result, nested)
+    return result
+
+
+def _leaves(
+    settings: type[pydantic.BaseModel], path: tuple[str, ...], group: Group
+) -> Iterator[tuple[tuple[str, ...], FieldInfo, Group]]:
+    sections: list[tuple[str, type[pydantic.BaseModel]]] = []
+    for name, field in settings.model_fields.items():
+        section = _section(field.annotation)
+        if section is not None:
+            sections.append((name, section))
+        else:
+            yield (*path, name), field, group
+    for position, (name, below) in enumerate(sections):
+        summary = (below.__doc__ or "").strip().splitlines()[0]
+        heading = Group(name.capitalize(), help=summary, sort_key=20 + position)
+        yield from _leaves(below, (*path, name), heading)
+
+
+def _section(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """Return the settings class of a field that is a section, also of an optional one."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            return kind
+    return None
+
+
+def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, Any, Any]:
+    kind = _word_type(field.annotation)
+    parameter = Parameter(
+        name="--" + ".".join(path).replace("_", "-"),
+        group=group,
+        help=_help(field),
+        show_default=False,
+        negative=(),
+        consume_multiple=get_origin(kind) is tuple,
+    )
+    unset = dataclasses.field(default=None, metadata={_PATH: path})
+    return "__".join(path), Annotated[kind | None, parameter], unset
+
+
+def _help(field: FieldInfo) -> str:
+    text = field.description or ""
+    # Descriptions are fragments in tables of the documentation, and sentences here.
+    sentence = f"{text[:1].upper()}{text[1:]}."
+    unset = field.default is None or field.default == ()
+    return sentence if unset else f"{sentence} [default: {_spell(field.default)}]"
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return " ".join(_spell(item) for item in value)
+    return str(value)
+
+
+def _word_type(annotation: Any) -> Any:
+    """Return the type that cyclopts parses a word into; pydantic validates all settings later."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _word_type(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        kinds = [_word_type(part) for part in get_args(annotation) if part is not type(None)]
+        return Union[tuple(kinds)]  # noqa: UP007  # the members are values here, not syntax
+    if origin is tuple:
+        return tuple[_word_type(get_args(annotation)[0]), ...]  # type: ignore[misc]
+    assert origin is Literal or annotation in (bool, int, float, str), annotation
+    return annotation

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.flags import STANDARD, ModelPath, Running, terminal
-from heedful.cli.text_io import PLAIN, Output, Report, output_to, read_parallel
+from heedful.cli.flags import STANDARD, ModelPath, Running
+from heedful.cli.text_io import PLAIN, Output, Report, output_to, read_parallel, terminal
 
 
 def score(

@@ -82,7 +82,7 @@ class Access:
         """
         from heedful.apps.serve.gate import AccessLog
         from heedful.apps.serve.keys import Keys
-        from heedful.listening import is_loopback
+        from heedful.apps.sockets import is_loopback
 
         if self.access_log not in ("-", "none"):
             AccessLog.open(self.access_log).close()
@@ -252,7 +252,7 @@ def serve(
     from heedful.apps.serve.served_models import ServedModels, parse_model, pinned_model
     from heedful.apps.serve.server import serve as run
     from heedful.apps.serve.server_settings import ServerSettings
-    from heedful.listening import address_of, is_loopback, listen, outside_address
+    from heedful.apps.sockets import address_of, is_loopback, listen, outside_address
 
     load.check()
     if not models:

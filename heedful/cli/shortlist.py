@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.flags import ModelPath, terminal
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say
+from heedful.cli.flags import ModelPath
+from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, terminal
 from heedful.errors import ModelError, UserError
 from heedful.search.search_settings import FREQUENT, PER_TOKEN
 

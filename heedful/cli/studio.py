@@ -49,9 +49,9 @@ def studio(
         )
     flags = {"models": [str(path) for path in models], "host": host, "port": port}
     report = Report("studio", output, flags)
+    from heedful.apps.sockets import address_of, is_loopback, listen, outside_address
     from heedful.apps.studio.app import serve
     from heedful.apps.studio.workspace import Workspace
-    from heedful.listening import address_of, is_loopback, listen, outside_address
 
     given = [directory_of(path) for path in models]
     workspace = Workspace([*given, *(each.path for each in models_at_hand().values())])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter, validators
 
-from heedful.cli.flags import flags_of, overrides, terminal
-from heedful.cli.text_io import PLAIN, Output, Report, say
+from heedful.cli.parser import flags_of, overrides
+from heedful.cli.text_io import PLAIN, Output, Report, say, terminal
 from heedful.config import merge
 from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError

@@ -27,8 +27,8 @@ from heedful.cli.flags import (
     Running,
     SearchFlags,
     TranslationRequest,
+    say_counts,
     search_settings,
-    terminal,
 )
 from heedful.cli.main import uncollected
 from heedful.cli.text_io import (
@@ -42,7 +42,7 @@ from heedful.cli.text_io import (
     is_standard,
     output_to,
     refuse_missing_folder,
-    say_counts,
+    terminal,
 )
 
 if TYPE_CHECKING:
@@ -445,7 +445,7 @@ class LazyTranslator:
             pipeline.check_glossary(self._glossary)
         pipeline.check_protection(request.protect)
         if request.consistency.is_on:
-            from heedful.cli.checking import languages_of
+            from heedful.cli.flags import languages_of
 
             languages = languages_of(request.model, request.checks.languages)
             pipeline = self.consistent = request.consistency.applied(pipeline, languages)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.cli.checking import languages_of
 from heedful.cli.flags import (
     AS_THE_MODEL,
     NO_TERMS,
@@ -19,12 +18,12 @@ from heedful.cli.flags import (
     GlossaryFlags,
     Running,
     SearchFlags,
-    flags_of,
-    overrides,
+    languages_of,
+    say_counts,
     search_settings,
-    terminal,
 )
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, say_counts
+from heedful.cli.parser import flags_of, overrides
+from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, terminal
 from heedful.durable import open_regular, whole
 from heedful.errors import ConfigError, UserError, suggest
 from heedful.search.search_settings import SearchSettings

@@ -10,11 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pkgutil import resolve_name
+from typing import cast
 
 from torch import nn
 
-Kinds = Mapping[type[nn.Module], type[nn.Module]]
-"""The engine's class for each class of the definition and for its subclasses."""
+Kinds = Mapping[type[nn.Module] | str, type[nn.Module] | str]
+"""The engine's class for each class of the definition and for its subclasses. A class that few
+models have stands as `package.module:name`, and is imported with the first model that has it."""
 
 
 def has_no_hooks(*modules: nn.Module) -> bool:
@@ -76,7 +79,14 @@ class Exchange:
 
     def _kind_of(self, base: type) -> type[nn.Module] | None:
         # In the order of method resolution, so the nearest base class decides.
-        return next((self._kinds[each] for each in base.__mro__ if each in self._kinds), None)
+        for each in base.__mro__:
+            name = f"{each.__module__}:{each.__qualname__}"
+            kind = self._kinds.get(each) or self._kinds.get(name)
+            if isinstance(kind, str):
+                kind = cast("type[nn.Module]", resolve_name(kind))
+            if kind is not None:
+                return kind
+        return None
 
 
 @functools.cache

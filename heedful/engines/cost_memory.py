@@ -19,6 +19,7 @@ from heedful.models.cost import (
     count_parameters,
     human_bytes,
     parts_of,
+    readers_of,
     state_bytes,
 )
 from heedful.nn.work import BFLOAT16, FLOAT32, Checkpointing, Saved, weight_outputs
@@ -168,10 +169,9 @@ def training_memory(
             activations += tokens * block.layers * kept
             forgotten = block.everything.bytes(activation_bytes) - kept
             recomputed = max(recomputed, tokens * forgotten)
-        for part, layers in parts_of(spec, name):
-            if hasattr(part, "read"):  # keys and values of the source, kept by every layer
-                read = part.read_saved(mixed).bytes(activation_bytes)
-                activations += source_tokens * layers * read
+        for part, layers in readers_of(spec, name):  # keys and values of the source
+            read = part.read_saved(mixed).bytes(activation_bytes)
+            activations += source_tokens * layers * read
     vocabulary = spec.predicted_vocabulary
     tables = spec.width * vocabulary
     logits = logit_bytes(vocabulary, target_tokens, activation_bytes)

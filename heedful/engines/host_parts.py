@@ -6,17 +6,17 @@ The definition never reads a value: a GPU would have to be waited for, and a com
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from heedful.engines.class_exchange import Kinds
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.nn.attention.attend import KernelSet
+from heedful.nn.attention.kernels.request import Kernel
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
-from heedful.nn.attention.relative_positions import Bias, RelativeKeys, TransformerXL
-from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens
-from heedful.nn.positions import LearnedPositions, Positions, SinusoidalPositions, sinusoids
+from heedful.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
 
 _FEWEST_ROWS = 64
 _TABLE_ROWS = 1 << 14
@@ -81,46 +81,16 @@ def _sinusoid_table(width: int, layout: Literal["pairs", "halves"], rows: int) -
         return torch.cat([encodings.new_zeros(1, width), encodings])
 
 
-class _ByDiagonals(Bias):
-    """A bias that shifts scores by diagonals if the positions of all rows count up by one.
+def _processor_kernels() -> Mapping[str, Kernel]:
+    # Imported with the first attention: an engine in C that computes whole stacks needs none.
+    from heedful.engines.processor_kernels import PROCESSOR_TABLE
 
-    Every pair on a diagonal has the same distance, so one score per query and distance is enough
-    and no look-up per pair is needed (Dai 2019, appendix B).
-    """
-
-    def diagonals(self, positions: Positions) -> Tensor | None:
-        """See `Bias.diagonals`."""
-
-        def compute() -> Tensor | None:
-            # Padding, packing and beams break the count; the definition looks up each pair then.
-            for pos in (positions.query, positions.key):
-                count = pos[:, :1] + torch.arange(pos.shape[1])
-                if not pos.numel() or not torch.equal(pos, count) or bool((pos[:1] != pos).any()):
-                    return None
-            query, key = positions.query[0], positions.key[0]
-            # All distances key − query, from the most negative to the largest.
-            return torch.arange(int(key[0] - query[-1]), int(key[-1] - query[0]) + 1)
-
-        return positions.derive("diagonals", compute)
+    return PROCESSOR_TABLE
 
 
-class HostRelativeKeys(_ByDiagonals, RelativeKeys):
-    """Relative keys on a processor."""
-
-
-class HostTransformerXL(_ByDiagonals, TransformerXL):
-    """Relative positions of Transformer-XL on a processor."""
-
-
-class HostScanMixer(ScanMixer):
-    """A scan over tokens that moves them only if padding stands before a token."""
-
-    def tokens_at(self, positions: Tensor, segments: Tensor | None = None) -> Tokens:
-        """See `ScanMixer.tokens_at`."""
-        real = positions >= 0
-        # With padding at the end alone, scan order is the order in memory and nothing is copied.
-        in_order = real.shape[1] > 1 and not bool((real[:, 1:] > real[:, :-1]).any())
-        return Tokens.of(positions, segments, in_order=in_order)
+PROCESSOR_KERNELS = KernelSet(_processor_kernels, readable=True)
+"""Masks are `readable`: a processor reads their values without waiting, so a mask that hides
+nothing is left out."""
 
 
 class HostSelfAttention(SelfAttention):
@@ -135,12 +105,15 @@ class HostCrossAttention(CrossAttention):
     kernels = PROCESSOR_KERNELS
 
 
+_BIASES = "heedful.nn.attention.relative_positions"
+
 HOST_KINDS: Kinds = {
     SinusoidalPositions: TabledSinusoids,
-    RelativeKeys: HostRelativeKeys,
-    TransformerXL: HostTransformerXL,
-    ScanMixer: HostScanMixer,
     SelfAttention: HostSelfAttention,
     CrossAttention: HostCrossAttention,
+    # By name, as few models have them.
+    f"{_BIASES}:RelativeKeys": "heedful.engines.host_biases:HostRelativeKeys",
+    f"{_BIASES}:TransformerXL": "heedful.engines.host_biases:HostTransformerXL",
+    "heedful.nn.mixers.scan_mixer:ScanMixer": "heedful.engines.host_scans:HostScanMixer",
 }
 """Classes for inference and training on a processor, by the definition's classes."""

@@ -8,10 +8,10 @@ from torch import Tensor
 from heedful.engines.training import native_attention
 from heedful.engines.training.residual_norm import cheap_dropout
 from heedful.kernels.library import emulates_bf16
-from heedful.nn.attention.attend import KernelSet
-from heedful.nn.attention.kernels import KERNELS
 from heedful.nn.attention.kernels.decode import Decode
 from heedful.nn.attention.kernels.matmul import Matmul
+from heedful.nn.attention.kernels.request import Kernel
+from heedful.nn.attention.kernels.table import KERNELS
 
 _LANES = 16
 """Float32 elements of the widest register. Shorter rows leave PyTorch's softmax unvectorised:
@@ -42,15 +42,10 @@ class ProcessorMatmul(Matmul):
 
 _MATMUL = ProcessorMatmul()
 
-PROCESSOR_KERNELS = KernelSet(
-    {
-        native_attention.name: native_attention,
-        **KERNELS,
-        # These take the places of the definition's kernels of the same names.
-        _MATMUL.name: _MATMUL,
-        Decode.name: Decode(_MATMUL),
-    },
-    readable=True,
-)
-"""Masks are `readable`: a processor reads their values without waiting, so a mask that hides
-nothing is left out."""
+PROCESSOR_TABLE: dict[str, Kernel] = {
+    native_attention.name: native_attention,
+    **KERNELS,
+    # These take the places of the definition's kernels of the same names.
+    _MATMUL.name: _MATMUL,
+    Decode.name: Decode(_MATMUL),
+}

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heedful.engines.training.residual_norm import norm_parts
 from heedful.errors import ConfigError, ModelError
 from heedful.inspect.readings import ModelInput, tensors
 from heedful.inspect.subject import (
@@ -34,6 +33,7 @@ from heedful.inspect.subject import (
 )
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
+from heedful.nn.norms import norm_parts
 
 EMBEDDING, NORMS = "embedding", "norms"
 

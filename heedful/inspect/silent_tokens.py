@@ -92,7 +92,7 @@ def influence(
         )
     address = f"{name}.{number}.{mixer.name.removesuffix('_attention')}"
     tokens = reading.tokens(name).pieces
-    outputs = _outputs(subject, reading, name, address, getattr(blocks[number], mixer.name))
+    outputs = _outputs(subject, reading, address, mixer, getattr(blocks[number], mixer.name))
     places = torch.arange(len(tokens), device=subject.device)
     with inference(subject.model):
         # The reference is the same function without a silent token,
@@ -108,15 +108,16 @@ def influence(
 
 
 def _outputs(
-    subject: Subject, reading: ModelInput, stack: str, address: str, part: Any
+    subject: Subject, reading: ModelInput, address: str, sublayer: SubLayerSpec, part: Any
 ) -> Callable[[Tensor], Tensor]:
     """Return a function from the silent token of each row [B] to a mixer's outputs [B, L, D].
 
     The index −1 silences no token. The mixer is called by itself on its captured input, so the
     model is not changed while others use it.
     """
+    stack = address.split(".")[0]
     inputs = tensors(subject, [reading])
-    crosses = hasattr(part, "read")
+    crosses = sublayer.part.reads_memory
     capture = Capture([f"{address}.input", *(["encoder.output"] if crosses else [])])
     run(subject.model, inputs, capture)
     x = capture.found[f"{address}.input"]

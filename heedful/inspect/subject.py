@@ -146,6 +146,7 @@ class InspectedSubLayer(NamedTuple):
         output_norm: norm of the output before the residual sum; None without.
         norms_sum: flag of post-norm.
         residual: flag of a residual connection; without it, the output replaces the stream.
+        is_cross: flag of a mixer that attends to an encoder's output.
     """
 
     name: str
@@ -154,6 +155,7 @@ class InspectedSubLayer(NamedTuple):
     output_norm: nn.Module | None
     norms_sum: bool
     residual: bool
+    is_cross: bool
 
     @property
     def label(self) -> str:
@@ -178,13 +180,6 @@ class InspectedSubLayer(NamedTuple):
         """The mask of a mixer with heads; the full mask for mixers without one."""
         mask: Mask | None = getattr(self.module, "mask", None)
         return mask or build_mask(EverythingSpec())
-
-    @property
-    def is_cross(self) -> bool:
-        """True for mixers that attend to an encoder's output."""
-        # `read` projects the encoder's output once per
-        # sentence; self-attention has nothing to project ahead.
-        return hasattr(self.module, "read")
 
     @property
     def has_softmax(self) -> bool:
@@ -217,6 +212,7 @@ def sublayers(block: Any) -> dict[str, InspectedSubLayer]:
             each.placement == "after",
             # `cut` is set by an ablation of the residual connection.
             each.address not in block.cut,
+            each.reads_memory,
         )
         for each in block.sublayers
     }

@@ -161,10 +161,9 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
             remedy="Only imported tokenizers can be exported with added tokens",
         )
     library = tokenizers_library.Tokenizer.from_str(json.dumps(content["tokenizer"]))
-    in_bytes = tokenizer.kind == "byte-bpe"
+    in_bytes, space = tokenizer.marking.in_bytes, tokenizer.marking.prefix
     # Byte-level BPE maps the space to a letter of its own (Ġ), so nothing needs to be exchanged.
     exchange = () if in_bytes else _EXCHANGE
-    space = "" if tokenizer.kind == "characters" else " " if in_bytes else MARK
     steps: list[normalizers.Normalizer] = []
     if tokenizer.lowercase:
         steps += [normalizers.Replace(Regex(_LAST_SIGMA), "\u03c2"), normalizers.Lowercase()]

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from heedful.models.stack_spec import BlockSpec
-from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
-from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context, CrossMixer, MixerState
-from heedful.nn.moe import MixtureOfExperts
 from heedful.nn.norms import build_norm
 from heedful.nn.parts import build_part
 from heedful.nn.spec import NormPlacement
+
+if TYPE_CHECKING:
+    from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
+    from heedful.nn.feedforward import FeedForward
+    from heedful.nn.moe import MixtureOfExperts
 
 BlockState = Sequence[MixerState | None]
 """A state for each sub-layer; None for parts that keep none, such as feed-forward networks."""

@@ -77,11 +77,7 @@ class CausalLM(nn.Module):
 
     def _masks(self) -> list[MaskSpec]:
         """Return the mask of every attention of the pattern; other mixers have none."""
-        return [
-            attention.mask
-            for block in self.spec.decoder.pattern  # which holds every different block
-            for attention in block.attentions().values()
-        ]
+        return [attention.mask for attention in self.spec.decoder.attentions()]
 
     def _check_heeds_segments(self) -> None:
         if not all(mask.heeds_segments for mask in self._masks()):

@@ -338,18 +338,16 @@ def _stack_work(
 ) -> Work:
     """Return the work of new tokens in all layers; the memory has been read already."""
     return _sum(
-        part.work(queries, memory_tokens if hasattr(part, "read") else keys).times(layers)
-        for part, layers in parts_of(spec, name)
+        part.work(queries, memory_tokens if part in block.readers() else keys).times(layers)
+        for block, layers in blocks_of(spec, name)
+        for part in block.parts()
     )
 
 
 def _reading_work(spec: ModelSpec, memory_tokens: int) -> Work:
     """Return the work of reading a memory in all layers of the decoder."""
-    return _sum(
-        part.read_work(memory_tokens).times(layers)
-        for part, layers in parts_of(spec, "decoder")
-        if hasattr(part, "read")
-    )
+    readers = readers_of(spec, "decoder")
+    return _sum(part.read_work(memory_tokens).times(layers) for part, layers in readers)
 
 
 def _output_work(spec: ModelSpec, tokens: int) -> Work:
@@ -362,6 +360,14 @@ def parts_of(spec: ModelSpec, name: str) -> Iterator[tuple[Any, int]]:
     for block, layers in blocks_of(spec, name):
         for part in block.parts():
             yield part, layers
+
+
+def readers_of(spec: ModelSpec, name: str) -> Iterator[tuple[Any, int]]:
+    """Yield those of `parts_of` that read an encoder's output."""
+    for block, layers in blocks_of(spec, name):
+        for part in block.readers():
+            if part is not None:
+                yield part, layers
 
 
 def _sum(works: Iterable[Work]) -> Work:
@@ -380,11 +386,11 @@ def state_bytes(
         number_bytes: size of an element of keys and values: `FLOAT32` or `BFLOAT16`.
     """
     own = cross = 0
+    for part, layers in readers_of(spec, "decoder"):
+        cross += layers * part.state_bytes(memory_tokens, number_bytes)
+        own += layers * getattr(part, "beam_bytes", 0)
     for part, layers in parts_of(spec, "decoder"):
-        if hasattr(part, "read"):
-            cross += layers * part.state_bytes(memory_tokens, number_bytes)
-            own += layers * getattr(part, "beam_bytes", 0)
-        elif hasattr(part, "initial_state"):
+        if hasattr(part, "initial_state"):
             own += layers * part.state_bytes(tokens, number_bytes)
     return own, cross
 

@@ -82,8 +82,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
     stacks = list(stacks)
     if any(stack.has_self_attention for stack in stacks):
         return
-    parts = [part for stack in stacks for block in stack.pattern for part in block.mixers()]
-    names = ", ".join(sorted({part.kind for part in parts}))
+    names = ", ".join(sorted({part.kind for stack in stacks for part in stack.mixers()}))
     for option in ("window", "mask", "global_tokens", "relative_values"):
         if getattr(shape, option) is not None:
             raise ConfigError(

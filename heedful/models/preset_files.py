@@ -15,7 +15,7 @@ from heedful.errors import ModelError, suggest
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec
 
-_TASKS = {
+TASKS_OF_KIND = {
     "translator": ("translation", "span_corruption", "denoising"),
     "causal_lm": ("causal_lm",),
     "encoder": ("masked_lm", "classify", "tag", "answer"),
@@ -23,7 +23,7 @@ _TASKS = {
 }
 """Training tasks by kind of model."""
 
-_TEXT_TASKS = (*_TASKS["translator"], *_TASKS["causal_lm"], *_TASKS["encoder"])
+_TEXT_TASKS = (*TASKS_OF_KIND["translator"], *TASKS_OF_KIND["causal_lm"], *TASKS_OF_KIND["encoder"])
 
 # Not by `__file__`: the package may be imported from a zip file.
 _FOLDER = resources.files("heedful.models") / "presets"
@@ -55,7 +55,7 @@ def preset_tasks(name: str) -> tuple[str, ...]:
         ModelError: when there is no such preset.
     """
     # A size serves every text task: encoders and decoders take their part of the shape.
-    return _TASKS[_read(name)["spec"]["kind"]] if has_spec(name) else _TEXT_TASKS
+    return TASKS_OF_KIND[_read(name)["spec"]["kind"]] if has_spec(name) else _TEXT_TASKS
 
 
 def has_spec(name: str) -> bool:

@@ -133,10 +133,6 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
     return block.replace(**parts, dropout=rates["dropout"])
 
 
-_OTHER_LAYERS = {"recurrent", "recurrent_decoder", "convolution"}
-"""Kinds of parts whose stacks have no options of Transformer blocks."""
-
-
 def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
     """Yield each option with its value in the model, once for every part that it decides."""
     yield "width", spec.width
@@ -151,7 +147,7 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
     yield "recurrent", recurrent or None  # None: `_within` then reports the section
     for name, stack in stacks.items():
         yield f"{name}_layers", stack.num_layers
-        if not _OTHER_LAYERS & _kinds(stack):
+        if all(each.part.section is None for each in stack.sublayers()):
             yield from _mixers(name, stack)
             yield from _of_stack(stack, spec.width)
         if spec.kind != "vision":  # the positions of patches are always learned
@@ -199,28 +195,23 @@ def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
         yield "experts_per_token", experts.per_token
 
 
-def _kinds(stack: StackSpec) -> set[str]:
-    return {sublayer.part.kind for block in stack.pattern for sublayer in block.sublayers}
-
-
 def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
     """Yield the mixer of a stack, and how often attention takes its place."""
-    kinds = [part.kind for block in stack.pattern for part in block.mixers()]
+    kinds = [part.kind for part in stack.mixers()]
     # Where attention alternates with another mixer, the option `mixer` names the other one.
     others = [kind for kind in kinds if kind != "attention"]
     yield "encoder_mixer" if name == "encoder" else "mixer", (others or kinds)[0]
     if others:
         yield "attention_every", len(kinds) if len(others) < len(kinds) else None
-    for block in stack.pattern:
-        for part in block.mixers():
-            if part.kind == "linear_attention":
-                yield "features", part.features.kind
+    for part in stack.mixers():
+        if part.kind == "linear_attention":
+            yield "features", part.features.kind
 
 
 def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:
     if embedding.positions.kind != "none":
         return embedding.positions.kind
-    attentions = [each for block in stack.pattern for each in block.attentions().values()]
+    attentions = list(stack.attentions())
     if any(each.rotary is not None for each in attentions):
         return "rotary"
     biases = [stack.shared_position_bias, *(each.position_bias for each in attentions)]
@@ -247,5 +238,4 @@ def separating_texts(attention: AttentionSpec) -> AttentionSpec:
     mask = attention.mask
     if mask.heeds_segments:
         return attention
-    parts = mask.parts if mask.kind == "all_of" else (mask,)
-    return attention.model_copy(update={"mask": AllOfSpec(parts=(*parts, SegmentSpec()))})
+    return attention.model_copy(update={"mask": AllOfSpec(parts=(*mask.conjuncts, SegmentSpec()))})

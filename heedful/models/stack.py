@@ -18,9 +18,9 @@ from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.beam_cache import Lineage, choose_beams, chosen_sentences
 from heedful.nn.attention.cache import SegmentInputs
-from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering
 from heedful.nn.norms import build_norm
+from heedful.nn.parts import build_bias
 from heedful.nn.positions import Positions
 
 
@@ -102,9 +102,7 @@ class Stack(nn.Module):
         self.position_bias = None
         if spec.shared_position_bias is not None:
             # A bias has a value for each head, and all layers have as many heads (Raffel 2020).
-            attention = next(
-                part for block in spec.blocks for part in block.mixers() if part.kind == "attention"
-            )
+            attention = next(each for each in spec.attentions() if not each.reads_memory)
             self.position_bias = build_bias(spec.shared_position_bias, attention, width)
 
     def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -310,29 +310,40 @@ class StackSpec(Config):
             raise ModelError("This needs layers that are alike; the model's differ")
         return whole[0]
 
+    def sublayers(self) -> Iterator[SubLayerSpec]:
+        """Yield the sub-layers of every block of the pattern, in their order."""
+        for block in self.pattern:
+            yield from block.sublayers
+
+    def attentions(self) -> Iterator[AttentionSpec]:
+        """Yield the parts of the pattern that are softmax attention, in their order."""
+        for block in self.pattern:
+            yield from block.attentions().values()
+
+    def mixers(self) -> Iterator[PartSpec]:
+        """Yield the parts that let tokens of the input exchange information, in their order."""
+        for block in self.pattern:
+            yield from block.mixers()
+
     @property
     def is_pruned(self) -> bool:
         """True if heads were pruned from any layer."""
-        attentions = (each for block in self.pattern for each in block.attentions().values())
-        return any(each.kept_heads is not None for each in attentions)
+        return any(each.kept_heads is not None for each in self.attentions())
 
     @property
     def has_self_attention(self) -> bool:
         """True if tokens of the input attend to each other in some layer."""
-        parts = (part for block in self.pattern for part in block.mixers())
-        return any(part.kind == "attention" for part in parts)
+        return any(not each.reads_memory for each in self.attentions())
 
     @property
     def has_memory(self) -> bool:
         """True if a part reads an encoder's output."""
-        parts = (each.part for block in self.pattern for each in block.sublayers)
-        return any(part.reads_memory for part in parts)
+        return any(each.part.reads_memory for each in self.sublayers())
 
     @property
     def longest_text(self) -> int | None:
         """Most tokens of a text that every mixer can read; None without a limit."""
-        parts = (part for block in self.pattern for part in block.mixers())
-        lengths = (part.longest_text for part in parts)
+        lengths = (part.longest_text for part in self.mixers())
         return min((length for length in lengths if length is not None), default=None)
 
     def with_block(self, block: BlockSpec) -> Self:
@@ -366,11 +377,10 @@ class StackSpec(Config):
         Raises:
             ValueError: with the part's reason.
         """
-        for block in self.pattern:
-            for sublayer in block.sublayers:
-                reason = sublayer.part.reads_ahead
-                if reason is not None:
-                    raise ValueError(f"the decoder cannot have {sublayer.name}: {reason}")
+        for sublayer in self.sublayers():
+            reason = sublayer.part.reads_ahead
+            if reason is not None:
+                raise ValueError(f"the decoder cannot have {sublayer.name}: {reason}")
 
     def check_remembers(self, memory: int) -> None:
         """Refuse parts that cannot use a memory of earlier tokens, or would see beyond it.
@@ -381,17 +391,16 @@ class StackSpec(Config):
         Raises:
             ValueError: when the stack has such a part.
         """
-        for block in self.pattern:
-            for part in block.mixers():
-                if part.kind != "attention" or part.global_tokens is not None:
-                    kind = "global_tokens" if part.kind == "attention" else part.kind
-                    raise ValueError(f"memory is read by plain attention, and a layer has {kind}")
-                # Else a token's view would depend on where its segment begins.
-                if part.mask.reach is None or part.mask.reach > memory:
-                    raise ValueError(
-                        f"memory holds {memory} tokens, and the mask of a layer shows more: add a "
-                        f"window of {memory + 1}"
-                    )
+        for part in self.mixers():
+            if part.kind != "attention" or part.global_tokens is not None:
+                kind = "global_tokens" if part.kind == "attention" else part.kind
+                raise ValueError(f"memory is read by plain attention, and a layer has {kind}")
+            # Else a token's view would depend on where its segment begins.
+            if part.mask.reach is None or part.mask.reach > memory:
+                raise ValueError(
+                    f"memory holds {memory} tokens, and the mask of a layer shows more: add a "
+                    f"window of {memory + 1}"
+                )
 
     def check_width(self, width: int) -> None:
         """Refuse parts that do not fit the model width.
@@ -399,9 +408,8 @@ class StackSpec(Config):
         Raises:
             ValueError: when a part does not fit.
         """
-        for block in self.pattern:
-            for sublayer in block.sublayers:
-                sublayer.part.check_width(width)
+        for sublayer in self.sublayers():
+            sublayer.part.check_width(width)
 
     def check_causal(self, name: str) -> None:
         """Refuse mixers that see later tokens.
@@ -412,13 +420,12 @@ class StackSpec(Config):
         Raises:
             ValueError: when the stack has such a mixer.
         """
-        for block in self.pattern:
-            for sublayer in block.sublayers:
-                if sublayer.part.sees_later:
-                    raise ValueError(
-                        f"{sublayer.name} of the {name} ({sublayer.part.kind}) sees tokens that "
-                        "are not yet written: use a causal mixer"
-                    )
+        for sublayer in self.sublayers():
+            if sublayer.part.sees_later:
+                raise ValueError(
+                    f"{sublayer.name} of the {name} ({sublayer.part.kind}) sees tokens that "
+                    "are not yet written: use a causal mixer"
+                )
 
     def check_positions(self, number: int) -> None:
         """Refuse masks that need more positions than there are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,18 @@ from heedful.config import Config, PositiveInt
 
 
 class CommonMaskSpec(Config):
-    """The properties that the spec of every mask has."""
+    """The properties that the spec of every mask has.
+
+    Attributes:
+        follows_task: True for a mask that the task decides, and no option of a model.
+    """
+
+    follows_task: ClassVar[bool] = False
+
+    @property
+    def conjuncts(self) -> tuple[MaskSpec, ...]:
+        """The masks whose intersection this one is: itself, where it is no intersection."""
+        return (cast("MaskSpec", self),)
 
     @property
     def heeds_segments(self) -> bool:
@@ -31,12 +42,14 @@ class CommonMaskSpec(Config):
 class EverythingSpec(CommonMaskSpec):
     """Every real key is visible."""
 
+    follows_task = True
     kind: Literal["everything"] = "everything"
 
 
 class CausalSpec(CommonMaskSpec):
     """Keys at the query's position or before it are visible."""
 
+    follows_task = True
     kind: Literal["causal"] = "causal"
 
 
@@ -72,6 +85,7 @@ class PrefixSpec(CommonMaskSpec):
 class SegmentSpec(CommonMaskSpec):
     """Keys of the query's own segment are visible (packed sequences)."""
 
+    follows_task = True
     kind: Literal["segment"] = "segment"
 
     @property
@@ -210,6 +224,11 @@ class AllOfSpec(CommonMaskSpec):
     parts: tuple[MaskSpec, ...]
 
     @property
+    def conjuncts(self) -> tuple[MaskSpec, ...]:
+        """The parts."""
+        return self.parts
+
+    @property
     def reach(self) -> int | None:
         """The reach of the narrowest part."""
         # An intersection is bounded as soon as one part is; a union is not, so it keeps None.
@@ -244,14 +263,13 @@ MaskSpec = Annotated[
 
 def own_rules(mask: MaskSpec) -> MaskSpec:
     """Return a mask without the rules that follow from the task: causality and segments."""
-    rules = [rule for rule in _rules(mask) if rule.kind not in ("everything", "causal", "segment")]
+    rules = [rule for rule in _rules(mask) if not rule.follows_task]
     if not rules:
         return EverythingSpec()
     return rules[0] if len(rules) == 1 else AllOfSpec(parts=tuple(rules))
 
 
 def _rules(mask: MaskSpec) -> list[MaskSpec]:
-    """Return the masks whose intersection is the given mask."""
-    if mask.kind != "all_of":
-        return [mask]
-    return [rule for part in mask.parts for rule in _rules(part)]
+    """Return the masks, none of them an intersection, whose intersection is the given mask."""
+    parts = mask.conjuncts
+    return [mask] if parts == (mask,) else [rule for part in parts for rule in _rules(part)]

@@ -106,6 +106,21 @@ class Reordering:
     slots: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class ScanState:
+    """The state after a sequence, for each beam.
+
+    Args:
+        tensors: [B, W, ...] each.
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def reorder(self, choice: Reordering) -> ScanState:
+        """Return the state of the chosen beams."""
+        return ScanState(tuple(each.flatten(0, 1)[choice.rows] for each in self.tensors))
+
+
 class MixerState(Protocol):
     """The state of a mixer after the tokens so far: a value, never changed in place."""
 

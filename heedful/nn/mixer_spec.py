@@ -27,6 +27,7 @@ class CommonPartSpec(Config):
         is_network: True for a feed-forward network and its replacements.
         is_one_way: True for a mixer that reads forward only, so it is refused in encoders.
         dropout_option: option of a shape that sets the part's own dropout; None without one.
+        section: options of a shape for stacks of such parts; None for parts of Transformer blocks.
     """
 
     family: ClassVar[str] = "mixer"
@@ -35,6 +36,7 @@ class CommonPartSpec(Config):
     is_network: ClassVar[bool] = False
     is_one_way: ClassVar[bool] = False
     dropout_option: ClassVar[str | None] = None
+    section: ClassVar[str | None] = None
 
     @classmethod
     def of_shape(cls, shape: Any, causal: bool) -> Self:
@@ -332,6 +334,7 @@ class RecurrentSpec(CommonPartSpec):
 
     module = "heedful.nn.mixers.recurrent:RecurrentMixer"
     label = "Recurrent layer"
+    section = "recurrent"
     kind: Literal["recurrent"] = "recurrent"
     cell: Cell = Field("lstm", description="recurrent cell: rnn, lstm or gru")
     direction: Direction = Field("forward", description="reading direction")
@@ -366,6 +369,7 @@ class ConvolutionSpec(CommonPartSpec):
 
     module = "heedful.nn.mixers.convolution:Convolution"
     label = "Gated convolution"
+    section = "convolution"
     dropout_option = "dropout"
     kind: Literal["convolution"] = "convolution"
     kernel_width: PositiveInt = Field(3, description="number of tokens that an output depends on")
@@ -419,15 +423,11 @@ class ScoreAttentionSpec(CommonPartSpec):
     dropout: Probability = Field(0.0, description="dropout probability of attention weights")
 
     @model_validator(mode="after")
-    def _width_is_projected_to(self) -> Self:
+    def _has_a_width_and_a_memory(self) -> Self:
         if self.width is not None and self.score == "general":
             raise ValueError("general compares states through a map of the model width: no width")
         if self.width is not None and self.embeddings:
             raise ValueError("width with embeddings: token embeddings have the model width")
-        return self
-
-    @model_validator(mode="after")
-    def _reads_a_memory(self) -> Self:
         if self.over == "input":
             if self.window is not None:
                 raise ValueError(
@@ -449,6 +449,7 @@ class RecurrentDecoderSpec(CommonPartSpec):
 
     module = "heedful.nn.mixers.recurrent_decoder:RecurrentDecoder"
     label = "Recurrent decoder"
+    section = "recurrent"
     dropout_option = "dropout"
     kind: Literal["recurrent_decoder"] = "recurrent_decoder"
     over: Literal["memory"] = "memory"

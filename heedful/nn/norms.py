@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
@@ -44,3 +46,17 @@ def build_norm(spec: NormSpec, width: int) -> nn.Module:
     if spec.kind == "rms":
         return RMSNorm(width, spec.epsilon, unit_offset=spec.unit_offset)
     return nn.LayerNorm(width, eps=spec.epsilon)
+
+
+def is_rms(norm: nn.Module | None) -> TypeGuard[RMSNorm]:
+    """Return whether a norm is an RMS norm, which subtracts no mean and has no bias."""
+    return isinstance(norm, RMSNorm)
+
+
+def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
+    """Return factor, bias and epsilon of a norm; None for a factor or bias that it lacks."""
+    if is_rms(norm):
+        return norm.factor, None, norm.epsilon
+    if isinstance(norm, nn.LayerNorm):
+        return norm.weight, norm.bias, norm.eps
+    return None, None, 0.0

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +26,31 @@ if TYPE_CHECKING:
 
 NOTHING_HERE = -1
 
+_QUERY_AXES = (slice(None), None, slice(None), None)
+_KEY_AXES = (slice(None), None, None, slice(None))
+"""Indices that give [B, L] the axes of scores, [B, H, Lq, Lk]."""
+
 _T = TypeVar("_T")
+
+
+class TokenPositions(NamedTuple):
+    """Positions of tokens, in any shape, and their segments if rows are packed."""
+
+    position: Tensor
+    segment: Tensor | None = None
+
+
+def tokens_at(tokens: TokenPositions, index: Any) -> TokenPositions:
+    """Return the positions and segments at an index of their tensors."""
+    position, segment = tokens
+    return TokenPositions(position[index], None if segment is None else segment[index])
 
 
 class Visibility(Protocol):
     """The protocol of a mask, as positions use it: hashable, as it is a key of derived results."""
 
-    def allow(self, positions: Positions) -> Tensor:
-        """Return the pairs that are allowed, bool [B|1, H|1, Lq, Lk]; see `masks.Mask`."""
+    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
+        """Return whether queries may see keys, element by element; see `masks.Mask`."""
 
     def __hash__(self) -> int:
         """Return the hash of kind and settings."""
@@ -178,9 +195,12 @@ class Positions:
         """
         name = ("visible", mask)
         if name not in self._derived:
+            queries = tokens_at(TokenPositions(self.query, self.query_segment), _QUERY_AXES)
+            keys = tokens_at(TokenPositions(self.key, self.key_segment), _KEY_AXES)
             # Padding and empty slots are hidden here, once, so that no mask has to know of them.
-            real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
-            seen = real & mask.allow(self)
+            real = (queries.position >= 0) & (keys.position >= 0)
+            # Heads stay 1, as no mask differs by head.
+            seen = real & mask.sees(queries, keys)
             if self.lineage is not None:
                 seen = seen & self.lineage[:, None]
             return self.keep(name, seen)

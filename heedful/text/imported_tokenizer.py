@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from heedful.errors import ConfigError, ModelError
+from heedful.errors import ConfigError
 from heedful.text.pretokenization import MARK, bytes_piece, piece_bytes
-from heedful.text.tokenizer import UNKNOWN, damaged, stand_ins
+from heedful.text.tokenizer import (
+    SPECIALS,
+    UNKNOWN,
+    TextTokenizer,
+    damaged,
+    refuse_newer,
+    stand_ins,
+)
 from heedful.text.tokenizers_library import (
     Added,
     Library,
@@ -22,8 +27,6 @@ from heedful.text.tokenizers_library import (
 )
 
 KIND = "imported"
-SCHEMA_VERSION = 1
-REQUIRED = ("pad", "bos", "eos", "unk")
 _SENTINEL = "<extra_id_{}>"
 
 
@@ -42,7 +45,7 @@ class Frame:
     between: tuple[int, ...] | None = None
 
 
-class ImportedTokenizer:
+class ImportedTokenizer(TextTokenizer):
     """A tokenizer of another project.
 
     `encode` gives the same ids as the original without special tokens. As in the original, a
@@ -76,7 +79,7 @@ class ImportedTokenizer:
         self.frame = frame
         self.state = state
         self.vocabulary = vocabulary
-        self.pad, self.bos, self.eos, self.unk = (special[name] for name in REQUIRED)
+        self.pad, self.bos, self.eos, self.unk = (special[name] for name in SPECIALS)
         self.mask = special.get("mask")
         self.first, self.last, self.between = frame.first, frame.last, frame.between
         self._library = Library(state)
@@ -107,14 +110,6 @@ class ImportedTokenizer:
             for id, token in library.get_added_tokens_decoder().items():
                 if not token.special:
                     self._pieces[id] = bytes_piece(token.content.encode())
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text without the special tokens around it.
-
-        Raises:
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several texts, in the same order, using all CPU cores.
@@ -207,19 +202,9 @@ class ImportedTokenizer:
         except KeyError:  # an added token, spelled as text
             return piece
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the tokens of ids as text for display."""
-        return [self.token(int(i)) for i in ids]
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the content, in hexadecimal; equal tokenizers have equal fingerprints."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def to_json(self) -> str:
-        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
-        content = {
-            "schema_version": SCHEMA_VERSION,
+    def content(self) -> dict[str, Any]:
+        """Return the fields of the file; see `TextTokenizer.content`."""
+        return {
             "kind": KIND,
             "special": self.special,
             "first": self.frame.first,
@@ -228,7 +213,6 @@ class ImportedTokenizer:
             "vocabulary": self.vocabulary,
             "tokenizer": self.state,
         }
-        return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
@@ -243,13 +227,7 @@ class ImportedTokenizer:
         """
         with library_errors(lambda message: damaged(where, message)):
             content = json.loads(text)
-            version = content["schema_version"]
-            if version > SCHEMA_VERSION:
-                raise ModelError(
-                    f"The tokenizer has schema version {version}, newer than {SCHEMA_VERSION}",
-                    where=where,
-                    remedy="Update Heedful",
-                )
+            refuse_newer(content["schema_version"], where)
             between = content["between"]
             frame = Frame(
                 tuple(content["first"]),

@@ -26,13 +26,18 @@ class Marking:
     Args:
         kind: kind of the tokenizer, as in `TokenizerSpec`.
         lowercase: folding of case, which `unmark` cannot undo.
+
+    Attributes:
+        in_bytes: True for pieces of bytes, which stand for a space by itself.
+        space: character that stands for a space.
+        prefix: characters before every line.
     """
 
     def __init__(self, kind: str, lowercase: bool) -> None:
-        self._bytes = kind == "byte-bpe"
+        self.in_bytes = kind == "byte-bpe"
         self._lowercase = lowercase
-        self.space = " " if self._bytes else MARK
-        self._prefix = "" if kind == "characters" else self.space
+        self.space = " " if self.in_bytes else MARK
+        self.prefix = "" if kind == "characters" else self.space
 
     def mark(self, text: str) -> str:
         """Convert a line to marked text; an empty line stays empty."""
@@ -40,11 +45,11 @@ class Marking:
             return ""
         if self._lowercase:
             text = text.lower()
-        return self._prefix + (text if self._bytes else text.translate(_TRADE))
+        return self.prefix + (text if self.in_bytes else text.translate(_TRADE))
 
     def within(self, text: str) -> str:
         """Convert a text inside a line, without the prefix."""
-        return self.mark(text).removeprefix(self._prefix)
+        return self.mark(text).removeprefix(self.prefix)
 
     def mark_around(self, text: str, name: str) -> list[str]:
         """Convert the parts of a text between gaps, which are written as `name`.
@@ -52,9 +57,9 @@ class Marking:
         A piece includes the space before it, so a gap hides that space, too; a character does not.
         """
         # The full stop stands for the gap, and is cut off again together with the prefix.
-        parts = [self.mark("." + part)[len(self._prefix) + 1 :] for part in text.split(name)]
-        parts[0] = self._prefix + parts[0] if parts[0] else ""
-        if self._prefix:
+        parts = [self.mark("." + part)[len(self.prefix) + 1 :] for part in text.split(name)]
+        parts[0] = self.prefix + parts[0] if parts[0] else ""
+        if self.prefix:
             parts[:-1] = [part.removesuffix(self.space) for part in parts[:-1]]
         return parts
 
@@ -69,12 +74,12 @@ class Marking:
         # Lower case of one letter may be two characters.
         lengths = [len(letter.lower()) if self._lowercase else 1 for letter in text]
         spans = [(i, i + 1) for i, length in enumerate(lengths) for _ in range(length)]
-        return [(0, 0)] * len(self._prefix) + spans
+        return [(0, 0)] * len(self.prefix) + spans
 
     def unmark(self, marked: str) -> str:
         """Undo `mark`, except for the folding of case."""
-        marked = marked.removeprefix(self._prefix) if self._prefix else marked
-        return marked if self._bytes else marked.translate(_TRADE)
+        marked = marked.removeprefix(self.prefix) if self.prefix else marked
+        return marked if self.in_bytes else marked.translate(_TRADE)
 
 
 def splitter(words: Words, kind: str) -> pre_tokenizers.PreTokenizer:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from heedful.errors import ConfigError
-from heedful.text.tokenizer import SPECIALS, UNKNOWN, damaged, stand_ins
+from heedful.text.tokenizer import (
+    SCHEMA_VERSION,
+    SPECIALS,
+    UNKNOWN,
+    TextTokenizer,
+    damaged,
+    stand_ins,
+)
 from heedful.text.tokenizer_spec import TokenizerSpec
 
-SCHEMA_VERSION = 1
 
-
-class RegisteredTokenizer:
+class RegisteredTokenizer(TextTokenizer):
     """Base class of tokenizers for `heedful.register`; see `TextTokenizer`.
 
     A subclass sets `kind` and implements `train`, which learns pieces, `cut`, which splits a text
@@ -110,25 +113,14 @@ class RegisteredTokenizer:
             return self._pieces[number]
         return "<mask>" if id == self.mask else f"<sentinel{self.sentinels.index(id)}>"
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the tokens of ids as text for display."""
-        return [self.token(int(id)) for id in ids]
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the content, in hexadecimal."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def to_json(self) -> str:
-        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
-        content = {
-            "schema_version": SCHEMA_VERSION,
+    def content(self) -> dict[str, Any]:
+        """Return the fields of the file; see `TextTokenizer.content`."""
+        return {
             "kind": self.kind,
             "pieces": self._pieces,
             "has_mask": self.mask is not None,
             "num_sentinels": len(self.sentinels),
         }
-        return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:

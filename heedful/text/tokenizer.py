@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TextTokenizer(Protocol):
-    """The interface of tokenizers. The ids of special tokens are attributes.
+    """The interface and base class of tokenizers. The ids of special tokens are attributes.
 
     An encoder's input has `first` before a text and `last` after it, and `between` between two
     texts, which is None for a model that takes one text only. `mask` is None without a mask token.
@@ -42,14 +42,18 @@ class TextTokenizer(Protocol):
     last: tuple[int, ...]
     between: tuple[int, ...] | None
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the content, in hexadecimal."""
-        ...
+        """SHA-256 of the content, in hexadecimal; equal tokenizers have equal fingerprints."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text without the special tokens around it."""
-        ...
+        """Return the ids of a text without the special tokens around it.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several texts, in their order."""
@@ -77,11 +81,16 @@ class TextTokenizer(Protocol):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of ids as text for display."""
+        return [self.token(int(id)) for id in ids]
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields of the file as plain data, without the version of its schema."""
         ...
 
     def to_json(self) -> str:
-        """Return the whole tokenizer as JSON."""
-        ...
+        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
+        content = {"schema_version": SCHEMA_VERSION, **self.content()}
+        return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
 
     def extended(self, tokens: Sequence[str]) -> Self:
         """Return this tokenizer with more tokens; a single piece already adds nothing."""
@@ -167,7 +176,21 @@ def special_piece(name: str) -> str:
     return f"<{name}>{MARK}"
 
 
-class Tokenizer:
+def refuse_newer(version: int, where: str) -> None:
+    """Refuse the version of a tokenizer file's schema that this Heedful does not know.
+
+    Raises:
+        ModelError: when it is newer.
+    """
+    if version > SCHEMA_VERSION:
+        raise ModelError(
+            f"The tokenizer has schema version {version}, newer than {SCHEMA_VERSION}",
+            where=where,
+            remedy="Update Heedful",
+        )
+
+
+class Tokenizer(TextTokenizer):
     """A tokenizer that Heedful has trained.
 
     The ids of special tokens are attributes. `encode` never gives them, whatever the text holds,
@@ -187,6 +210,7 @@ class Tokenizer:
         sentinels: ids of the sentinels.
         first, last: ids before and after a text in an encoder's input.
         between: ids between two texts in an encoder's input, or None.
+        marking: conversion of a line to the text that is cut into pieces.
     """
 
     is_imported = False
@@ -214,18 +238,10 @@ class Tokenizer:
         self.between: tuple[int, ...] | None = None if self.mask is None else self.last
         self._library = Library(state)
         self.size: int = self._library.tokenizer.get_vocab_size()
-        self._marking = Marking(kind, lowercase)
+        self.marking = Marking(kind, lowercase)
         self._merge_table: MergeTable | None = None
         self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
         self._pieces = self._read_pieces()
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without special tokens.
-
-        Raises:
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several texts, in the same order, using all CPU cores.
@@ -233,7 +249,7 @@ class Tokenizer:
         Raises:
             DataError: when a text is not valid Unicode (a lone surrogate).
         """
-        return self._library.encode([self._marking.mark(text) for text in texts], texts)
+        return self._library.encode([self.marking.mark(text) for text in texts], texts)
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text, and the span of characters of each.
@@ -247,9 +263,9 @@ class Tokenizer:
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
-        ids, offsets = self._library.encode_spans(self._marking.mark(text), text)
+        ids, offsets = self._library.encode_spans(self.marking.mark(text), text)
         # The library counts characters of the marked text, which has a prefix and may be folded.
-        origin = self._marking.origin(text)
+        origin = self.marking.origin(text)
         return ids, [(origin[start][0], origin[end - 1][1]) for start, end in offsets]
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
@@ -263,7 +279,7 @@ class Tokenizer:
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
-        first, *others = self._library.encode(self._marking.mark_around(text, name), [text])
+        first, *others = self._library.encode(self.marking.mark_around(text, name), [text])
         hidden = zip(stand_ins(gaps, self.mask, len(others)), others, strict=True)
         return first + [id for gap, ids in hidden for id in (gap, *ids)]
 
@@ -283,7 +299,7 @@ class Tokenizer:
         assert 0 <= dropout <= 1, dropout
         splitter = self._library.tokenizer.pre_tokenizer
         assert splitter is not None
-        marked = self._marking.mark(text)
+        marked = self.marking.mark(text)
         draw = random.Random(seed).random
         ids: list[int] = []
         # Added tokens are never segmented, so dropout is for the parts between them.
@@ -303,7 +319,7 @@ class Tokenizer:
         """
         # Bytes are joined before they are decoded: a character may be several byte-level pieces.
         text = b"".join([self._pieces[int(i)] for i in ids])
-        return self._marking.unmark(text.decode("utf-8", errors="replace"))
+        return self.marking.unmark(text.decode("utf-8", errors="replace"))
 
     def token(self, id: int) -> str:
         """Return the token of an id as text for display.
@@ -315,7 +331,7 @@ class Tokenizer:
     @functools.cached_property
     def _shown(self) -> list[str]:
         pieces = [piece.decode("utf-8", errors="replace") for piece in self._pieces]
-        if self.kind == "byte-bpe":
+        if self.marking.in_bytes:
             pieces = [piece.replace(" ", MARK) for piece in pieces]
         for number, id in enumerate(self.sentinels):
             pieces[id] = f"<{SENTINEL}{number}>"
@@ -323,20 +339,9 @@ class Tokenizer:
             pieces[id] = _SHOWN[name]
         return pieces
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the tokens of ids as text for display."""
-        pieces = self._shown
-        return [pieces[int(i)] for i in ids]
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the content, in hexadecimal."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def to_json(self) -> str:
-        """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
+    def content(self) -> dict[str, Any]:
+        """Return the fields of the file; see `TextTokenizer.content`."""
         content: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "lowercase": self.lowercase,
             "special": self._special,
@@ -345,7 +350,7 @@ class Tokenizer:
         # Left out if empty: files and fingerprints of tokenizers without sentinels do not change.
         if self.sentinels:
             content["sentinels"] = self.sentinels
-        return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+        return content
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
@@ -411,7 +416,7 @@ class Tokenizer:
         """
         rows = zip(tokens, self.encode_batch(tokens), strict=True)
         fresh = [
-            Added(self._marking.within(token), normalized=False)
+            Added(self.marking.within(token), normalized=False)
             for token, ids in rows
             if len(ids) != 1 or ids[0] == self.unk
         ]
@@ -437,7 +442,7 @@ class Tokenizer:
         for piece, id in self._library.tokenizer.get_vocab(with_added_tokens=False).items():
             if id in silent:
                 continue
-            pieces[id] = piece_bytes(piece) if self.kind == "byte-bpe" else piece.encode()
+            pieces[id] = piece_bytes(piece) if self.marking.in_bytes else piece.encode()
         for id, content in self._added.items():
             pieces[id] = content.encode()
         pieces[self.unk] = UNKNOWN.encode()
@@ -445,7 +450,6 @@ class Tokenizer:
 
     def _merges(self) -> MergeTable:
         if self._merge_table is None:
-            # needed in training alone
             from heedful.text.bpe_dropout import MergeTable  # needed in training alone
 
             if self.kind not in ("bpe", "byte-bpe"):
@@ -456,7 +460,7 @@ class Tokenizer:
                 )
             model = self._state["model"]
             merges = [cast(tuple[str, str], tuple(merge)) for merge in model["merges"]]
-            unk = None if self.kind == "byte-bpe" else self.unk
+            unk = None if self.marking.in_bytes else self.unk
             self._merge_table = MergeTable(model["vocab"], merges, unk)
         return self._merge_table
 
@@ -473,12 +477,8 @@ def _check_content(text: str, where: str) -> dict[str, Any]:
             remedy="Import the other project's model first, or check the path",
         )
     version = content["schema_version"]
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise ModelError(
-            f"The tokenizer has schema version {version}, newer than {SCHEMA_VERSION}",
-            where=where,
-            remedy="Update Heedful",
-        )
+    if isinstance(version, int):
+        refuse_newer(version, where)
     special = content.get("special")
     # Types are checked here: a wrong one would fail later, far from the file's name.
     sound = (

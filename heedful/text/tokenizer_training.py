@@ -59,7 +59,7 @@ def _train_own(spec: TokenizerSpec, kind: TokenizerKind, texts: Iterable[str]) -
     else:
         # Rare characters become spaces: the trainer gives every character a piece of its own.
         rare = {ord(character): marking.space for character in counts.keys() - set(alphabet)}
-        marked = _mark_lines(texts, marking, {} if spec.kind == "byte-bpe" else rare)
+        marked = _mark_lines(texts, marking, {} if marking.in_bytes else rare)
         state = _train(spec, marked)
     special = {name: number for number, name in enumerate(SPECIALS)}
     return Tokenizer(kind, spec.lowercase, special, state)

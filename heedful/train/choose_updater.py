@@ -88,7 +88,7 @@ def is_recordable(distribution: Distribution, settings: RunSettings, precision: 
 
 def has_one_shape(settings: RunSettings) -> bool:
     """Return True if all batches of a run, except the last of an epoch, have the same shape."""
-    return settings.task == "causal_lm" or settings.data.packed_length is not None
+    return settings.cuts_windows or settings.data.packed_length is not None
 
 
 class UpdateRecorder:

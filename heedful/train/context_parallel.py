@@ -123,7 +123,7 @@ def check_context(model: nn.Module, size: int, objective: ObjectiveSettings | No
         "knows tokens by more than their positions"
         for name, places in _indivisible(spec).items()
     ]
-    if spec.kind == "vision":
+    if spec.reads == "images":
         reasons.append("images are not divided into shares")
     if getattr(spec, "memory", None) is not None:
         reasons.append("a memory of earlier segments holds whole segments")
@@ -146,8 +146,9 @@ def _indivisible(spec: Any) -> dict[str, list[str]]:
     for name, stack in spec.stacks().items():
         for number, block in enumerate(stack.blocks):
             for sublayer in block.sublayers:
-                part = sublayer.part
-                if part.kind not in _DIVISIBLE or getattr(part, "global_tokens", None):
-                    kind = part.kind if part.kind not in _DIVISIBLE else "global attention"
+                kind = sublayer.part.kind
+                if getattr(sublayer.part, "global_tokens", None):
+                    kind = "global attention"
+                if kind not in _DIVISIBLE:
                     found.setdefault(kind, []).append(f"{name}.{number}.{sublayer.name}")
     return found

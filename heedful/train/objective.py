@@ -105,14 +105,16 @@ class TranslationObjective:
             target_input = mix_in_guesses(model, batch, share)
         if model.training and self.settings.r_drop:
             return self._r_drop(model, batch, target_input, context)
-        states, added = with_penalty(
-            model,
+        capture = penalties_of(model)
+        states = model(
             batch.source,
             batch.source_positions,
             target_input,
             batch.target_positions,
+            capture=capture,
             **segments_of(batch),
         )
+        added = penalty_of(capture)
         smoothing = self.settings.label_smoothing if model.training else 0.0
         output, count = output_of(model), batch.target_tokens
         # Padding becomes NO_TARGET, so losses that take padding count real targets only.
@@ -126,14 +128,16 @@ class TranslationObjective:
         # Two dropout masks in one pass: one pass of 2B rows costs less than two of B.
         double = twice(batch)
         real = double.target_positions >= 0
-        states, added = with_penalty(
-            model,
+        capture = penalties_of(model)
+        states = model(
             double.source,
             double.source_positions,
             torch.cat([target_input, target_input]),
             double.target_positions,
+            capture=capture,
             **segments_of(double),
         )
+        added = penalty_of(capture)
         # [2N, D]: the first half is the first copy of the batch, in the same order as the second.
         hidden = _select(states, real, double.target_tokens)
         tokens = int(hidden.shape[0]) // 2
@@ -169,7 +173,9 @@ class CausalLMObjective:
         # fewer inputs let a plain causal kernel serve.
         segments = batch.segments if batch.packed else None
         positions = None if batch.counted else batch.positions
-        states, added = with_penalty(model, batch.ids, positions, segments)
+        capture = penalties_of(model)
+        states = model(batch.ids, positions, segments, capture=capture)
+        added = penalty_of(capture)
         return _next_token_loss(model, states, batch, self.label_smoothing, added, context)
 
 
@@ -190,11 +196,11 @@ class SegmentObjective:
         memory = model.empty_memory(len(batch.ids))
         if not batch.begins and context.carried_state:
             memory = _remembered(context.carried_state, batch.indices, memory)
-        capture = _penalties_of(model)
+        capture = penalties_of(model)
         states, memory = model.read_segment(
             batch.ids, batch.positions, batch.segments, memory, capture=capture
         )
-        added = 0.0 if capture is None else penalty(capture)
+        added = penalty_of(capture)
         result = _next_token_loss(model, states, batch, self.label_smoothing, added, context)
         layers = {f"layer.{number}": inputs for number, inputs in enumerate(memory.inputs)}
         # The first token of the next segment of each row [B]: the key under which its memory is
@@ -244,7 +250,9 @@ class MaskedObjective:
     label_smoothing: float
 
     def loss(self, model: Any, batch: RowBatch, context: LossContext) -> LossSum:
-        states, added = with_penalty(model, batch.ids, batch.positions, None)
+        capture = penalties_of(model)
+        states = model(batch.ids, batch.positions, None, capture=capture)
+        added = penalty_of(capture)
         head = model.heads["masked_lm"]
         smoothing = self.label_smoothing if model.training else 0.0
         # One token in seven is masked (15 %): only those go through the head.
@@ -291,21 +299,6 @@ def segments_of(batch: PairBatch) -> dict[str, Tensor]:
     return {"source_segments": source, "target_segments": target}
 
 
-def with_penalty(
-    model: nn.Module, *inputs: Tensor | None, **more: Tensor
-) -> tuple[Tensor, Tensor | float]:
-    """Run a model; return its states and its layers' penalty of the mean loss in training.
-
-    Args:
-        model: model whose `forward` takes a `capture`.
-        *inputs: inputs of the pass.
-        **more: further inputs, by name.
-    """
-    capture = _penalties_of(model)
-    states: Tensor = model(*inputs, capture=capture, **more)
-    return states, 0.0 if capture is None else penalty(capture)
-
-
 def adds_penalties(model: nn.Module) -> bool:
     """Return True if a model's layers add a penalty to the loss, as mixtures of experts do."""
     # Cached: this is called in every pass, and walking the modules takes half a millisecond.
@@ -318,12 +311,17 @@ def adds_penalties(model: nn.Module) -> bool:
 _adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _penalties_of(model: nn.Module) -> Capture | None:
-    """Return a capture of the layers' penalties; None for models without penalties.
+def penalties_of(model: nn.Module) -> Capture | None:
+    """Return a capture of the layers' penalties for a pass; None for models without penalties.
 
     Blocks can leave out padding only without a capture, so no unneeded capture is made.
     """
     return Capture([PENALTIES]) if model.training and adds_penalties(model) else None
+
+
+def penalty_of(capture: Capture | None) -> Tensor | float:
+    """Return the layers' penalty of the mean loss from the capture of a pass; 0 without one."""
+    return 0.0 if capture is None else penalty(capture)
 
 
 def output_of(model: Any) -> OutputProjection:

@@ -157,7 +157,7 @@ def check_resumable(before: RunSettings, now: RunSettings) -> None:
 
 
 def _is_free(key: str, settings: RunSettings) -> bool:
-    if key == "max_steps" and settings.schedule.kind in ("cosine", "linear"):
+    if key == "max_steps" and settings.schedule.ends:
         return False  # every step's learning rate depends on where the schedule ends
     if any(_within(key, fixed) for fixed in _FIXED_WITHIN):
         return False

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config, PositiveInt, Probability
 from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec
 from heedful.errors import ConfigError
-from heedful.models.preset_files import has_spec, preset_tasks
+from heedful.models.preset_files import TASKS_OF_KIND, has_spec, preset_tasks
 from heedful.models.shape import TranslatorShape
 from heedful.nn.work import Checkpointing
 from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
@@ -134,6 +134,11 @@ class ScheduleSettings(Config):
     final_learning_rate: NonNegative = Field(
         0.0, description="learning rate at max_steps of cosine and linear schedules"
     )
+
+    @property
+    def ends(self) -> bool:
+        """True if the learning rate falls towards the last update, so depends on `max_steps`."""
+        return self.kind in ("cosine", "linear")
 
 
 CompileChoice = Literal["auto", "on", "off"]
@@ -368,7 +373,17 @@ class RunSettings(Config):
     @property
     def has_text(self) -> bool:
         """True if the examples are text and need tokenizers."""
-        return self.task != "images"
+        return self.model_kind != "vision"
+
+    @property
+    def cuts_windows(self) -> bool:
+        """True if the examples are windows of a stream of tokens, so batches have one shape."""
+        return self.model_kind == "causal_lm"
+
+    @property
+    def model_kind(self) -> str:
+        """The kind of model that the task trains."""
+        return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.task in tasks)
 
     @property
     def published_preset(self) -> bool:
@@ -396,14 +411,10 @@ class RunSettings(Config):
         return values
 
     @model_validator(mode="after")
-    def _choice_is_measured(self) -> Self:
+    def _can_choose(self) -> Self:
         chosen = self.validation.choose_by
         if chosen != "loss" and chosen not in self.validation.metrics:
             raise ValueError(f"validation.choose_by = {chosen!r} is not among validation.metrics")
-        return self
-
-    @model_validator(mode="after")
-    def _there_is_something_to_choose_by(self) -> Self:
         best = self.checkpoint.average == "best"
         if not self.data.valid and (best or self.validation.patience is not None):
             name = "checkpoint.average = 'best'" if best else "validation.patience"
@@ -453,7 +464,7 @@ class RunSettings(Config):
                     )
         check_metrics(self.task, self.validation.metrics)
         # Translation leaves out pairs that are too long, and images have a check of their own.
-        if self.task not in ("translation", "images") and self.data.budget < self.data.max_length:
+        if self.has_text and self.task != "translation" and self.data.budget < self.data.max_length:
             raise ConfigError(
                 f"A batch of {self.data.budget} tokens has no room for a text of "
                 f"{self.data.max_length} (data.max_length)",

@@ -190,7 +190,7 @@ def _with_parts(
     their memory.
     """
     # A process that took whole batches in turns would miss the segments in between.
-    goes_on = settings.task == "causal_lm" and getattr(likely_spec(settings), "memory", None)
+    goes_on = settings.cuts_windows and getattr(likely_spec(settings), "memory", None)
     batches, learners = 1 if goes_on else settings.optimizer.accumulate, dimensions.learners
     given = settings.parallel.parts
     if (given or 1) * batches % learners == 0:

@@ -190,7 +190,7 @@ def check_forms(settings: RunSettings) -> None:
     if data.is_streamed and settings.task not in ("translation", "causal_lm"):
         raise shards_not_read(str(data.train[0].shards))
     # Windows of a language model cover the files' stream of tokens; there is nothing to sample.
-    if data.temperature != 1 and settings.task == "causal_lm" and not data.is_streamed:
+    if data.temperature != 1 and settings.cuts_windows and not data.is_streamed:
         raise ConfigError(
             "A language model reads all of its files once an epoch, whatever their sizes",
             where=f"data.temperature = {data.temperature:g}",

@@ -52,7 +52,7 @@ def check_size(
     # An existing model was built before, so its depth is possible.
     if settings.init is not None:
         return
-    if settings.task == "images":
+    if not settings.has_text:
         # Sizes of images and labels are not known yet, but expanding the settings already finds
         # contradictions.
         spec: ModelSpec = encoder_spec(settings.model, 1, 1, ())
@@ -156,7 +156,7 @@ def likely_spec(settings: RunSettings) -> ModelSpec:
     """
     if settings.init is not None:
         return describe_any(Path(settings.init)).spec
-    if settings.task == "images":
+    if not settings.has_text:
         raise ConfigError(
             "How large images are is not known before they are read",
             where="data.batch_tokens = auto",
@@ -166,8 +166,8 @@ def likely_spec(settings: RunSettings) -> ModelSpec:
     if settings.published_preset:
         assert settings.preset is not None
         return read_preset_spec(settings.preset).with_vocabularies(source=size, target=size)
-    if settings.task == "causal_lm":
+    if settings.model_kind == "causal_lm":
         return causal_lm_spec(settings.model, size, length)
-    if settings.task in ("translation", "span_corruption", "denoising"):
+    if settings.model_kind == "translator":
         return translator_spec(settings.model, size, size)
     return encoder_spec(settings.model, size, length, ())

@@ -117,10 +117,9 @@ def initial_labels(settings: RunSettings, kind: str, labels: Sequence[str]) -> l
     if settings.init is not None:
         spec, _ = initial_text_model(settings)
         for head in getattr(spec, "heads", ()):
-            known = getattr(head, "labels", ())
             # In the model's order: row i of its classifier belongs to its label i.
-            if head.kind == kind and set(labels) <= set(known):
-                return list(known)
+            if head.kind == kind and set(labels) <= set(head.class_names):
+                return list(head.class_names)
     return list(labels)
 
 
@@ -241,8 +240,8 @@ def _refuse_differences(differences: Sequence[str], where: str) -> None:
 
 
 def _check_length(spec: Any, settings: RunSettings, where: str) -> None:
-    learned = spec.embedding.positions.max_length
-    if spec.embedding.positions.kind != "learned" or learned is None:
+    learned = spec.num_positions
+    if learned is None:
         return
     # `data.max_length` does not count the begin or end token of each side of a pair.
     limit = learned - 1 if spec.reads == "pairs" else learned
@@ -285,8 +284,7 @@ def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
     is_set = "dropout" in shape.model_fields_set
     dropout = {"dropout": shape.dropout if is_set else before.encoder.pattern[0].dropout}
     for head in before.heads:
-        same_labels = getattr(head, "labels", ()) == getattr(fresh, "labels", ())
-        if head.kind == fresh.kind and same_labels:
+        if head.kind == fresh.kind and head.class_names == fresh.class_names:
             can_drop = is_set and "dropout" in type(head).model_fields
             return head.model_copy(update=dropout) if can_drop else head
     # BERT's pooler was trained for exactly this input of a classifier.

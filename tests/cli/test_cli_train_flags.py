@@ -11,9 +11,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from heedful.cli.flags import flags_of, overrides
 from heedful.cli.main import normalize
-from heedful.cli.parser import build_app
+from heedful.cli.parser import build_app, flags_of, overrides
 from heedful.cli.train import corpora
 from heedful.config import Config, read_toml
 from heedful.errors import UserError

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from heedful import inspect
+from heedful.apps import pruning
 from heedful.cli.main import main
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
@@ -66,7 +67,7 @@ PAIRS = ("--source", "src", "--target", "tgt")
 
 def subject_and_examples():
     subject = inspect.load("translator", device="cpu")
-    return subject, inspect.examples_of_text(subject, SOURCES, TARGETS)
+    return subject, pruning.examples_of_text(subject, SOURCES, TARGETS)
 
 
 def test_heads_measures_every_head(run, tmp_path):
@@ -115,14 +116,14 @@ def test_ablate_tells_the_cost_of_each_part(run, tmp_path):
     }
     subject, examples = subject_and_examples()
     for item in items:
-        with inspect.ablated(subject.model, item["what"]):
-            loss = inspect.answer(subject, examples).loss
+        with pruning.ablated(subject.model, item["what"]):
+            loss = pruning.answer(subject, examples).loss
         assert item["scores"]["loss"]["b"]["score"] == pytest.approx(loss, abs=1e-6)
         assert set(item["scores"]) == {"loss", "accuracy", "bleu"}
     assert json.loads(report.read_text())["effects"] == items
     status, out, err = run("ablate", "translator", *PAIRS, "--samples", "20")
     assert (status, out) == (0, "")
-    assert all(head in err for head in inspect.heads(subject.model))
+    assert all(head in err for head in pruning.heads(subject.model))
 
 
 def test_ablate_takes_parts_away_together_or_lists_them(run):
@@ -151,9 +152,9 @@ def test_prune_writes_a_smaller_model(run, place, tmp_path):
     assert len(told["removed"]) == 4
     assert told["parameters"] < told["parameters_before"]
     model, pair = load_model(out_dir)
-    assert not set(inspect.heads(model)) & set(told["removed"])
+    assert not set(pruning.heads(model)) & set(told["removed"])
     _, examples = subject_and_examples()
-    answers = inspect.answer(inspect.Subject(model, pair), examples)
+    answers = pruning.answer(inspect.Subject(model, pair), examples)
     assert answers.loss == pytest.approx(told["points"][-1]["loss"], abs=1e-6)
     training = json.loads((out_dir / "config.json").read_text())["training"]
     assert training["steps"] == 7

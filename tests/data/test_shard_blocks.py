@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+from heedful.apps.shards.shard_writer import write_shards
 from heedful.data.block_workers import BlocksAhead
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.shard_blocks import (
@@ -27,7 +28,6 @@ from heedful.data.shard_blocks import (
     ShardStream,
     TextPlanner,
 )
-from heedful.data.shard_writer import write_shards
 from heedful.errors import DataError, RunError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from heedful.apps.shards.shard_writer import write_shards
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import CorpusReader
 from heedful.data.shard_folder import ShardFolder, open_shards
-from heedful.data.shard_writer import write_shards
 from heedful.errors import DataError
 
 PAIRS = [(f"source {i}, é \u2028", f"target {i}\twith tab" if i % 3 else "") for i in range(25)]
@@ -84,7 +84,7 @@ def test_texts_keep_their_lines(tmp_path: Path) -> None:
 def test_a_shard_ends_where_it_has_much_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.data.shard_writer.LARGEST_TEXT", 40)
+    monkeypatch.setattr("heedful.apps.shards.shard_writer.LARGEST_TEXT", 40)
     index = write_shards([pairs_file(tmp_path)], tmp_path / "out", shard_examples=1000)
     assert len(index.shards) > 10
     assert all(shard.text_bytes < 40 + 40 for shard in index.shards)

@@ -109,7 +109,7 @@ def test_shapes(run):
     ],
 )
 def test_a_chart_is_the_librarys(words, draw, run, toys, tmp_path, monkeypatch):
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     written = []
     monkeypatch.setattr(charts, "save", lambda chart, path: written.append((chart, path)))

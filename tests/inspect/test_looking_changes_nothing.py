@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from heedful import inspect
+from heedful.apps import pruning
 from heedful.inspect.attention_maps import AttentionPart, attentions
 from heedful.interop.architecture import MODEL_TYPES
 from heedful.models.causal_lm import CausalLM
@@ -105,8 +106,8 @@ def look(model):
     inspect.capture(model, inputs, ["**"])
     inspect.capture(model, inputs, ["**.weights", "**.output"])
     inspect.shapes(model, inputs)
-    head = inspect.heads(model)[0]
-    with inspect.ablated(model, [head]):
+    head = pruning.heads(model)[0]
+    with pruning.ablated(model, [head]):
         inspect.capture(model, inputs, ["**.output"])
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from heedful import inspect
+from heedful.apps import pruning
 from heedful.errors import ModelError
 from heedful.inspect.attention_maps import attention_steps
 from heedful.inspect.block_flow import block_flow
@@ -104,12 +105,12 @@ def test_contributions_add_up_with_norms_on_both_sides(mixed):
 
 
 def test_heads_of_linear_attention_are_taken_away(mixed):
-    assert "decoder.0.linear.head.1" in inspect.parts(mixed.model)
-    assert "decoder.0.linear.scale" not in inspect.parts(mixed.model)
+    assert "decoder.0.linear.head.1" in pruning.parts(mixed.model)
+    assert "decoder.0.linear.scale" not in pruning.parts(mixed.model)
     inputs = inspect.tensors(mixed, [inspect.read(mixed, TEXT)])
     places = ["decoder.0.linear.context", "decoder.0.linear.output"]
     context = inspect.capture(mixed.model, inputs, places)[places[0]][0]
-    with inspect.ablated(mixed.model, "decoder.0.linear.head.1"):
+    with pruning.ablated(mixed.model, "decoder.0.linear.head.1"):
         output = inspect.capture(mixed.model, inputs, places)[places[1]][0]
     module = mixed.model.decoder.blocks[0].linear_attention.output
     weight, bias = (each.detach().numpy() for each in (module.weight, module.bias))
@@ -118,11 +119,11 @@ def test_heads_of_linear_attention_are_taken_away(mixed):
 
 def test_norms_of_outputs_are_taken_away(mixed):
     place = "decoder.1.self.output_norm"
-    assert place in inspect.parts(mixed.model)
+    assert place in pruning.parts(mixed.model)
     inputs = inspect.tensors(mixed, [inspect.read(mixed, TEXT)])
     places = ["decoder.1.self.context", "decoder.1.self.output"]
     context = inspect.capture(mixed.model, inputs, places)[places[0]][0]
-    with inspect.ablated(mixed.model, place):
+    with pruning.ablated(mixed.model, place):
         output = inspect.capture(mixed.model, inputs, places)[places[1]][0]
     module = mixed.model.decoder.blocks[1].self_attention.output
     weight, bias = (each.detach().numpy() for each in (module.weight, module.bias))
@@ -134,9 +135,9 @@ def test_what_linear_attention_does_not_serve_is_said(mixed):
     with pytest.raises(ModelError, match=r"decoder\.0\.linear is linear attention"):
         attention_steps(mixed, inspect.read(mixed, TEXT), "decoder", layer=0, head=0, row=0)
     with pytest.raises(ModelError, match="cannot be cut out"):
-        inspect.pruned(mixed, "decoder.0.linear.head.0")
-    examples = inspect.examples_of_text(mixed, [TEXT])
-    result = inspect.prune(mixed, examples, heads_left=3)
+        pruning.pruned(mixed, "decoder.0.linear.head.0")
+    examples = pruning.examples_of_text(mixed, [TEXT])
+    result = pruning.prune(mixed, examples, heads_left=3)
     assert result.points[0].heads_left == 4  # those that can be cut out
     assert result.points[1].removed.startswith("decoder.1.self.head.")
 
@@ -147,7 +148,7 @@ def test_models_without_weights_say_so(toys):
     with pytest.raises(ModelError, match="No layer of this model has attention weights"):
         inspect.attention(subject, inspect.read(subject, TEXT))
     with pytest.raises(ModelError, match="no attention heads"):
-        inspect.importance(subject, inspect.examples_of_text(subject, [TEXT]))
+        pruning.importance(subject, pruning.examples_of_text(subject, [TEXT]))
 
 
 def test_the_way_through_linear_attention(mixed):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from heedful import inspect
+from heedful.apps import pruning
 from heedful.errors import ModelError
 
 RECURRENT = {"recurrent": {"attention": "general", "feeding": "output", "readout": "tanh"}}
@@ -43,9 +44,9 @@ def test_words_are_aligned_and_parts_taken_away(toys, options):
     readings = inspect.read_all(subject, ["abc dag", "ha"], ["hip", "ab cd"])
     assert inspect.word_attention(subject, readings)[0].weights.shape[-1] == 2
     address = "decoder.0.cross"
-    assert address in inspect.parts(subject.model)
+    assert address in pruning.parts(subject.model)
     inputs = inspect.tensors(subject, readings[:1])
-    with inspect.ablated(subject.model, address):
+    with pruning.ablated(subject.model, address):
         output = inspect.capture(subject.model, inputs, [f"{address}.output"])[f"{address}.output"]
     assert not output.any()
     step = inspect.next_token(subject, "abc", subject.target.encode("ab"))
@@ -58,4 +59,4 @@ def test_a_fixed_vector_has_no_attention_and_says_so(toys):
     reading = inspect.read(subject, "abc dag", "hip")
     with pytest.raises(ModelError, match="No layer of this model has attention weights"):
         inspect.attention(subject, reading)
-    assert "decoder.0.cross" in inspect.parts(subject.model)
+    assert "decoder.0.cross" in pruning.parts(subject.model)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.kernels import library
 from heedful.nn.attention.attend import attend, make_request, plan
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window

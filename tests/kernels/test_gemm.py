@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.device import Precision, own_products
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.engines.training import products
 from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.engines.training.products import ProcessorLinear, linear

@@ -13,12 +13,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from heedful.apps.pruning import ablated
+from heedful.apps.pruning.head_pruning import without_heads
 from heedful.device import Precision
 from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.engines.inference.prepare import prepare
-from heedful.inspect import ablated
 from heedful.kernels import library, topk
-from heedful.models.head_pruning import without_heads
 from heedful.nn.capture import Capture
 
 ROOT = Path(__file__).parents[2]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from heedful.nn.spec import PARTS
+
 from . import source
 from .source import FILES, MODULES, PACKAGE, ROOT
 
@@ -21,6 +23,7 @@ PROSE_WIDTH = 100
 
 # Present offences.
 KIND_CHECKS = 3  # asked: at most 10
+PART_COMPARISONS = 32  # as in `part.kind == "attention"`, outside of `interop`
 CROWDED_FOLDERS: set[str] = set()
 
 # Ways to store a matrix, which layers are exchanged for as in PyTorch's own conversions.
@@ -135,6 +138,28 @@ def kind_checks() -> list[str]:
 def test_kinds_answer_for_themselves() -> None:
     checks = kind_checks()
     assert len(checks) <= KIND_CHECKS, "\n".join(checks)
+
+
+def part_comparisons() -> list[str]:
+    """Comparisons of a `kind` with that of a part, which the part's spec could answer."""
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in FILES
+        if path.parent != PACKAGE / "interop" and PACKAGE / "interop" not in path.parents
+        for node in ast.walk(source.tree(path))
+        if isinstance(node, ast.Compare)
+        if isinstance(node.left, ast.Attribute) and node.left.attr == "kind"
+        if any(
+            isinstance(each, ast.Constant) and each.value in PARTS
+            for comparator in node.comparators
+            for each in ast.walk(comparator)
+        )
+    ]
+
+
+def test_parts_answer_for_themselves() -> None:
+    comparisons = part_comparisons()
+    assert len(comparisons) <= PART_COMPARISONS, "\n".join(comparisons)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/design").glob("*.md")), ids=lambda p: p.name)

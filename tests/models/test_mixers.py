@@ -175,7 +175,8 @@ def test_a_mask_is_written_as_an_expression() -> None:
     spec = causal_lm_spec(shape(**options), 30, 16)
     attention = spec.decoder.pattern[0].self_attention
     assert (attention.global_tokens, attention.relative_values) == (1, 4)
-    sees = build_mask(attention.mask).allow(Positions.of_self(torch.arange(6)[None]))[0, 0]
+    six = Positions.of_self(torch.arange(6)[None])
+    sees = six.visible(build_mask(attention.mask))[0, 0]
     assert sees.int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
@@ -185,7 +186,7 @@ def test_a_mask_is_written_as_an_expression() -> None:
         [1, 0, 0, 1, 1, 1],
     ]
     encoder = translator_spec(shape(**options), 30, 30).encoder.pattern[0].self_attention
-    assert build_mask(encoder.mask).allow(Positions.of_self(torch.arange(6)[None]))[0, 0, 0].all()
+    assert six.visible(build_mask(encoder.mask))[0, 0, 0].all()
     assert contradictions(shape(**options), spec) == []
     assert contradictions(shape(mask="window(3)"), spec) == [
         "model.mask is window(3), and the model's window(3) | global(1)"

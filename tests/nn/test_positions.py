@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from heedful.engines.class_exchange import Exchange
-from heedful.engines.host_parts import HOST_KINDS
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import HOST_KINDS, PROCESSOR_KERNELS
 from heedful.errors import ModelError
 from heedful.nn.attention.attend import KernelSet, make_request
 from heedful.nn.attention.kernels.request import (

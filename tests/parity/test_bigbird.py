@@ -36,7 +36,7 @@ def drawn_blocks() -> Tensor:
     Both in BigBird's numbers, which are one less than our positions.
     """
     positions = torch.arange(BLOCKS)[None]
-    shown = build_mask(DRAWN).allow(Positions.of_self(positions)).view(BLOCKS, BLOCKS)
+    shown = Positions.of_self(positions).visible(build_mask(DRAWN)).view(BLOCKS, BLOCKS)
     drawn = shown[2:].nonzero()[:, 1].view(BLOCKS - 2, RANDOM)
     query = torch.arange(2, BLOCKS)[:, None]
     assert (drawn > 1).all()

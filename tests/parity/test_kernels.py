@@ -16,11 +16,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
-from heedful.nn.attention.attend import KERNELS, KernelSet, make_request
+from heedful.engines.host_parts import PROCESSOR_KERNELS
+from heedful.nn.attention.attend import KernelSet, make_request
 from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.kernels.flex import InlineFlex
+from heedful.nn.attention.kernels.table import KERNELS
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
 from heedful.nn.attention.relative_positions import (
     Alibi,

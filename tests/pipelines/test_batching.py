@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.device import Precision
 from heedful.errors import RunError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import BatchQueue, run_batches, split_on_oom
-from heedful.pipelines.memory_budget import room_for
 from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.pipelines.text_generation import generate
 from heedful.pipelines.translation import TranslationPipeline
@@ -224,18 +222,3 @@ def test_threads_share_a_queue(translator: TranslationPipeline) -> None:
     finally:
         torch.set_num_threads(before)
     assert [t.tokens for t in found] == [t.tokens for t in expected]
-
-
-def test_the_room_grows_with_the_memory_and_shrinks_with_the_beam() -> None:
-    model = Translator(translator_spec(SHAPE, 500, 500))
-    picked = [room_for([model], None, available=mib * 2**20) for mib in (2, 4, 10**4)]
-    numbers = [room.positions for room in picked]
-    assert numbers[0] < numbers[1] < numbers[2] == 16_384
-    assert "the most that pays" in picked[2].reason
-    assert f"{numbers[0]:,} positions" in picked[0].reason
-    two = room_for([model, model], None, available=4 * 2**20)
-    assert two.positions < numbers[1]
-    half = room_for([model], Precision("bf16", "cpu"), available=4 * 2**20)
-    assert "bf16" in half.reason
-    with pytest.raises(RunError, match="no room"):
-        room_for([model], None, available=1000)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import heedful
+from heedful.apps.studio.alternatives import find_alternatives
 from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.engines.inference.packed_linear import int8_linear
@@ -23,7 +24,6 @@ from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.pipelines.alternatives import find_alternatives
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.dispatch import search
 from heedful.search.lexical_shortlist import SHORTLIST_FILE, Shortlist

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from heedful.apps.shards.shard_writer import write_shards
 from heedful.data.batches import PairBatch, make_batch, numbers_in
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.encoded_pairs import encode_corpora
-from heedful.data.shard_writer import write_shards
 from heedful.device import Precision
 from heedful.engines.training import masked_loss
 from heedful.engines.training.chunked_loss import ProcessorLosses

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from heedful.apps.shards.shard_writer import write_shards
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.shard_writer import write_shards
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events, Note, Recorder
 from heedful.train.batch_source import Batch, DataPosition, Source

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from heedful.apps.shards.shard_writer import write_shards
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.shard_writer import write_shards
 from heedful.errors import ConfigError, DataError, UserError
 from heedful.events import Events, Note, Recorder
 from heedful.text.inline_terms import mark_ids

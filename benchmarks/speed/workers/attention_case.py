@@ -8,7 +8,7 @@ from typing import Any
 import serve
 import torch
 
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.nn.attention.attend import attend
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window, build_mask
 from heedful.nn.mask_text import parse_mask

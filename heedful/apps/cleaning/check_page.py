@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from heedful.apps.cleaning.check_report import CheckedCorpus, PairExample, RuleCount
 from heedful.apps.cleaning.corpus_statistics import SideStatistics
+from heedful.apps.html_page import card, document, section
 
-# Inline, since one file can be sent by mail and opened offline.
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --soft: #5c5c5c; --line: #dddad2; --mark: #0f3781;
   --back: #f8f7f4; --card: #fff; --bar: #7d97cd }
@@ -41,23 +41,7 @@ summary { cursor: pointer; color: var(--soft) }
 """
 
 # The policy forbids scripts and requests: the page shows texts that strangers wrote.
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-{body}
-</main>
-</body>
-</html>
-"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 # Categories of control, format, private, unassigned and surrogate characters: all are invisible.
 _UNSEEN = {"Cc", "Cf", "Co", "Cn", "Cs"}
@@ -75,13 +59,13 @@ def page_of(checked: CheckedCorpus) -> str:
         for side, each in checked.statistics.items()
     )
     # Statistics come last, since users act on rules and examples.
-    parts.append(_section("Words and characters", f'<div class="sides">{sides}</div>', _COUNTED))
+    parts.append(section("Words and characters", f'<div class="sides">{sides}</div>', _COUNTED))
     limits = checked.settings.plain().items()
     rows = [_row(f"<code>{html.escape(n)}</code>", html.escape(str(v))) for n, v in limits]
-    parts.append(_section("Limits", _card(_table([], rows))))
+    parts.append(section("Limits", card(_table([], rows))))
     # File names are escaped like texts: they may hold any character but a slash.
-    title = html.escape("Check of " + " and ".join(checked.files))
-    return _PAGE.format(title=title, style=_STYLE, body="\n".join(parts))
+    title = "Check of " + " and ".join(checked.files)
+    return document(title, "\n".join(parts), style=_STYLE, policy=_POLICY)
 
 
 _COUNTED = "Of all pairs that could be read. Words are separated by white space."
@@ -120,7 +104,7 @@ def _rules(checked: CheckedCorpus) -> str:
     if checked.not_applied:
         note += f" Not applied: {', '.join(checked.not_applied)}."
     examples = "".join(_rule_examples(rule) for rule in checked.rules if rule.examples)
-    return _section("Rules", _card(_table(head, rows)) + examples, note)
+    return section("Rules", card(_table(head, rows)) + examples, note)
 
 
 def _rule_examples(rule: RuleCount) -> str:
@@ -135,19 +119,19 @@ def _worst(checked: CheckedCorpus) -> str:
         "The most doubtful pairs by their characters, lengths, copies, numbers, languages and the "
         "model; repeats and leaks do not count. Those without a reason would stay."
     )
-    return _section(f"The worst {len(checked.worst)} pairs", _card(_pairs(checked.worst)), note)
+    return section(f"The worst {len(checked.worst)} pairs", card(_pairs(checked.worst)), note)
 
 
 def _targets(checked: CheckedCorpus) -> str:
     bins = checked.sources["targets_of_a_source"]
     most = max(bins.values(), default=0)
     rows = [_row(name, count, _bar(count, most)) for name, count in bins.items()]
-    content = _card(_table(["different targets", "=sources", ""], rows))
+    content = card(_table(["different targets", "=sources", ""], rows))
     if checked.most_targets:
         rows = [_row(n, _text(source)) for source, n in checked.most_targets]
-        content += _card(_table(["=targets", "source"], rows))
+        content += card(_table(["=targets", "source"], rows))
     note = f"{checked.sources['sources']:,} different sources, of pairs without faults."
-    return _section("Sources with many targets", content, note)
+    return section("Sources with many targets", content, note)
 
 
 def _statistics(side: SideStatistics) -> str:
@@ -186,15 +170,6 @@ def _folded(title: str, rows: Sequence[str]) -> str:
     if not rows:
         return ""
     return f"<details><summary>{title}</summary>{_table([], rows)}</details>"
-
-
-def _section(title: str, content: str, note: str = "") -> str:
-    words = f"<p>{html.escape(note)}</p>\n" if note else ""
-    return f"<section>\n<h2>{html.escape(title)}</h2>\n{words}{content}\n</section>"
-
-
-def _card(content: str) -> str:
-    return f'<div class="card">{content}</div>'
 
 
 def _pairs(pairs: Iterable[PairExample]) -> str:

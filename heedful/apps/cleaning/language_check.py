@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.apps.cleaning.text_keys import without_code
-from heedful.data.language_detector import language_detector
+from heedful.apps.language_detector import language_detector
 from heedful.errors import ConfigError, suggest
 
 FEWEST_LETTERS = 15

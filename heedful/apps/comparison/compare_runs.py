@@ -160,7 +160,7 @@ def _prepare(
 
 def _warn_of_schedule(variant: Variant, events: Events) -> None:
     settings = variant.settings
-    if settings.max_minutes is not None and settings.schedule.kind in ("cosine", "linear"):
+    if settings.max_minutes is not None and settings.schedule.ends:
         events.warn(
             f"{variant.name}: the learning rate falls until update {settings.max_steps:,}, which "
             f"{settings.max_minutes:g} minutes may not reach; --max-steps sets it"

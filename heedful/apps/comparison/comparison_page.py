@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from heedful.apps.charts import Estimate, bands, ranking
 from heedful.apps.comparison.curves import AXES, Axis, CurvePoint, training_curve, validation_curve
-from heedful.apps.comparison.page_parts import Charts, card, page, section, table
+from heedful.apps.comparison.page_parts import Charts, page, table
 from heedful.apps.comparison.results import INTERVALS, Comparison, VariantResult
-from heedful.inspect.charts import Estimate, bands, ranking
+from heedful.apps.html_page import card, section
 
 _NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "loss": "loss, nats per token"}
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import altair as alt
 
+from heedful.apps.charts.frame import SERIES, axis, legend
+from heedful.apps.charts.frame import table as chart_data
 from heedful.apps.comparison.frontier_results import Frontier
-from heedful.apps.comparison.page_parts import Charts, card, page, section, table
-from heedful.inspect.charts.frame import SERIES, axis, legend
-from heedful.inspect.charts.frame import table as chart_data
+from heedful.apps.comparison.page_parts import Charts, page, table
+from heedful.apps.html_page import card, section
 
 _WIDE, _TALL = 640, 360
 _GREY = "#b9b6ae"

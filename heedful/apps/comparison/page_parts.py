@@ -1,4 +1,4 @@
-"""Parts of pages that need no network: their frame, tables, and charts with a script."""
+"""Parts of the pages of comparisons: their frame, tables, and charts with a script."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from heedful.inspect.charts.frame import (
+from heedful.apps.charts.frame import (
     EMBED_OPTIONS,
     PAGE_POLICY,
     script_data,
     script_library,
 )
+from heedful.apps.html_page import document
 
 _STYLE = """
 :root { color-scheme: light; --ink: #222; --soft: #666; --line: #e4e2dc; --mark: #0f3781 }
@@ -42,24 +43,7 @@ input:focus-visible + label { outline: 2px solid var(--mark); outline-offset: 2p
 summary { cursor: pointer; color: var(--soft) }
 """
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p>{about}</p>
-{body}
-<noscript>The charts are drawn by a script that is in this file.</noscript>
-</main>
-<script>{library}</script>
+_SCRIPTS = """<script>{library}</script>
 <script>
 for (const place of document.querySelectorAll("script[data-chart]")) {{
   const target = document.getElementById(place.dataset.chart);
@@ -70,8 +54,6 @@ for (const button of document.querySelectorAll("input[name=axis]")) {{
   button.addEventListener("change", () => window.dispatchEvent(new Event("resize")));
 }}
 </script>
-</body>
-</html>
 """
 
 
@@ -83,14 +65,15 @@ def page(title: str, about: str, sections: Iterable[str]) -> str:
         about: the line below the title, plain text.
         sections: HTML of `section`.
     """
-    return _PAGE.format(
-        policy=PAGE_POLICY,
-        title=html.escape(title),
+    without_scripts = "The charts are drawn by a script that is in this file."
+    body = [f"<p>{html.escape(about)}</p>", *sections, f"<noscript>{without_scripts}</noscript>"]
+    return document(
+        title,
+        "\n".join(body),
         style=_STYLE,
-        about=html.escape(about),
-        body="\n".join(sections),
-        library=script_library(),
-        options=json.dumps(EMBED_OPTIONS),
+        policy=PAGE_POLICY,
+        links='<link rel="icon" href="data:,">\n',
+        scripts=_SCRIPTS.format(library=script_library(), options=json.dumps(EMBED_OPTIONS)),
     )
 
 
@@ -113,17 +96,6 @@ class Charts:
             f'<div id="{name}"></div>\n<script type="application/json" data-chart="{name}">'
             f"{data}</script>"
         )
-
-
-def section(title: str, content: str, note: str = "") -> str:
-    """Return a section: heading, a line of plain text, and its HTML."""
-    words = f"<p>{html.escape(note)}</p>\n" if note else ""
-    return f"<section>\n<h2>{html.escape(title)}</h2>\n{words}{content}\n</section>"
-
-
-def card(content: str) -> str:
-    """Return HTML in a frame."""
-    return f'<div class="card">{content}</div>'
 
 
 def table(

@@ -363,7 +363,7 @@ def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) 
 def _data(settings: RunSettings) -> dict[str, Any]:
     """Return the settings that decide which examples a run is trained and validated on."""
     data = {k: v for k, v in settings.data.plain().items() if k not in _FREE_DATA}
-    if settings.task == "causal_lm":
+    if settings.cuts_windows:
         del data["max_length"]  # only the length of a context here: no text is left out for it
     return {"data": data, "images": settings.images.plain()}
 

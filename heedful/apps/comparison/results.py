@@ -11,9 +11,9 @@ from typing import Any
 
 from heedful.apps.comparison.plan import ComparisonPlan, Run, Variant
 from heedful.apps.comparison.result_files import markdown_table
+from heedful.apps.evaluation.seed_intervals import student_interval
 from heedful.config import flat
 from heedful.evaluate.bootstrap import Interval
-from heedful.evaluate.seed_intervals import student_interval
 from heedful.train.run_config import METRICS_FILE
 
 LESS_IS_BETTER = ("loss", "ter")

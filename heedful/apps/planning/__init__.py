@@ -1,1 +1,1 @@
-"""Estimates of training on many devices: memory, communication, time and cost of each layout."""
+"""Estimates of training on many devices (memory, messages, time, cost), and batches that fit."""

@@ -7,8 +7,8 @@ differently. A position is a token of a sequence, or a source and a target token
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heedful.engines.cost_memory import (
@@ -34,7 +34,7 @@ from heedful.nn.work import FLOAT32, Saved, Work
 if TYPE_CHECKING:
     from heedful.models.block import Block
     from heedful.models.model_spec import ModelSpec
-    from heedful.models.stack_spec import BlockSpec, SubLayerSpec
+    from heedful.models.stack_spec import BlockSpec
     from heedful.nn.spec import PartSpec
 
 MASKED_SHARE = 0.15
@@ -167,13 +167,11 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
     if spec.kind == "vision":
         length = spec.num_states
     total, blocks = BlockCosts(layers=0), []
-    for stack in spec.stacks():
-        for settings, (block, layers) in zip(
-            spec.stacks()[stack].pattern, blocks_of(spec, stack), strict=True
-        ):
+    for name, stack in spec.stacks().items():
+        for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
             blocks.append(_block(settings, block, spec.width, number_bytes))
             total = total.plus(blocks[-1], layers)
-    parts = [sublayer.part for sublayer in _sublayers(spec)]
+    parts = [each.part for stack in spec.stacks().values() for each in stack.sublayers()]
     forward = forward_work(spec, length)
     masked = _predicts_masked(spec)
     if masked:
@@ -192,15 +190,9 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
         embedded=sum(embedding_saved(spec, name).bytes(number_bytes) for name in spec.stacks()),
         passing=passing_numbers(spec) * number_bytes,
         divisors=_divisors(parts),
-        undivided=tuple(sorted({part.kind for part in parts if not _is_divisible(part)})),
+        undivided=tuple(sorted({part.kind for part in parts if _divided(part) is None})),
         refuses_context=_refuses_context(spec, parts),
     )
-
-
-def _sublayers(spec: ModelSpec) -> Iterator[SubLayerSpec]:
-    for stack in spec.stacks().values():
-        for block in stack.pattern:
-            yield from block.sublayers
 
 
 def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> BlockCosts:
@@ -209,43 +201,44 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
     residual = Activations(outside=width * FLOAT32)
     total = BlockCosts(parameters=numel(block), products=residual, inputs=residual)
     for sublayer, part in zip(spec.sublayers, block.parts(), strict=True):
-        saved = part.saved(
-            0, mixed=mixed, shared_bias=False
-        )  # GPU kernels do not keep attention weights
+        # A length of 0: GPU kernels do not keep attention weights.
+        saved = part.saved(0, mixed=mixed, shared_bias=False)
         saved = saved.plus(rotated_beside(part, shared_bias=False))
-        if hasattr(part, "read"):
+        if sublayer.part.reads_memory:
             saved = saved.plus(part.read_saved(mixed))
         result = width * number_bytes
+        kept = saved.bytes(number_bytes)
         around = Activations(outside=sublayer_saved(sublayer, width).bytes(number_bytes))
-        products = Activations(outside=result)
-        if _is_divisible(sublayer.part):
-            around = around.plus(Activations(inside=saved.bytes(number_bytes)))
-            products = products.plus(
-                Activations(inside=_products(sublayer.part, saved) * number_bytes)
-            )
-        else:
-            whole = Activations(outside=saved.bytes(number_bytes))
-            around, products = around.plus(whole), products.plus(whole)
-        total = total.plus(
-            BlockCosts(
-                layers=0,
-                divisible=_matrix_numbers(part) if _is_divisible(sublayer.part) else 0,
-                kept=around,
-                products=products,
-                exchanges=1 if _is_divisible(sublayer.part) else 0,
-                exchanged=result if _is_divisible(sublayer.part) else 0,
-                keys_values=_keys_values(sublayer.part, width) * number_bytes,
-            ),
-            1,
+        costs = BlockCosts(
+            layers=0,
+            kept=around.plus(Activations(outside=kept)),
+            products=Activations(outside=result + kept),
+            keys_values=_keys_values(sublayer.part, width) * number_bytes,
         )
+        if _divided(sublayer.part) is not None:
+            inside = _products(sublayer.part, saved) * number_bytes
+            costs = replace(
+                costs,
+                divisible=_matrix_numbers(part),
+                kept=around.plus(Activations(inside=kept)),
+                products=Activations(inside=inside, outside=result),
+                exchanges=1,
+                exchanged=result,
+            )
+        total = total.plus(costs, 1)
     return total
 
 
-def _is_divisible(part: PartSpec) -> bool:
-    """Return True if tensor parallelism divides the matrices of a part (Shoeybi 2019)."""
-    if part.kind == "feedforward":
-        return part.experts is None
-    return part.kind == "attention" and part.kept_heads is None and part.global_tokens is None
+def _divided(part: PartSpec) -> dict[str, int] | None:
+    """Return the numbers of a part that the devices of tensor parallelism must divide, by name.
+
+    None where it does not divide the part's matrices (Shoeybi 2019).
+    """
+    if part.kind == "feedforward" and part.experts is None:
+        return {"feed-forward width": part.width}
+    if part.kind == "attention" and part.kept_heads is None and part.global_tokens is None:
+        return {"heads": part.num_heads, "key/value heads": part.num_kv_heads or part.num_heads}
+    return None
 
 
 def _products(part: PartSpec, saved: Saved) -> int:
@@ -269,13 +262,7 @@ def _divisors(parts: Sequence[PartSpec]) -> dict[str, int]:
     """Return the greatest common divisors of heads, key/value heads and feed-forward widths."""
     numbers: dict[str, int] = {}
     for part in parts:
-        if part.kind == "attention":
-            own = {"heads": part.num_heads, "key/value heads": part.num_kv_heads or part.num_heads}
-        elif part.kind == "feedforward":
-            own = {"feed-forward width": part.width}
-        else:
-            continue
-        for name, number in own.items():
+        for name, number in (_divided(part) or {}).items():
             numbers[name] = math.gcd(numbers.get(name, 0), number)
     return numbers
 

@@ -47,7 +47,7 @@ def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualW
     if vocabulary is not None:
         changes["tokenizer"] = {"vocabulary_size": vocabulary}
     settings = resolve_settings(config_file=path, overrides=changes)
-    if settings.task == "images" and settings.init is None:
+    if not settings.has_text and settings.init is None:
         raise ConfigError(
             "The size of the images is unknown until they are read",
             where=str(path),
@@ -57,7 +57,7 @@ def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualW
     update = None if batch == "auto" else batch * settings.optimizer.accumulate
     usual = UsualWork(
         batch_tokens=update,
-        max_length=settings.data.max_length if settings.task == "causal_lm" else None,
+        max_length=settings.data.max_length if settings.cuts_windows else None,
         tokens=update * settings.max_steps if update and "max_steps" in values else None,
     )
     return likely_spec(settings), usual

@@ -6,8 +6,8 @@ import functools
 import unicodedata
 from collections import Counter
 
+from heedful.apps.language_detector import detect_languages
 from heedful.apps.quality.reports import CheckResult, Evidence
-from heedful.data.language_detector import detect_languages
 
 _SCRIPTS = {
     "Arab": ("ARABIC",),

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from heedful.apps.serve.exchange import RefusedRequest
 from heedful.apps.serve.limits import GateSettings
 from heedful.apps.serve.metrics import Metrics
+from heedful.apps.sockets import is_loopback, is_own_host
 from heedful.apps.web import HUNG_UP, SAFETY_HEADERS, headers_of, is_too_long, send_answer
 from heedful.errors import ConfigError
-from heedful.listening import is_loopback, is_own_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -121,7 +121,7 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
 
     Args:
         settings: settings of the server.
-        listening: listening socket, from `heedful.listening.listen`.
+        listening: listening socket, from `heedful.apps.sockets.listen`.
         ready: function called once when requests are answered.
 
     Raises:

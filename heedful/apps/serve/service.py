@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from anyio import to_thread
 
+from heedful.apps.language_detector import detect_languages
 from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.scheduler import DeadlinePassed, Scheduler, WaitingText
 from heedful.apps.serve.served_models import ServedModels
-from heedful.data.language_detector import detect_languages
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary
 from heedful.pipelines.text_generation import (

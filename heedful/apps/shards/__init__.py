@@ -1,1 +1,1 @@
-"""Translation of corpora in many files (shards), by one process or by many machines."""
+"""Corpora in many files (shards): translated by one or many machines, and written for training."""

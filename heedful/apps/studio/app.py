@@ -276,7 +276,7 @@ def serve(
     Args:
         workspace: models and runs for the pages.
         host: address to listen on.
-        listening: listening socket, from `heedful.listening.listen`.
+        listening: listening socket, from `heedful.apps.sockets.listen`.
         ready: function called as soon as requests are answered.
         token: key that requests must have; see `Guard`.
     """

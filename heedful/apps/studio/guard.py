@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+from heedful.apps.sockets import is_own_host
 from heedful.apps.web import SAFETY_HEADERS, headers_of, is_too_long, send_answer
 from heedful.errors import UserError
-from heedful.listening import is_own_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from heedful.apps.demo_corpus import DemoCorpus, generate_demo
 from heedful.config import Activation, AnyMixer, AnyPositions, Config
-from heedful.data.demo_corpus import DemoCorpus, generate_demo
 from heedful.models.shape import ConvolutionShape, RecurrentShape, TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 

@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.events import Event, Events, Metric
 
 if TYPE_CHECKING:
-    from heedful.data.demo_corpus import DemoCorpus
+    from heedful.apps.demo_corpus import DemoCorpus
 
 _REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
 """A program that replaces this one when the studio is gone."""
@@ -66,8 +66,8 @@ def run_job(job: Mapping[str, Any], out: JsonLines) -> None:
         job: job of `LiveTraining.start`, with `folder` for all files and `minutes` of training.
         out: receiver of events.
     """
+    from heedful.apps.demo_corpus import write_demo
     from heedful.apps.studio.small_translator import small_corpus
-    from heedful.data.demo_corpus import write_demo
     from heedful.train.run import run_training
     from heedful.train.run_settings import RunSettings
 

@@ -232,8 +232,8 @@ def open_layers(subject: Subject, stack: str) -> tuple[int, ...]:
         if "self" in parts and parts["self"].has_softmax and "feedforward" in parts
     )
     if not numbers:
-        pattern = subject.model.spec.stacks()[stack].pattern
-        kinds = dict.fromkeys(each.part.kind for block in pattern for each in block.sublayers)
+        spec = subject.model.spec.stacks()[stack]
+        kinds = dict.fromkeys(each.part.kind for each in spec.sublayers())
         raise ModelError(
             f"No block of the {stack} has attention with a softmax and a feed-forward network "
             f"after it: its parts are {', '.join(kinds).replace('_', ' ')}",

@@ -13,7 +13,7 @@ from heedful.cli.text_io import read_lines, say, show_table
 from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:
-    from heedful.evaluate.length_bins import LengthBin
+    from heedful.apps.evaluation.length_bins import LengthBin
 
 _GROUP = Group("By length", sort_key=15)
 
@@ -67,7 +67,7 @@ class LengthFlags:
                 remedy="Add --source FILE",
             )
         if self.length_bins:
-            from heedful.evaluate.length_bins import check_bounds
+            from heedful.apps.evaluation.length_bins import check_bounds
 
             check_bounds(self.length_bins)
 
@@ -111,7 +111,7 @@ class Translations:
         Raises:
             DataError: when the number of sources differs from that of the references.
         """
-        from heedful.evaluate.length_bins import LENGTH_BINS, scores_by_length
+        from heedful.apps.evaluation.length_bins import LENGTH_BINS, scores_by_length
 
         sources = read_lines(source)
         if len(sources) != len(self.references[0]):
@@ -159,7 +159,7 @@ class Translations:
         return "" if score is None else f"{score.score:.2f} ({score.low:.2f} to {score.high:.2f})"
 
     def _draw(self, tables: Mapping[str, Sequence[LengthBin]], path: Path) -> None:
-        from heedful.inspect import charts
+        from heedful.apps import charts
 
         panels = {
             _AXES[metric]: {

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.flags import Running, terminal
-from heedful.cli.text_io import Report, say, show_table
+from heedful.cli.flags import Running
+from heedful.cli.text_io import Report, say, show_table, terminal
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
-    from heedful.pipelines.text_likelihood import PositionLoss, TextLikelihood
+    from heedful.apps.evaluation.text_likelihood import PositionLoss, TextLikelihood
 
 _GROUP = Group("Language models", sort_key=20)
 
@@ -200,7 +200,7 @@ def _measure_causal(
     chart: Path | None,
     report: Report,
 ) -> None:
-    from heedful.pipelines.text_likelihood import loss_by_position, text_likelihood
+    from heedful.apps.evaluation.text_likelihood import loss_by_position, text_likelihood
 
     pipeline = heedful.load_generator(
         model, device=running.device, precision=running.precision, **rotary.options()
@@ -243,7 +243,7 @@ def _measure_masked(
     running: Running,
     report: Report,
 ) -> None:
-    from heedful.pipelines.pseudo_likelihood import pseudo_likelihood
+    from heedful.apps.evaluation.pseudo_likelihood import pseudo_likelihood
 
     if flags.stride is not None or rotary.is_set:
         raise UserError(
@@ -337,7 +337,7 @@ def _position_row(row: PositionLoss) -> tuple[str, ...]:
 
 
 def _draw(rows: list[PositionLoss], trained: int | None, path: Path) -> None:
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     # On a logarithmic axis a bin stands at the geometric mean of its ends.
     points = [

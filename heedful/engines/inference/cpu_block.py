@@ -29,8 +29,7 @@ from heedful.kernels.structs import AttentionArgs, Layer, StackArgs
 from heedful.models.block import Block, BlockState
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValues
-from heedful.nn.mixer import Context, KeyValueCache, MixerState
-from heedful.nn.mixers.scan_mixer import ScanState
+from heedful.nn.mixer import Context, KeyValueCache, MixerState, ScanState
 
 KERNEL_CAPTURES = ("self.weights", "cross.weights")
 """Captures inside a block with self-attention that kernels in C can provide."""

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from heedful.engines.host_parts import encoding_table
 from heedful.engines.inference.engine_parts import EnginePart
-from heedful.engines.training.residual_norm import is_rms, norm_parts
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Norm
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.norms import is_rms, norm_parts
 
 
 class CpuInputEmbedding(EnginePart, InputEmbedding):

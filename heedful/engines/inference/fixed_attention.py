@@ -22,8 +22,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from heedful.engines.inference.engine_parts import EnginePart, become
 from heedful.models.block import Block
 from heedful.models.stack import Stack
-from heedful.nn.attention.attend import KERNELS, KernelSet
-from heedful.nn.attention.kernels.request import AttentionRequest
+from heedful.nn.attention.attend import KernelSet
+from heedful.nn.attention.kernels.request import AttentionRequest, Kernel
+from heedful.nn.attention.kernels.table import KERNELS
 from heedful.nn.attention.mask_algebra import Mask
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.positions import Positions
@@ -76,19 +77,23 @@ class FixedKernel:
         return mixed.reshape(rows, heads, tokens, -1) * sees_any
 
 
-_KERNELS = KernelSet({FixedKernel.name: FixedKernel(), **KERNELS})
+_KERNELS: dict[str, Kernel] = {FixedKernel.name: FixedKernel(), **KERNELS}
+
+
+def _fixed_kernels() -> dict[str, Kernel]:
+    return _KERNELS
 
 
 class FixedSelfAttention(EnginePart, SelfAttention):
     """Self-attention over the tokens so far, on fixed memory."""
 
-    kernels = _KERNELS
+    kernels = KernelSet(_fixed_kernels)
 
 
 class FixedCrossAttention(EnginePart, CrossAttention):
     """Cross-attention on fixed memory."""
 
-    kernels = _KERNELS
+    kernels = FixedSelfAttention.kernels
 
 
 def fix_attention(stack: Stack) -> None:

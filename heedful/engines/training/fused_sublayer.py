@@ -24,7 +24,6 @@ from heedful.engines.training.residual_norm import (
     DropoutSettings,
     ResidualNorm,
     dropout_settings,
-    norm_parts,
     residual_refusal,
 )
 from heedful.engines.unpadding import RealRows
@@ -33,6 +32,7 @@ from heedful.kernels.structs import Array, LinearTraining, Sublayer
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import Mask
 from heedful.nn.mixer import Reordering
+from heedful.nn.norms import norm_parts
 from heedful.nn.positions import Positions
 
 

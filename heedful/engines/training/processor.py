@@ -154,7 +154,8 @@ class ProcessorBlock(Block):
             part: Any = self._modules[sublayer.name]
             state, after = states[index] if states else None, self._after(index)
             result = None
-            if fusion_refusal(part, after, context.biases) is None:
+            # The width first: a narrow model fuses nothing, whatever its parts are.
+            if may_fuse_sublayer(y) and fusion_refusal(part, after, context.biases) is None:
                 result = part.fuse(x, y, after, context, state)
             if result is None:  # refused for these sizes or types, or as a whole
                 with _inputs_of(part, y, context) as (inputs, inside, rows):

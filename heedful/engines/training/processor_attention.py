@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.engines.class_exchange import has_no_hooks
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.engines.training.fused_sublayer import (
     Heads,
     LearnedKeyValues,
@@ -17,7 +17,7 @@ from heedful.engines.training.fused_sublayer import (
     ProjectedMemory,
     fused_sublayer,
 )
-from heedful.engines.training.products import is_plain
+from heedful.engines.training.products import is_plain, may_fuse_sublayer
 from heedful.engines.unpadding import rows_in_use, rows_of
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.multi_head import Attention, CrossAttention, SelfAttention
@@ -102,9 +102,9 @@ class ProcessorCrossAttention(_FusedAttention, CrossAttention):
     def read(self, memory: Memory) -> Any:
         """See `CrossAttention.read`."""
         projection, rows = self.memory_projection, getattr(memory, "rows", None)
-        trains = self.training and torch.is_grad_enabled()
+        fuses = self.training and torch.is_grad_enabled() and may_fuse_sublayer(memory.states)
         # FSDP gathers the projection's shards in its hooks, which a call of `product` passes by.
-        if trains and has_no_hooks(projection):
+        if fuses and has_no_hooks(projection):
             projected = ProjectedMemory(projection.product(memory.states), rows)
             return LearnedKeyValues(projected, self._split)
         # The projection of the definition unpacks its output by this variable.

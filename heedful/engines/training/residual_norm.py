@@ -9,13 +9,13 @@ part before it (3 to 4 % of an update of four blocks 128 wide in bfloat16).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.kernels.library import address, array_args, has_row_kernels, kernels
-from heedful.nn.norms import RMSNorm
+from heedful.nn.norms import norm_parts
 
 _CHUNKS = 16
 """`GRAD_CHUNKS` of runtime.h: partial sums of the norm's gradients, added in a fixed order."""
@@ -25,20 +25,6 @@ _DTYPES = (torch.float32, torch.bfloat16)
 
 DropoutSettings = tuple[int, int, float]
 """Seed, threshold and scale of a dropout: see `dropout_settings`."""
-
-
-def is_rms(norm: nn.Module | None) -> TypeGuard[RMSNorm]:
-    """Return whether a norm is an RMS norm, which subtracts no mean and has no bias."""
-    return isinstance(norm, RMSNorm)
-
-
-def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
-    """Return factor, bias and epsilon of a norm; None for a factor or bias that it lacks."""
-    if is_rms(norm):
-        return norm.factor, None, norm.epsilon
-    if isinstance(norm, nn.LayerNorm):
-        return norm.weight, norm.bias, norm.eps
-    return None, None, 0.0
 
 
 @dataclass(frozen=True)

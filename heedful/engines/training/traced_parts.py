@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from heedful.engines.class_exchange import Kinds
 from heedful.models.stack import Stack
-from heedful.nn.attention.attend import KERNELS, KernelSet
+from heedful.nn.attention.attend import KernelSet
 from heedful.nn.attention.kernels.flex import InlineFlex, block_mask
 from heedful.nn.attention.kernels.request import Kernel
+from heedful.nn.attention.kernels.table import KERNELS
 from heedful.nn.attention.masks import Causal, Everything, Mask
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.mixer import Context
@@ -50,8 +51,12 @@ def compiled_kinds(device: str) -> Kinds:
     if device == "cuda":
         # In a compiled block masks and biases become code of the kernel, and are never in memory.
         by_name[InlineFlex.name] = InlineFlex()
-    kernels = KernelSet(by_name, device)
-    kinds: dict[type[nn.Module], type[nn.Module]] = {
+
+    def table() -> dict[str, Kernel]:
+        return by_name
+
+    kernels = KernelSet(table, device)
+    kinds: dict[type[nn.Module] | str, type[nn.Module] | str] = {
         kind: type(f"Compiled{kind.__name__}", (kind,), {"kernels": kernels})
         for kind in (SelfAttention, CrossAttention)
     }

@@ -273,8 +273,7 @@ def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
 
 def window_of(block: BlockSpec) -> int | None:
     """Return the window of a block in keys; None for causal attention without window."""
-    mask = block.self_attention.mask
-    parts = mask.parts if mask.kind == "all_of" else ()
+    parts = block.self_attention.mask.conjuncts
     return next((part.size for part in parts if part.kind == "window"), None)
 
 

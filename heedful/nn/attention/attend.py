@@ -8,27 +8,30 @@ Lq queries, Lk keys, E width of a query or key head, Ev width of a value head.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from heedful.device import full_precision
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.kernels import KERNELS, decode, reference
+from heedful.nn.attention.kernels import reference
 from heedful.nn.attention.kernels.request import (
+    MAX_DECODED,
     AttentionRequest,
     Kernel,
     total_bias,
 )
 from heedful.nn.attention.masks import Everything, Mask
-from heedful.nn.attention.relative_positions import Bias
-from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.positions import Positions
 
+if TYPE_CHECKING:
+    from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.attention.relative_values import RelativeValues
+
 __all__ = [
-    "KERNELS",
     "AttentionPlan",
     "AttentionRequest",
     "KernelSet",
@@ -51,21 +54,35 @@ _LONG = 1024
 _SCORES_IN_MEMORY = 2**28
 
 
+def definition_kernels() -> Mapping[str, Kernel]:
+    """Return the definition's kernels by name."""
+    # Imported with the first attention: an engine in C that computes whole stacks needs none.
+    from heedful.nn.attention.kernels.table import KERNELS
+
+    return KERNELS
+
+
 @dataclass(frozen=True)
 class KernelSet:
     """The kernels that a plan picks from, and the inputs it may read; engines have their own sets.
 
     Args:
-        by_name: kernels by name; those with an `advantage` rank first, in their order.
+        table: function that returns the kernels by name, and may import them at its first call;
+            kernels with an `advantage` rank first, in their order.
         device: type of the device to plan for; the tensors' own if None.
         readable: permission to read the values of positions for planning: on a host, while no
             graph is traced. Otherwise any mask is taken to hide some keys, which costs time and
             changes no result.
     """
 
-    by_name: Mapping[str, Kernel] = field(default_factory=lambda: KERNELS)
+    table: Callable[[], Mapping[str, Kernel]] = definition_kernels
     device: str | None = None
     readable: bool = False
+
+    @property
+    def by_name(self) -> Mapping[str, Kernel]:
+        """The kernels by name."""
+        return self.table()
 
 
 _DEFINITION = KernelSet()
@@ -288,10 +305,11 @@ def _pick(request: AttentionRequest, kernels: KernelSet) -> tuple[str, str]:
         _named(request, "ring", kernels)
         return "ring", "the sequence is divided among processes, and keys travel round them"
     # Exported graphs have the reference kernel alone, which serves everything: nothing to rank.
-    if len(kernels.by_name) == 1:
-        return next(iter(kernels.by_name)), "the only one"
+    by_name = kernels.by_name
+    if len(by_name) == 1:
+        return next(iter(by_name)), "the only one"
     for name, reason in _ranking(request, kernels):
-        if name in kernels.by_name and kernels.by_name[name].unsupported(request) is None:
+        if name in by_name and by_name[name].unsupported(request) is None:
             return name, reason
     raise AssertionError("one kernel at least serves everything")
 
@@ -305,7 +323,7 @@ def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, s
         if advantage is not None and (reason := advantage(request)):
             ranking.append((name, reason))
     # Outside training only, where caches have unused slots to leave out.
-    if not request.wants_gradient and num_queries <= decode.MAX_QUERIES < num_keys:
+    if not request.wants_gradient and num_queries <= MAX_DECODED < num_keys:
         ranking.append(("decode", "few queries against many keys: only slots in use are read"))
     on_cpu = request.device == "cpu"
     # True for 16-bit inputs, whose scores are float32.

@@ -16,20 +16,13 @@ from typing import NamedTuple, TypeAlias
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.nn.positions import Positions
+from heedful.nn.positions import Positions, TokenPositions
 
 FAR = 2**62
 """A key position beyond every real one: the upper bound of masks without an end."""
 
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending ranges of positions, first and last inclusive, with a gap between any two."""
-
-
-class TokenPositions(NamedTuple):
-    """Positions of tokens, in any shape, and their segments if rows are packed."""
-
-    position: Tensor
-    segment: Tensor | None = None
 
 
 class Pass(NamedTuple):
@@ -62,27 +55,6 @@ class Mask(ABC):
         Returns:
             Bool, of a shape that broadcasts to theirs.
         """
-
-    def allow(self, positions: Positions) -> Tensor:
-        """Return the pairs that the mask allows; padding is not considered.
-
-        Returns:
-            Bool [B|1, H|1, Lq, Lk].
-        """
-        query, query_segment = positions.query, positions.query_segment
-        key, key_segment = positions.key, positions.key_segment
-        allowed = self.sees(
-            TokenPositions(
-                query[:, None, :, None],
-                None if query_segment is None else query_segment[:, None, :, None],
-            ),
-            TokenPositions(
-                key[:, None, None, :],
-                None if key_segment is None else key_segment[:, None, None, :],
-            ),
-        )
-        # A rule that depends on keys alone gives Lq = 1. Heads stay 1: no mask differs by head.
-        return allowed.expand(-1, -1, query.shape[1], key.shape[1])
 
     @abstractmethod
     def bounds(self, lo: int, hi: int) -> Intervals:

@@ -8,13 +8,12 @@ Patterns with gaps are in `sparse_masks`. Shapes: B batch, H heads, Lq queries, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pkgutil import resolve_name
 
 from torch import Tensor
 
-from heedful.nn.attention import sparse_masks as sparse
 from heedful.nn.attention.mask_algebra import (
     FAR,
     AllOf,
@@ -25,10 +24,9 @@ from heedful.nn.attention.mask_algebra import (
     Intervals,
     Mask,
     SameSegment,
-    TokenPositions,
 )
 from heedful.nn.mask_spec import MaskSpec
-from heedful.nn.positions import Positions
+from heedful.nn.positions import Positions, TokenPositions
 
 __all__ = [
     "FAR",
@@ -40,7 +38,6 @@ __all__ = [
     "Mask",
     "Prefix",
     "SameSegment",
-    "TokenPositions",
     "Window",
     "build_mask",
     "picture",
@@ -98,7 +95,11 @@ def build_mask(spec: MaskSpec) -> Mask:
 
     The guards of a compiled block compare a mask by identity, not by equality.
     """
-    return _unique(_BUILDERS[spec.kind](spec))
+    settings = {name: value for name, value in spec if name != "kind"}
+    if "parts" in settings:
+        # `build_mask` and not the constructor: parts of equal specs are one object as well.
+        settings["parts"] = tuple(map(build_mask, settings["parts"]))
+    return _unique(resolve_name(_MASKS[spec.kind])(**settings))
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,23 +108,25 @@ def _unique(mask: Mask) -> Mask:
     return mask
 
 
-_BUILDERS: Mapping[str, Callable[[Any], Mask]] = {
-    # Masks are built from specs here and not by the specs, which are read without loading torch.
-    "everything": lambda spec: Everything(),
-    "causal": lambda spec: Causal(),
-    "window": lambda spec: Window(spec.size),
-    "prefix": lambda spec: Prefix(spec.length),
-    "segment": lambda spec: SameSegment(),
-    "dilated": lambda spec: sparse.Dilated(spec.size, spec.dilation),
-    "strided": lambda spec: sparse.Strided(spec.stride),
-    "fixed": lambda spec: sparse.Fixed(spec.stride, spec.summary),
-    "global": lambda spec: sparse.GlobalTokens(spec.count),
-    "random": lambda spec: sparse.RandomBlocks(spec.size, spec.count, spec.length, spec.seed),
-    "window_2d": lambda spec: sparse.Window2d(spec.columns, spec.height, spec.width, spec.first),
-    # `build_mask` and not the constructor: parts of equal specs are one object as well.
-    "all_of": lambda spec: AllOf(tuple(map(build_mask, spec.parts))),
-    "any_of": lambda spec: AnyOf(tuple(map(build_mask, spec.parts))),
+_ALGEBRA, _SPARSE = (f"heedful.nn.attention.{name}" for name in ("mask_algebra", "sparse_masks"))
+
+# By name: few models have a mask with gaps. Here, as the specs are read without loading torch.
+_MASKS: Mapping[str, str] = {
+    "everything": f"{_ALGEBRA}:Everything",
+    "causal": f"{_ALGEBRA}:Causal",
+    "window": f"{__name__}:Window",
+    "prefix": f"{__name__}:Prefix",
+    "segment": f"{_ALGEBRA}:SameSegment",
+    "dilated": f"{_SPARSE}:Dilated",
+    "strided": f"{_SPARSE}:Strided",
+    "fixed": f"{_SPARSE}:Fixed",
+    "global": f"{_SPARSE}:GlobalTokens",
+    "random": f"{_SPARSE}:RandomBlocks",
+    "window_2d": f"{_SPARSE}:Window2d",
+    "all_of": f"{_ALGEBRA}:AllOf",
+    "any_of": f"{_ALGEBRA}:AnyOf",
 }
+"""The class of each kind of mask, whose fields are the settings of its spec."""
 
 
 def picture(mask: Mask, positions: Positions) -> str:

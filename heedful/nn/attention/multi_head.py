@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +23,16 @@ from heedful.nn.attention.attend import (
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValues, SegmentInputs
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.attention.relative_positions import Bias, BiasOfHeads, build_bias
-from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.mixer import Context, KeyValueCache, MakeCache, Memory
 from heedful.nn.norms import build_norm
+from heedful.nn.parts import build_bias, build_relative_values
 from heedful.nn.positions import Positions, Rotary
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.work import Saved, Work, weight_work
+
+if TYPE_CHECKING:
+    from heedful.nn.attention.relative_positions import Bias
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,9 @@ class Attention(nn.Module):
             build_bias(spec.position_bias, spec, width) if spec.position_bias else None
         )
         self.relative_values = (
-            RelativeValues(self.head_width, spec.relative_values) if spec.relative_values else None
+            build_relative_values(self.head_width, spec.relative_values)
+            if spec.relative_values
+            else None
         )
 
     def _build_projections(self, width: int, bias: bool) -> None:
@@ -195,9 +199,7 @@ class Attention(nn.Module):
         """Return the biases of the scores: this module's own, then those that all blocks share."""
         shared = shared if self.has_shared_biases else ()
         biases = shared if self.position_bias is None else (self.position_bias, *shared)
-        return (
-            biases if self.kept.whole else [BiasOfHeads(bias, self.kept.heads) for bias in biases]
-        )
+        return biases if self.kept.whole else [bias.reduced_to(self.kept.heads) for bias in biases]
 
     def queries_of(self, query: Tensor) -> Tensor:
         """Return queries [B, L, H · E] as [B, H, L, E], normalised where the spec says so."""

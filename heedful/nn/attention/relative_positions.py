@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from heedful.errors import ConfigError
 from heedful.nn.positions import Positions, SinusoidalPositions, sinusoids
-from heedful.nn.spec import AttentionSpec, BiasSpec
+from heedful.nn.spec import AttentionSpec
 
 OfPairs = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A bias of single pairs, from row of the batch, head, index of the query and distance, all []."""
@@ -34,7 +33,7 @@ class Bias(nn.Module):
         """Build what a spec describes: of the number of heads alone, where nothing else is said.
 
         Args:
-            spec, attention, width: arguments of `build_bias`.
+            spec, attention, width: arguments of `heedful.nn.parts.build_bias`.
         """
         return cls(attention.num_heads)
 
@@ -64,6 +63,14 @@ class Bias(nn.Module):
         result: Tensor = self(query, keys, positions)
         # A bias made of the queries has only the heads of the queries already.
         return result if result.shape[1] == len(heads) else result[:, list(heads)]
+
+    def reduced_to(self, heads: Sequence[int]) -> Bias:
+        """Return the bias of the heads that pruning left.
+
+        Args:
+            heads: ascending indices of the heads that are left.
+        """
+        return BiasOfHeads(self, heads)
 
     def of_pairs(self, query: Tensor) -> OfPairs | None:
         """Return the bias as a function of single pairs; None where it needs whole rows.
@@ -444,18 +451,6 @@ def clipped_distance(positions: Positions, farthest: int) -> Tensor:
         lambda: positions.distance().clamp(-farthest, farthest) + farthest,
     )
     return clipped[:, None]
-
-
-def build_bias(spec: BiasSpec, attention: AttentionSpec, width: int) -> Bias:
-    """Build the bias that a spec describes.
-
-    Args:
-        spec: spec of the bias.
-        attention: spec of the attention whose scores it is added to.
-        width: model width D.
-    """
-    bias: Bias = resolve_name(spec.module).of_spec(spec, attention, width)
-    return bias
 
 
 def _alibi_slopes(num_heads: int) -> tuple[float, ...]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, TokenPositions, Without
-from heedful.nn.positions import constant
+from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, Without
+from heedful.nn.positions import TokenPositions, constant
 
 
 @dataclass(frozen=True)

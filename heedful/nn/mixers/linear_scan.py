@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.mixer import Context, MakeCache
-from heedful.nn.mixers.scan_mixer import ScanState
+from heedful.nn.mixer import Context, MakeCache, ScanState
 from heedful.nn.work import FLOAT32
 
 

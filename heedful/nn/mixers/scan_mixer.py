@@ -13,22 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.mixer import Context, MakeCache, Reordering
-
-
-@dataclass(frozen=True)
-class ScanState:
-    """The state after a sequence, for each beam.
-
-    Args:
-        tensors: [B, W, ...] each.
-    """
-
-    tensors: tuple[Tensor, ...]
-
-    def reorder(self, choice: Reordering) -> ScanState:
-        """Return the state of the chosen beams."""
-        return ScanState(tuple(each.flatten(0, 1)[choice.rows] for each in self.tensors))
+from heedful.nn.mixer import Context, MakeCache, ScanState
 
 
 @dataclass(frozen=True)

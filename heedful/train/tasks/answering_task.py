@@ -14,7 +14,7 @@ from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.model_spec import SpanHeadSpec
 from heedful.pipelines.encoder_input import answer_tokens, parts_of, segments_of
-from heedful.train.objective import with_penalty
+from heedful.train.objective import penalties_of, penalty_of
 from heedful.train.task import Setup, Task, plural
 from heedful.train.tasks.encoder_task import encoder_tokenizers, framed_task
 from heedful.train.tasks.pipeline_scores import PipelineMeasure, answer_scores
@@ -78,7 +78,9 @@ def prepare(setup: Setup) -> Task:
 def place_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
     """Return scores [T, L] of each token as start or end, and the layers' penalty of the loss."""
     segments = segments_of(model.spec, batch.positions, batch.second)
-    states, added = with_penalty(model, batch.ids, batch.positions, segments)
+    capture = penalties_of(model)
+    states = model(batch.ids, batch.positions, segments, capture=capture)
+    added = penalty_of(capture)
     # Padding gets −∞, so the softmax runs over real tokens only.
     logits = model.span_logits(states).masked_fill((batch.positions < 0)[..., None], -math.inf)
     # Two targets a row: all tokens are the classes, start and end are the two predictions.

@@ -15,7 +15,7 @@ from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
 from heedful.models.model_spec import SequenceHeadSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import LabelObjective, with_penalty
+from heedful.train.objective import LabelObjective, penalties_of, penalty_of
 from heedful.train.task import Setup, Task, check_several
 from heedful.train.tasks.encoder_task import (
     all_texts,
@@ -91,7 +91,9 @@ def prepare(setup: Setup) -> Task:
 
 def text_scores(model: Any, batch: RowBatch) -> tuple[Tensor, Tensor | float]:
     """Return scores [B, labels] of texts, and the layers' penalty of the loss."""
-    states, added = with_penalty(model, batch.ids, batch.positions, None)
+    capture = penalties_of(model)
+    states = model(batch.ids, batch.positions, None, capture=capture)
+    added = penalty_of(capture)
     return model.sequence_logits(states, batch.positions), added
 
 

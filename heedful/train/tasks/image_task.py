@@ -22,7 +22,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.models.shape_to_spec import vision_spec
 from heedful.nn.spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import LabelObjective, with_penalty
+from heedful.train.objective import LabelObjective, penalties_of, penalty_of
 from heedful.train.task import Setup, Task, check_several, note_labels
 from heedful.train.validation import label_measure
 from heedful.train.warm_start import initial_vision_spec
@@ -95,7 +95,9 @@ def prepare(setup: Setup) -> Task:
 
 def image_scores(model: Any, batch: ImageBatch) -> tuple[Tensor, Tensor | float]:
     """Return scores [B, labels] of images, and the layers' penalty of the loss."""
-    states, added = with_penalty(model, batch.images)
+    capture = penalties_of(model)
+    states = model(batch.images, capture=capture)
+    added = penalty_of(capture)
     return model.class_logits(states), added
 
 

@@ -12,7 +12,7 @@ from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
 from heedful.models.model_spec import TokenHeadSpec
 from heedful.pipelines.encoder_input import parts_of, word_tokens
-from heedful.train.objective import with_penalty
+from heedful.train.objective import penalties_of, penalty_of
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import (
     encoder_tokenizers,
@@ -80,7 +80,9 @@ def _texts(setup: Setup, readers: Sequence[TaggedReader], files: Sequence[Senten
 
 def word_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
     """Return scores [T, labels] of words' first tokens, and the layers' penalty of the loss."""
-    states, added = with_penalty(model, batch.ids, batch.positions, None)
+    capture = penalties_of(model)
+    states = model(batch.ids, batch.positions, None, capture=capture)
+    added = penalty_of(capture)
     return model.token_logits(states[batch.rows, batch.places]), added
 
 

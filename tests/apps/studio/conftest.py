@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+from heedful.apps.sockets import address_of, listen
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import dump_toml
-from heedful.listening import address_of, listen
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec

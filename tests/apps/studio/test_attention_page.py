@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from heedful import inspect
+from heedful.apps import charts
 from heedful.apps.studio.pages import attention_page as attention
 from heedful.apps.studio.pages import steps_page as steps_model
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
-from heedful.inspect import charts
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec

@@ -185,7 +185,7 @@ while True:
 _STUDIO = """
 import sys
 from pathlib import Path
-from heedful.listening import listen
+from heedful.apps.sockets import listen
 from heedful.apps.studio.app import serve
 from heedful.apps.studio.small_translator import Components
 from heedful.apps.studio.workspace import Workspace

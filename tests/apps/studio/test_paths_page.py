@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heedful import inspect
-from heedful.inspect.path_lengths import model_reach, recurrent_reach, transformer_reach
+from heedful.apps.path_lengths import model_reach, recurrent_reach, transformer_reach
 from heedful.models.shape import TranslatorShape
 
 QUICK = "paths?length=16&width=16&layers=1"

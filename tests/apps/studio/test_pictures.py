@@ -8,10 +8,10 @@ import re
 import pytest
 
 from heedful import inspect
+from heedful.apps import charts
 from heedful.apps.studio.pages.attention_page import AttentionPictureRequest, picture
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import ConfigError
-from heedful.inspect import charts
 
 TEXT = "the cat sat"
 

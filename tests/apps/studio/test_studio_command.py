@@ -84,7 +84,7 @@ def only_say(workspace: Any, host: str, listening: Any, ready: Any, token: str) 
 def test_the_addresses_for_this_machine_and_for_others(
     given: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("heedful.listening.outside_address", lambda: "192.0.2.7")
+    monkeypatch.setattr("heedful.apps.sockets.outside_address", lambda: "192.0.2.7")
     monkeypatch.setattr("heedful.apps.studio.app.serve", only_say)
     words = ["studio", str(given.run), "--host", "0.0.0.0", "--port", "0", "--no-browser"]
     assert main(words) == 0

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from heedful.apps.sockets import address_of, listen, outside_address
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.pages import PAGES
 from heedful.apps.studio.workspace import Workspace
-from heedful.listening import address_of, listen, outside_address
 
 HOME = "http://127.0.0.1:8765"
 KEY = "a-key_of.this~start"

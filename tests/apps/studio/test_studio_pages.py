@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import heedful
+from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.course import read_course
 from heedful.apps.studio.pages import PAGES
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.pipelines.alternatives import find_alternatives
 
 NAMES = ["", *(page.name for page in PAGES)]
 

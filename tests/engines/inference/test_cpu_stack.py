@@ -10,17 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.apps.pruning import ablated
+from heedful.apps.pruning.head_pruning import without_heads
 from heedful.device import Precision
 from heedful.engines.inference.cpu_attention import set_positions
 from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
 from heedful.engines.inference.engine_parts import become
 from heedful.engines.inference.prepare import prepare
 from heedful.errors import ModelError
-from heedful.inspect import ablated
 from heedful.kernels import library
 from heedful.kernels.structs import AttentionArgs
 from heedful.models.causal_lm import CausalLM
-from heedful.models.head_pruning import without_heads
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec

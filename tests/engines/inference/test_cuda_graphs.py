@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from heedful.apps.pruning.head_pruning import without_heads
 from heedful.engines.inference.cuda_graphs import MOST_GRAPHS, GraphedStack, Shape
 from heedful.models.causal_lm import CausalLM
-from heedful.models.head_pruning import without_heads
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator

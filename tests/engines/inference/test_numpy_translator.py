@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
+from heedful.apps.pruning import ablated
 from heedful.engines.inference.cpu_model import share_weights
 from heedful.engines.inference.lowering import PackedWeight
 from heedful.engines.inference.numpy_translator import sinusoids
 from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.errors import ConfigError, ModelError, UserError
-from heedful.inspect import ablated
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.model_directory import renew_digests

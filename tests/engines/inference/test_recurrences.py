@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from heedful.apps.pruning import ablated
 from heedful.device import Precision
 from heedful.engines.inference.cpu_model import share_weights
 from heedful.engines.inference.engine_parts import computed_by_definition
 from heedful.engines.inference.lowering import Unsupported
 from heedful.engines.inference.prepare import prepare
-from heedful.inspect import ablated
 from heedful.kernels import library
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec

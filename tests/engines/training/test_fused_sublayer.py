@@ -43,13 +43,13 @@ from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
-from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.norms import RMSNorm
+from heedful.nn.parts import build_bias
 from heedful.nn.positions import Positions
 from heedful.nn.spec import (
     AlibiSpec,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.errors import ModelError
 from heedful.nn.attention.attend import (
     AttentionRequest,

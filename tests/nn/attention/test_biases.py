@@ -15,8 +15,8 @@ from heedful.nn.attention.relative_positions import (
     RelativeKeys,
     T5Bias,
     TransformerXL,
-    build_bias,
 )
+from heedful.nn.parts import build_bias
 from heedful.nn.positions import Positions
 from heedful.nn.spec import (
     AlibiSpec,

@@ -96,20 +96,20 @@ def test_positions_without_segments_are_one_segment() -> None:
 def test_segments_of_one_side_only_are_an_error() -> None:
     half = Positions(torch.zeros(1, 1).long(), torch.zeros(1, 1).long(), torch.zeros(1, 1).long())
     with pytest.raises(ModelError, match="segments"):
-        SameSegment().allow(half)
+        half.visible(SameSegment())
 
 
 @given(masks, masks, places())
 def test_algebra_is_exact(one: Mask, other: Mask, at: Positions) -> None:
-    assert torch.equal((one & other).allow(at), one.allow(at) & other.allow(at))
-    assert torch.equal((one | other).allow(at), one.allow(at) | other.allow(at))
+    assert torch.equal(at.visible(one & other), at.visible(one) & at.visible(other))
+    assert torch.equal(at.visible(one | other), at.visible(one) | at.visible(other))
 
 
 @given(masks, st.integers(0, 9), st.integers(0, 4))
 def test_bounds_contain_all_that_is_visible(mask: Mask, lo: int, more: int) -> None:
     queries = torch.arange(lo, lo + more + 1)[None]
     keys = torch.arange(40)[None]
-    seen = mask.allow(Positions(queries, keys)).any(2).flatten().nonzero().flatten().tolist()
+    seen = Positions(queries, keys).visible(mask).any(2).flatten().nonzero().flatten().tolist()
     bounds = mask.bounds(lo, lo + more)
     assert all(any(first <= key <= last for first, last in bounds) for key in seen)
     assert all(0 <= first <= last <= FAR for first, last in bounds)
@@ -123,7 +123,7 @@ def test_bounds_of_a_single_query_are_exact(mask: Mask, place: int) -> None:
     at = Positions(torch.tensor([[place]]), keys[None])
     bounds = mask.bounds(place, place)
     within = [any(first <= key <= last for first, last in bounds) for key in keys.tolist()]
-    assert mask.allow(at).flatten().tolist() == within
+    assert at.visible(mask).flatten().tolist() == within
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.errors import ConfigError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
@@ -108,7 +108,7 @@ def test_random_blocks_are_drawn_once_by_the_seed() -> None:
 @settings(max_examples=120)
 def test_what_kernels_may_skip_is_really_hidden(mask: Mask, lo: int, more: int) -> None:
     hi, keys = lo + more, torch.arange(60)
-    seen = mask.allow(Positions(torch.arange(lo, hi + 1)[None], keys[None]))[0, 0]
+    seen = Positions(torch.arange(lo, hi + 1)[None], keys[None]).visible(mask)[0, 0]
     reached = mask.reaches(lo, hi, keys)
     assert not (seen.any(0) & ~reached).any()
     bounds = mask.bounds(lo, hi)
@@ -123,7 +123,7 @@ def test_what_kernels_may_skip_is_really_hidden(mask: Mask, lo: int, more: int) 
 @settings(max_examples=80)
 def test_a_pattern_reaches_no_more_than_its_queries_see(mask: Mask, lo: int, more: int) -> None:
     keys = torch.arange(60)
-    seen = mask.allow(Positions(torch.arange(lo, lo + more + 1)[None], keys[None]))[0, 0]
+    seen = Positions(torch.arange(lo, lo + more + 1)[None], keys[None]).visible(mask)[0, 0]
     reached = mask.reaches(lo, lo + more, keys)
     if not isinstance(mask, Window2d):  # a rectangle around several rows
         assert torch.equal(seen.any(0), reached)
@@ -133,8 +133,8 @@ def test_a_pattern_reaches_no_more_than_its_queries_see(mask: Mask, lo: int, mor
 @settings(max_examples=80)
 def test_passes_show_each_pair_once_and_keep_their_period(mask: Mask) -> None:
     line = Positions.of_self(torch.arange(24)[None])
-    shown = [each.mask.allow(line)[0, 0].int() for each in mask.passes()]
-    assert torch.equal(sum(shown), mask.allow(line)[0, 0].int())
+    shown = [line.visible(each.mask)[0, 0].int() for each in mask.passes()]
+    assert torch.equal(sum(shown), line.visible(mask)[0, 0].int())
     distance = line.distance()[0]
     for each, visible in zip(mask.passes(), shown, strict=True):
         assert not (visible.bool() & (distance % each.period != 0)).any()

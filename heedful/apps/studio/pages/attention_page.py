@@ -188,7 +188,7 @@ class AttentionPictureRequest(TextRequest):
 
 def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a file with its name, its media type, and its content in base64."""
-    from heedful.inspect import charts
+    from heedful.apps import charts
     from heedful.inspect.attention_maps import attention
 
     subject, reading = read_text(request, workspace)

@@ -68,7 +68,7 @@ class OwnRequest(TextRequest):
 
 def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return costs at many lengths and at the given one, and small networks to draw."""
-    from heedful.inspect.path_lengths import KINDS, costs, network
+    from heedful.apps.path_lengths import KINDS, costs, network
 
     reads = {"window": request.window, "kernel": request.kernel}
     size = {"width": request.width, "num_layers": request.num_layers}
@@ -83,7 +83,7 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
 
 def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
     """Return gradients by distance of a network with random weights; all read the same input."""
-    from heedful.inspect.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
+    from heedful.apps.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
     from heedful.models.shape import TranslatorShape
 
     few = _NEW_NUMBERS // (request.length * request.width)
@@ -113,7 +113,7 @@ def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
 
 def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
     """Return gradients by distance of a trained model on some sentences."""
-    from heedful.inspect.path_lengths import DIRECTIONS, model_reach
+    from heedful.apps.path_lengths import DIRECTIONS, model_reach
 
     lines = [line for line in request.text.splitlines() if line.strip()] or [""]
     if len(lines) > MOST_SENTENCES:

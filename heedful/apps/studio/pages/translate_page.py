@@ -74,7 +74,7 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
 
 def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str, Any]:
     """Return other words at a place, each with the translation that follows."""
-    from heedful.pipelines.alternatives import find_alternatives
+    from heedful.apps.studio.alternatives import find_alternatives
 
     _check_length(request.line)
     _check_length(request.before)

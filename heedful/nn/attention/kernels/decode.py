@@ -12,13 +12,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from heedful.nn.attention.kernels.matmul import Matmul
-from heedful.nn.attention.kernels.request import AttentionRequest
+from heedful.nn.attention.kernels.request import MAX_DECODED, AttentionRequest
 from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import Positions
-
-MAX_QUERIES = 16
-"""Largest number of queries that are served; they share one range of slots."""
-
 
 _GATHERED = 0.25
 """Largest share of slots in use for which a copy of them is worth its time."""
@@ -39,8 +35,8 @@ class Decode:
     def unsupported(self, request: AttentionRequest) -> str | None:
         """Refuse requests of many queries."""
         queries = request.q.shape[2]
-        if queries > MAX_QUERIES:
-            return f"it is made for at most {MAX_QUERIES} queries, not {queries}"
+        if queries > MAX_DECODED:
+            return f"it is made for at most {MAX_DECODED} queries, not {queries}"
         return None
 
     def run(self, request: AttentionRequest) -> Tensor:

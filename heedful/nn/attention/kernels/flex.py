@@ -15,8 +15,8 @@ from torch import Tensor
 
 from heedful.device import full_precision
 from heedful.nn.attention.kernels.request import AttentionRequest, is_causal, shows_all, soft_cap
-from heedful.nn.attention.masks import Mask, TokenPositions
-from heedful.nn.positions import Positions
+from heedful.nn.attention.masks import Mask
+from heedful.nn.positions import Positions, TokenPositions, tokens_at
 
 # PyTorch refuses narrower heads: a tile of the kernel's matmuls is 16 wide.
 _MIN_WIDTH = 16
@@ -133,7 +133,7 @@ def block_mask(positions: Positions, mask: Mask) -> Any:
     keys = TokenPositions(positions.key, positions.key_segment)
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        at, seen = _pick(queries, row, query), _pick(keys, row, key)
+        at, seen = tokens_at(queries, (row, query)), tokens_at(keys, (row, key))
         real = (at.position >= 0) & (seen.position >= 0)
         return real & mask.sees(at, seen)
 
@@ -148,8 +148,3 @@ def block_mask(positions: Positions, mask: Mask) -> Any:
             device=positions.key.device,
         ),
     )
-
-
-def _pick(tokens: TokenPositions, row: Tensor, index: Tensor) -> TokenPositions:
-    position, segment = tokens
-    return TokenPositions(position[row, index], None if segment is None else segment[row, index])

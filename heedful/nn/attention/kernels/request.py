@@ -7,15 +7,20 @@ a query or key head, Ev width of a value head.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from heedful.nn.attention.masks import Causal, Everything, Mask
-from heedful.nn.attention.relative_positions import Bias
-from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.positions import Positions
+
+if TYPE_CHECKING:
+    from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.attention.relative_values import RelativeValues
+
+MAX_DECODED = 16
+"""Largest number of queries that the kernel of decoding serves; they share one range of slots."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.apps.evaluation.length_bins import bin_members, scores_by_length
 from heedful.errors import ConfigError, DataError
 from heedful.evaluate.corpus_metrics import corpus_scores
-from heedful.evaluate.length_bins import bin_members, scores_by_length
 
 WORDS = st.lists(st.sampled_from(["a", "dog", "runs", "über", "den", "Hügel", "."]), max_size=12)
 SENTENCES = st.lists(WORDS.map(" ".join), min_size=1, max_size=30)

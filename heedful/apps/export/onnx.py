@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.engines.exported_parts import by_definition
+from heedful.apps.export.exported_parts import by_definition
 from heedful.errors import ModelError
 from heedful.interop.config_fields import write_labels
 from heedful.interop.hf_files import CONFIG_FILE, write_json_file

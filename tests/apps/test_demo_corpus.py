@@ -11,7 +11,7 @@ from pathlib import Path
 import babel.dates
 import pytest
 
-from heedful.data.demo_corpus import (
+from heedful.apps.demo_corpus import (
     DemoCorpus,
     find_locale,
     generate_demo,

@@ -10,14 +10,19 @@ from torch import nn
 from heedful.engines.class_exchange import Exchange, Kinds
 from heedful.nn.attention.attend import KernelSet
 from heedful.nn.attention.kernels import reference
+from heedful.nn.attention.kernels.request import Kernel
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.positions import forget_constants
+
+
+def _definition_alone() -> dict[str, Kernel]:
+    return {reference.name: reference}
 
 
 class ExportedSelfAttention(SelfAttention):
     """Self-attention by the definition: a plan compares sizes, which a graph would then fix."""
 
-    kernels = KernelSet({reference.name: reference})
+    kernels = KernelSet(_definition_alone)
 
 
 class ExportedCrossAttention(CrossAttention):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from heedful.data.language_detector import detect_languages, language_detector
+from heedful.apps.language_detector import detect_languages, language_detector
 from heedful.errors import ConfigError
 
 REFERENCE = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful import inspect
+from heedful.apps import pruning
 from heedful.device import Precision
 from heedful.engines.inference.prepare import prepare
 from heedful.errors import ConfigError, DataError, ModelError
@@ -60,14 +61,14 @@ def test_every_part_does_something_and_comes_back_bit_for_bit(family, name):
     before = run(subject, readings)
     modules = [id(module) for module in subject.model.modules()]
     random = torch.get_rng_state()
-    means = inspect.mean_outputs(subject, readings)
+    means = pruning.mean_outputs(subject, readings)
     # What tells these apart from the first are their positions.
     few = name in ("t5", "alibi", "learned")
-    everything = inspect.parts(subject.model, "**.positions" if few else "**")
+    everything = pruning.parts(subject.model, "**.positions" if few else "**")
     assert len(everything) >= (2 if few else 20)
     for address in everything:
         for how in ("off", "mean") if address in means else ("off",):
-            with inspect.ablated(subject.model, address, how, means=means) as named:
+            with pruning.ablated(subject.model, address, how, means=means) as named:
                 assert named == (address,)
                 assert not torch.equal(run(subject, readings), before), (address, how)
         assert torch.equal(run(subject, readings), before), address
@@ -131,8 +132,8 @@ def test_what_is_computed_without_a_part_is_what_the_formulas_say(family):
     reading = inputs_of(subject)[2]
     inputs = inspect.tensors(subject, [reading])
     with torch.no_grad():
-        for address in ["", *inspect.parts(subject.model, "encoder.**")]:
-            with inspect.ablated(subject.model, [address] if address else []):
+        for address in ["", *pruning.parts(subject.model, "encoder.**")]:
+            with pruning.ablated(subject.model, [address] if address else []):
                 found = subject.model.encode(*inputs[:2]).states[0]
             expected = by_hand(subject, reading, address)
             torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
@@ -148,14 +149,14 @@ def test_a_rotation_is_off_when_scores_do_not_know_positions(family):
 
     inner = slice(0, 6)
     assert np.ptp(seen()[wanted][0, 0, 0, inner]) > 1e-3
-    with inspect.ablated(subject.model, "encoder.positions"):
+    with pruning.ablated(subject.model, "encoder.positions"):
         np.testing.assert_allclose(np.ptp(seen()[wanted][0, :, 0, inner], axis=-1), 0, atol=1e-6)
 
 
 def test_means_are_those_of_real_tokens(family):
     subject = family["lm"]
     readings = inspect.read_all(subject, TEXTS)
-    means = inspect.mean_outputs(subject, readings, batch_tokens=1000)
+    means = pruning.mean_outputs(subject, readings, batch_tokens=1000)
     rows = {"decoder.1.self.context": [], "decoder.0.feedforward.output": []}
     for reading in readings:  # one by one: no padding
         inputs = inspect.tensors(subject, [reading])
@@ -170,9 +171,9 @@ def test_means_are_those_of_real_tokens(family):
 def test_a_mean_stands_at_every_token(family):
     subject = family["post"]
     readings = inputs_of(subject)
-    means = inspect.mean_outputs(subject, readings)
+    means = pruning.mean_outputs(subject, readings)
     parts = ["decoder.1.cross", "decoder.0.feedforward"]
-    with inspect.ablated(subject.model, parts, "mean", means=means):
+    with pruning.ablated(subject.model, parts, "mean", means=means):
         inputs = inspect.tensors(subject, readings)
         found = inspect.capture(subject.model, inputs, [f"{part}.output" for part in parts])
     for part in parts:
@@ -184,14 +185,14 @@ def test_an_exception_and_a_nested_context_leave_nothing_behind(family):
     subject = family["post"]
     readings = inputs_of(subject)
     before = run(subject, readings)
-    with pytest.raises(RuntimeError), inspect.ablated(subject.model, "**"):
+    with pytest.raises(RuntimeError), pruning.ablated(subject.model, "**"):
         raise RuntimeError
     assert torch.equal(run(subject, readings), before)
     first, second = "encoder.0.self.head.1", "encoder.0.self.head.3"
-    with inspect.ablated(subject.model, [first, second]):
+    with pruning.ablated(subject.model, [first, second]):
         both = run(subject, readings)
-    with inspect.ablated(subject.model, first):
-        with inspect.ablated(subject.model, second):
+    with pruning.ablated(subject.model, first):
+        with pruning.ablated(subject.model, second):
             assert torch.equal(run(subject, readings), both)
         one = run(subject, readings)
     assert not torch.equal(one, both)
@@ -201,7 +202,7 @@ def test_an_exception_and_a_nested_context_leave_nothing_behind(family):
 def test_generation_is_ablated_too(family):
     subject = family["post"]
     plain = inspect.read(subject, "abc de").target
-    with inspect.ablated(subject.model, "decoder.*.cross"):
+    with pruning.ablated(subject.model, "decoder.*.cross"):
         one, other = (inspect.read(subject, text).target for text in ("abc de", "fg hh"))
     assert one == other  # the source is not seen
     assert inspect.read(subject, "abc de").target == plain
@@ -209,31 +210,31 @@ def test_generation_is_ablated_too(family):
 
 def test_patterns_choose_parts_in_the_order_of_a_pass(family):
     model = family["post"].model
-    found = inspect.parts(model, ["decoder.*.cross.head.2", "encoder.1.self"])
+    found = pruning.parts(model, ["decoder.*.cross.head.2", "encoder.1.self"])
     assert found == ("encoder.1.self", *(f"decoder.{n}.cross.head.2" for n in range(3)))
-    assert len(inspect.heads(model)) == 4 * (2 + 2 * 3)
-    assert {p for p in inspect.parts(model) if ".head." in p} == set(inspect.heads(model))
+    assert len(pruning.heads(model)) == 4 * (2 + 2 * 3)
+    assert {p for p in pruning.parts(model) if ".head." in p} == set(pruning.heads(model))
 
 
 def test_what_cannot_be_is_refused(family):
     subject = family["post"]
     model = subject.model
     with pytest.raises(ModelError, match=r"decoder\.1\.crss.*Near ones: decoder\.\d\.cross"):
-        inspect.parts(model, "decoder.1.crss")
-    with pytest.raises(ModelError, match="no part"), inspect.ablated(model, "decoder.3.cross"):
+        pruning.parts(model, "decoder.1.crss")
+    with pytest.raises(ModelError, match="no part"), pruning.ablated(model, "decoder.3.cross"):
         pass
     own = "encoder.0.self"
-    with pytest.raises(ConfigError, match="no mean"), inspect.ablated(model, own, "mean"):
+    with pytest.raises(ConfigError, match="no mean"), pruning.ablated(model, own, "mean"):
         pass
     scale = "encoder.0.self.scale"
-    with pytest.raises(ConfigError, match="scale"), inspect.ablated(model, scale, "zero"):
+    with pytest.raises(ConfigError, match="scale"), pruning.ablated(model, scale, "zero"):
         pass
-    with pytest.raises(ConfigError, match="'none'"), inspect.ablated(model, "**", "none"):
+    with pytest.raises(ConfigError, match="'none'"), pruning.ablated(model, "**", "none"):
         pass
     with pytest.raises(DataError):
-        inspect.mean_outputs(subject, [])
+        pruning.mean_outputs(subject, [])
     with pytest.raises(DataError, match="right answers"):
-        inspect.examples_of_text(subject, TEXTS)
+        pruning.examples_of_text(subject, TEXTS)
 
 
 @pytest.mark.parametrize("what", ["encoder.0.self", "decoder.1.cross.head.0"])
@@ -242,7 +243,7 @@ def test_attention_loaded_to_run_is_not_taken_apart(family, what):
     parts = ["encoder.1.self.residual", what]
     with (
         pytest.raises(ModelError, match=r"loaded to run.*load_model") as refused,
-        inspect.ablated(model, parts),
+        pruning.ablated(model, parts),
     ):
         pass
     assert refused.value.where == what
@@ -251,7 +252,7 @@ def test_attention_loaded_to_run_is_not_taken_apart(family, what):
 
 def test_norms_of_either_kind_are_handed_through(family):
     model = family["pre"].model
-    with inspect.ablated(model, "**.norm"):
+    with pruning.ablated(model, "**.norm"):
         assert not any(isinstance(m, RMSNorm | torch.nn.LayerNorm) for m in model.modules())
 
 
@@ -259,8 +260,8 @@ def test_norms_of_either_kind_are_handed_through(family):
 def test_answers_are_the_probabilities_of_the_right_tokens(family, name):
     subject = family[name]
     paired = TARGETS if name == "post" else None
-    examples = inspect.examples_of_text(subject, TEXTS, paired)
-    answers = inspect.answer(subject, examples, batch_tokens=1000)
+    examples = pruning.examples_of_text(subject, TEXTS, paired)
+    answers = pruning.answer(subject, examples, batch_tokens=1000)
     for number, example in enumerate(examples):
         with torch.no_grad():
             states = subject.model(*inspect.tensors(subject, [example.reading]))[0]
@@ -277,40 +278,40 @@ def test_answers_are_the_probabilities_of_the_right_tokens(family, name):
 def test_labels_tags_images_and_hidden_tokens_are_examples_too(toys, family):
     labels = ("x", "y", "z")
     classifier = toys.encoder(({"kind": "sequence", "labels": labels, "source": "first"},))
-    found = inspect.examples_of_text(classifier, TEXTS, ["y", "x", "z"])
+    found = pruning.examples_of_text(classifier, TEXTS, ["y", "x", "z"])
     assert [example.targets for example in found] == [(1,), (0,), (2,)]
-    assert inspect.answer(classifier, found).counts.tolist() == [1, 1, 1]
+    assert pruning.answer(classifier, found).counts.tolist() == [1, 1, 1]
     with pytest.raises(DataError, match="no label 'w'"):
-        inspect.examples_of_text(classifier, TEXTS, ["y", "x", "w"])
+        pruning.examples_of_text(classifier, TEXTS, ["y", "x", "w"])
     tagger = toys.encoder(({"kind": "token", "labels": labels},))
     from heedful.data.text_corpus import TaggedSentence
 
-    (tagged,) = inspect.examples_of_tags(tagger, [TaggedSentence(["ab", "c"], ["z", "x"], [1, 2])])
+    (tagged,) = pruning.examples_of_tags(tagger, [TaggedSentence(["ab", "c"], ["z", "x"], [1, 2])])
     pieces = tagged.reading.encoder.pieces
     asked = [(p, labels[w]) for p, w in zip(pieces, tagged.targets, strict=True) if w >= 0]
     assert asked == [("a", "z"), ("▁", "x")]  # characters: a word begins with its space
     vision = family["vision"]
     images = np.zeros((2, 3, 12, 12), np.float32)
-    seen = inspect.examples_of_images(vision, images, ["LABEL_2", "LABEL_0"])
-    answers = inspect.answer(vision, seen)
+    seen = pruning.examples_of_images(vision, images, ["LABEL_2", "LABEL_0"])
+    answers = pruning.answer(vision, seen)
     with torch.no_grad():
         states = vision.model(torch.from_numpy(images))
         chosen = vision.model.class_logits(states).log_softmax(-1)[[0, 1], [2, 0]]
     np.testing.assert_allclose(answers.losses, -chosen, rtol=1e-5)
     with pytest.raises(ModelError, match="no mask token"):
-        inspect.examples_of_text(family["encoder"], TEXTS)
+        pruning.examples_of_text(family["encoder"], TEXTS)
 
 
 def test_effects_are_differences_with_paired_intervals(family):
     subject = family["post"]
-    examples = inspect.examples_of_text(subject, TEXTS, TARGETS)
-    bleu = inspect.Bleu(tokenize="char")
+    examples = pruning.examples_of_text(subject, TEXTS, TARGETS)
+    bleu = pruning.Bleu(tokenize="char")
     ablations = ["decoder.0.cross", ["encoder.0.self", "encoder.1.self"]]
-    found = inspect.effects(subject, examples, ablations, bleu=bleu, samples=50)
-    whole = inspect.answer(subject, examples)
+    found = pruning.effects(subject, examples, ablations, bleu=bleu, samples=50)
+    whole = pruning.answer(subject, examples)
     for what, effect in zip(ablations, found, strict=True):
-        with inspect.ablated(subject.model, what):
-            without = inspect.answer(subject, examples)
+        with pruning.ablated(subject.model, what):
+            without = pruning.answer(subject, examples)
             score = bleu.score(subject, examples)
         loss = effect.scores["loss"]
         assert math.isclose(loss.a.score, whole.loss)
@@ -321,7 +322,7 @@ def test_effects_are_differences_with_paired_intervals(family):
         assert math.isclose(effect.scores["bleu"].b.score, score)
     assert found[1].what == ("encoder.0.self", "encoder.1.self")
     with pytest.raises(ModelError, match="Only translators"):
-        inspect.effects(family["lm"], inspect.examples_of_text(family["lm"], TEXTS), [], bleu=bleu)
+        pruning.effects(family["lm"], pruning.examples_of_text(family["lm"], TEXTS), [], bleu=bleu)
 
 
 @settings(max_examples=20)

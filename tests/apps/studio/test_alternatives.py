@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from heedful.apps.studio.alternatives import find_alternatives
 from heedful.errors import DataError
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.pipelines.alternatives import find_alternatives
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair

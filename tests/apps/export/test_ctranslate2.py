@@ -16,6 +16,7 @@ from heedful.cli.main import main
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import EmbeddingSpec, NormSpec, PositionSpec, RotarySpec
 from heedful.pipelines.translation import TranslationPipeline
 
@@ -31,13 +32,13 @@ def shape(**dials) -> TranslatorShape:
 def changed(spec, part: str, **changes):
     """A spec with other settings in one of its parts, such as decoder.block."""
     if not part:
-        block = hasattr(spec, "sublayers")
+        block = isinstance(spec, BlockSpec)
         return spec.replace(**changes) if block else spec.model_copy(update=changes)
     first, _, rest = part.partition(".")
     other = changed(getattr(spec, first), rest, **changes)
     if first == "block":
         return spec.with_block(other)
-    if hasattr(spec, "sublayers"):
+    if isinstance(spec, BlockSpec):
         return spec.replace(**{first: other})
     return spec.model_copy(update={first: other})
 

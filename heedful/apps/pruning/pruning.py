@@ -15,20 +15,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, ModelError
-from heedful.evaluate.bootstrap import PairedScore, paired_bootstrap, paired_ratios
-from heedful.evaluate.corpus_metrics import corpus_scores
-from heedful.inspect.ablation import (
+from heedful.apps.pruning.ablation import (
     AblationMode,
     ablated,
     all_parts,
     parts_matching,
     set_attributes,
 )
-from heedful.inspect.examples import AnsweredInput, Answers, answer, for_each_batch
+from heedful.apps.pruning.examples import AnsweredInput, Answers, answer, for_each_batch
+from heedful.apps.pruning.head_pruning import without_heads
+from heedful.errors import ConfigError, ModelError
+from heedful.evaluate.bootstrap import PairedScore, paired_bootstrap, paired_ratios
+from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.inspect.readings import read_all
 from heedful.inspect.subject import Result, Subject, heads_of
-from heedful.models.head_pruning import without_heads
 from heedful.search.search_settings import SearchSettings
 
 Progress = Callable[[int, int], None]

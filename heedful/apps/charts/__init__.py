@@ -3,7 +3,7 @@
 They need the extra `studio`. For example:
 
     from heedful import inspect
-    from heedful.inspect import charts
+    from heedful.apps import charts
 
     model = inspect.load("RUN")
     reading = inspect.read(model, "A dog runs.")
@@ -23,12 +23,12 @@ _MISSING = [name for module, name in _NEEDED.items() if importlib.util.find_spec
 if _MISSING:
     raise ConfigError(
         f"Charts need {' and '.join(_MISSING)}",
-        where="heedful.inspect.charts",
+        where="heedful.apps.charts",
         remedy="Install it with: pip install 'heedful[studio]'",
     )
 
 # What follows imports them.
-from heedful.inspect.charts.attention_charts import (  # noqa: E402
+from heedful.apps.charts.attention_charts import (  # noqa: E402
     grid,
     lines,
     links,
@@ -36,14 +36,14 @@ from heedful.inspect.charts.attention_charts import (  # noqa: E402
     tracing,
     words,
 )
-from heedful.inspect.charts.estimate_charts import (  # noqa: E402
+from heedful.apps.charts.estimate_charts import (  # noqa: E402
     Estimate,
     bands,
     categories,
     ranking,
 )
-from heedful.inspect.charts.frame import Kind, draw, kind_of, save  # noqa: E402
-from heedful.inspect.charts.layer_charts import (  # noqa: E402  # noqa: E402
+from heedful.apps.charts.frame import Kind, draw, kind_of, save  # noqa: E402
+from heedful.apps.charts.layer_charts import (  # noqa: E402  # noqa: E402
     curves,
     heads,
     lens,

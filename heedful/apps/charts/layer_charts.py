@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import numpy as np
 
-from heedful.errors import ConfigError, DataError, ModelError, suggest
-from heedful.inspect.charts.frame import (
+from heedful.apps.charts.frame import (
     INK,
     MOST_TOKENS,
     SERIES,
@@ -30,6 +29,7 @@ from heedful.inspect.charts.frame import (
     token_axis,
     with_title,
 )
+from heedful.errors import ConfigError, DataError, ModelError, suggest
 from heedful.inspect.head_measures import MEANING, HeadMeasures, Measures
 from heedful.inspect.residual_stream import Contributions, Lens
 

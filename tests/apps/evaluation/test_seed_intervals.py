@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.evaluate.seed_intervals import student_interval, student_quantile
+from heedful.apps.evaluation.seed_intervals import student_interval, student_quantile
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful import inspect
+from heedful.apps import charts
+from heedful.apps.charts.frame import SERIES
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.inspect import charts
 from heedful.inspect.attention_maps import AttentionMap
-from heedful.inspect.charts.frame import SERIES
 
 ODD = (
     "a\nb",
@@ -252,7 +252,7 @@ def odd() -> AttentionMap:
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
 def test_labels_show_what_they_hold(pieces):
-    from heedful.inspect.charts.frame import labels
+    from heedful.apps.charts.frame import labels
 
     for label in labels(pieces):
         assert label.isprintable()
@@ -356,11 +356,11 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_without_altair_it_is_said_what_to_install(monkeypatch):
-    for module in [name for name in sys.modules if name.startswith("heedful.inspect.charts")]:
+    for module in [name for name in sys.modules if name.startswith("heedful.apps.charts")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(ConfigError, match=r"Charts need vl-convert-python.*heedful\[studio\]"):
-        import heedful.inspect.charts  # noqa: F401
+        import heedful.apps.charts  # noqa: F401
 
 
 def test_bands_can_be_logarithmic_on_both_axes_and_tell_many_names_apart() -> None:

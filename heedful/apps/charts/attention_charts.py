@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 import altair as alt
 import numpy as np
 
-from heedful.errors import ConfigError
-from heedful.inspect.attention_maps import AttentionMap, AttentionPart, describe_mean
-from heedful.inspect.charts.frame import (
+from heedful.apps.charts.frame import (
     INK,
     MOST_CELLS,
     MUCH,
@@ -27,6 +25,8 @@ from heedful.inspect.charts.frame import (
     token_axis,
     with_title,
 )
+from heedful.errors import ConfigError
+from heedful.inspect.attention_maps import AttentionMap, AttentionPart, describe_mean
 from heedful.inspect.tracing import Tracing
 from heedful.inspect.word_alignment import AlignedPair, HeadChoice, WordAttention
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from heedful.apps.charts.frame import INK, SERIES, SOFT, labels, table, with_title
 from heedful.errors import DataError
-from heedful.inspect.charts.frame import INK, SERIES, SOFT, labels, table, with_title
 
 _WIDE, _TALL = 560, 300
 _PANEL = 300

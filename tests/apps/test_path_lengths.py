@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful import inspect
-from heedful.errors import ConfigError, ModelError
-from heedful.inspect.path_lengths import (
+from heedful.apps.path_lengths import (
     KINDS,
     costs,
     model_reach,
@@ -21,6 +20,7 @@ from heedful.inspect.path_lengths import (
     recurrent_reach,
     transformer_reach,
 )
+from heedful.errors import ConfigError, ModelError
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.stack import Stack

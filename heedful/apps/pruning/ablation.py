@@ -206,7 +206,7 @@ def ablated(
 
     Args:
         model: a model of any kind.
-        what: addresses or patterns of parts, listed for a model by `heedful.inspect.parts`:
+        what: addresses or patterns of parts, listed for a model by `heedful.apps.pruning.parts`:
             `decoder.3.cross.head.2`, `decoder.3.cross`, `encoder.1.feedforward`,
             `encoder.1.self.residual`, `encoder.1.self.norm`, `encoder.1.self.scale`,
             `encoder.positions`.

@@ -9,7 +9,7 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,17 +30,6 @@ from heedful.nn.spec import GATED, AttentionSpec, BiasSpec, NormSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
-Quantization = Literal[
-    "float32",
-    "float16",
-    "bfloat16",
-    "int16",
-    "int8",
-    "int8_float32",
-    "int8_float16",
-    "int8_bfloat16",
-]
-
 _ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -59,7 +48,7 @@ Weights = Mapping[str, Tensor]
 Array = npt.NDArray[np.float32]
 
 
-def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> str:
+def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
     """Write a model of ours as a directory that `ctranslate2` loads.
 
     Args:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from heedful.apps.evaluation.text_likelihood import TextLikelihood, likelihood_of
+from heedful.apps.evaluation.text_losses import BATCH_TOKENS, DEFAULT_LENGTH, FramedTexts, Notice
 from heedful.errors import ConfigError
 from heedful.pipelines.encoder_input import EncoderInput, encode, frame, longest_input
 from heedful.pipelines.text_encoding import EncoderPipeline
-from heedful.pipelines.text_likelihood import TextLikelihood, likelihood_of
-from heedful.pipelines.text_losses import BATCH_TOKENS, DEFAULT_LENGTH, FramedTexts, Notice
 
 
 def pseudo_likelihood(

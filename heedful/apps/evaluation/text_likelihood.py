@@ -9,11 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.errors import ConfigError
-from heedful.evaluate.bootstrap import Interval, ratio_interval
-from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
-from heedful.pipelines.text_generation import GenerationPipeline
-from heedful.pipelines.text_losses import (
+from heedful.apps.evaluation.text_losses import (
     BATCH_TOKENS,
     DEFAULT_LENGTH,
     FramedTexts,
@@ -23,6 +19,10 @@ from heedful.pipelines.text_losses import (
     text_windows,
     window_length,
 )
+from heedful.errors import ConfigError
+from heedful.evaluate.bootstrap import Interval, ratio_interval
+from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
+from heedful.pipelines.text_generation import GenerationPipeline
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful import inspect
+from heedful.apps import pruning
+from heedful.apps.export.ctranslate2 import export_ctranslate2
 from heedful.errors import ConfigError, ModelError
-from heedful.interop.ctranslate2 import export_ctranslate2
 from heedful.interop.hugging_face import export_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.cost import count_parameters, decoding_cost, decoding_memory
@@ -49,17 +50,17 @@ def inputs_of(subject):
 def test_a_pruned_model_is_the_ablated_one(family, name, data):
     subject = family[name]
     inputs = inputs_of(subject)
-    everything = inspect.heads(subject.model)
+    everything = pruning.heads(subject.model)
     removed = data.draw(st.sets(st.sampled_from(everything)).map(sorted))
-    smaller = inspect.pruned(subject, removed)
-    with torch.no_grad(), inspect.ablated(subject.model, removed):
+    smaller = pruning.pruned(subject, removed)
+    with torch.no_grad(), pruning.ablated(subject.model, removed):
         expected = subject.model(*inputs)
         torch.testing.assert_close(smaller.model(*inputs), expected, atol=1e-5, rtol=1e-5)
         if subject.model.spec.kind == "translator":  # step by step, beams and caches too
             assert [r.target for r in inspect.read_all(subject, TEXTS)] == [
                 r.target for r in inspect.read_all(smaller, TEXTS)
             ]
-    assert set(inspect.heads(smaller.model)) == set(everything) - set(removed)
+    assert set(pruning.heads(smaller.model)) == set(everything) - set(removed)
     built = sum(p.numel() for p in smaller.model.parameters())
     whole = sum(p.numel() for p in subject.model.parameters())
     assert built == count_parameters(smaller.model.spec)
@@ -70,8 +71,8 @@ def test_pruning_twice_is_pruning_once(family):
     subject = family["alibi"]
     inputs = inputs_of(subject)
     first, then = ["encoder.0.self.head.1", "decoder.*.cross.head.0"], ["encoder.0.self.head.2"]
-    twice = inspect.pruned(inspect.pruned(subject, first), then)
-    once = inspect.pruned(subject, [*first, *then])
+    twice = pruning.pruned(pruning.pruned(subject, first), then)
+    once = pruning.pruned(subject, [*first, *then])
     assert twice.model.spec == once.model.spec
     with torch.no_grad():
         assert torch.equal(twice.model(*inputs), once.model(*inputs))
@@ -79,9 +80,9 @@ def test_pruning_twice_is_pruning_once(family):
 
 def test_what_is_cut_out(family):
     subject = family["grouped"]  # heads 0 and 1 share key head 0, heads 2 and 3 key head 1
-    one = inspect.pruned(subject, ["encoder.0.self.head.0"]).model.encoder.blocks[0].self_attention
+    one = pruning.pruned(subject, ["encoder.0.self.head.0"]).model.encoder.blocks[0].self_attention
     assert (one.heads_left, one.key_heads_left) == (3, 2)
-    both = inspect.pruned(subject, ["encoder.0.self.head.0", "encoder.0.self.head.1"])
+    both = pruning.pruned(subject, ["encoder.0.self.head.0", "encoder.0.self.head.1"])
     two = both.model.encoder.blocks[0].self_attention
     assert (two.heads_left, two.key_heads_left) == (2, 1)
     shapes = {name: tuple(value.shape) for name, value in two.state_dict().items()}
@@ -100,7 +101,7 @@ def test_what_is_cut_out(family):
 
 
 def test_without_heads_there_is_the_output_bias(family):
-    subject = inspect.pruned(family["plain"], "encoder.0.self.head.*")
+    subject = pruning.pruned(family["plain"], "encoder.0.self.head.*")
     inputs = inputs_of(subject)
     found = inspect.capture(subject.model, inputs, ["encoder.0.self.*"])
     bias = subject.model.encoder.blocks[0].self_attention.output.bias.detach().numpy()
@@ -114,7 +115,7 @@ def test_costs_follow(family):
     subject = family["grouped"]
     whole, lean = (
         subject.model.spec,
-        inspect.pruned(subject, ["decoder.0.self.head.*", "decoder.1.cross.head.3"]).model.spec,
+        pruning.pruned(subject, ["decoder.0.self.head.*", "decoder.1.cross.head.3"]).model.spec,
     )
     # A layer's self-attention is gone: keys and values of 2 heads of width 4 for each token.
     caches = [decoding_memory(spec, 10, 10).self_per_target_token for spec in (whole, lean)]
@@ -128,7 +129,7 @@ def test_costs_follow(family):
 def test_the_directory_is_smaller_and_does_all_that_others_do(family, tmp_path):
     subject = family["plain"]
     removed = ["encoder.0.self.head.*", "encoder.1.self.head.*", "decoder.2.cross.head.1"]
-    smaller = inspect.pruned(subject, removed)
+    smaller = pruning.pruned(subject, removed)
     for name, each in (("whole", subject), ("small", smaller)):
         save_model(each.model, each.tokenizers, tmp_path / name)
     sizes = [(tmp_path / n / "model.safetensors").stat().st_size for n in ("whole", "small")]
@@ -144,7 +145,7 @@ def test_the_directory_is_smaller_and_does_all_that_others_do(family, tmp_path):
     assert [str(t) for t in texts] == [r.target for r in inspect.read_all(smaller, TEXTS)]
     reading = inspect.read(again, "abc de", "fg")
     cross = inspect.attention(again, reading)
-    with inspect.ablated(subject.model, removed):
+    with pruning.ablated(subject.model, removed):
         expected = inspect.attention(subject, reading).weights
     there = [head for head in range(4) if head != 1]
     np.testing.assert_allclose(cross.weights[2, there], expected[2, there], atol=1e-5)
@@ -155,12 +156,12 @@ def test_the_directory_is_smaller_and_does_all_that_others_do(family, tmp_path):
     assert len(inspect.measure(again, [reading], "cross").heads) == 11
     inspect.align_words(again, [reading])
     inspect.contributions(again, reading)
-    assert len(inspect.importance(again, inspect.examples_of_text(again, TEXTS, TARGETS))) == 23
+    assert len(pruning.importance(again, pruning.examples_of_text(again, TEXTS, TARGETS))) == 23
 
 
 def test_other_projects_have_no_place_for_unequal_heads(family, tmp_path):
     pytest.importorskip("ctranslate2")
-    smaller = inspect.pruned(family["plain"], "encoder.0.self.head.1")
+    smaller = pruning.pruned(family["plain"], "encoder.0.self.head.1")
     save_model(smaller.model, smaller.tokenizers, tmp_path / "small")
     with pytest.raises(ModelError, match=r"encoder\.kept_heads"):
         export_ctranslate2(tmp_path / "small", tmp_path / "ct2", "float32")
@@ -176,7 +177,7 @@ def test_models_saved_before_load_as_they_are(family, tmp_path):
     assert "kept_heads" not in (tmp_path / "old" / "config.json").read_text()
     loaded, _ = load_model(tmp_path / "old")
     assert loaded.spec == subject.model.spec
-    assert inspect.heads(loaded) == inspect.heads(subject.model)
+    assert pruning.heads(loaded) == pruning.heads(subject.model)
 
 
 @pytest.mark.parametrize(("kept", "says"), [([1, 0], "ascending"), ([0, 4], "below 4")])
@@ -190,9 +191,9 @@ def test_heads_that_cannot_be_are_refused(family, kept, says):
 @pytest.mark.parametrize("name", ["plain", "grouped"])
 def test_importance_is_the_derivative_by_a_factor_on_each_head(family, name):
     subject = family[name]
-    examples = inspect.examples_of_text(subject, TEXTS, TARGETS)
-    found = inspect.importance(subject, examples)
-    assert tuple(found) == inspect.heads(subject.model)
+    examples = pruning.examples_of_text(subject, TEXTS, TARGETS)
+    found = pruning.importance(subject, examples)
+    assert tuple(found) == pruning.heads(subject.model)
     model = subject.model.double()
     try:
         for address in list(found)[::5]:
@@ -219,7 +220,7 @@ def test_importance_is_the_derivative_by_a_factor_on_each_head(family, name):
 def test_importance_is_compared_within_a_layer():
     found = {"encoder.0.self.head.0": 3.0, "encoder.0.self.head.1": 4.0}
     found |= {"encoder.1.self.head.0": 0.01, "encoder.1.self.head.1": 0.0}
-    assert inspect.by_importance(found) == [
+    assert pruning.by_importance(found) == [
         "encoder.1.self.head.1",
         "encoder.0.self.head.0",  # 0.6
         "encoder.0.self.head.1",  # 0.8
@@ -229,16 +230,16 @@ def test_importance_is_compared_within_a_layer():
 
 def test_greedy_takes_the_head_that_costs_least_at_each_step(family):
     subject = family["lm"]
-    examples = inspect.examples_of_text(subject, TEXTS)
-    found = inspect.prune(subject, examples, heads_left=5)
+    examples = pruning.examples_of_text(subject, TEXTS)
+    found = pruning.prune(subject, examples, heads_left=5)
     assert [point.heads_left for point in found.points] == [8, 7, 6, 5]
     removed = []
     for point in found.points[1:]:
-        left = [head for head in inspect.heads(subject.model) if head not in removed]
+        left = [head for head in pruning.heads(subject.model) if head not in removed]
         losses = {}
         for head in left:
-            with inspect.ablated(subject.model, [*removed, head]):
-                losses[head] = inspect.answer(subject, examples).loss
+            with pruning.ablated(subject.model, [*removed, head]):
+                losses[head] = pruning.answer(subject, examples).loss
         assert point.removed == min(losses, key=losses.get)
         assert math.isclose(point.loss, min(losses.values()))
         removed.append(point.removed)
@@ -248,31 +249,31 @@ def test_greedy_takes_the_head_that_costs_least_at_each_step(family):
 
 def test_a_bound_ends_before_the_first_point_that_is_worse(family):
     subject = family["plain"]
-    examples = inspect.examples_of_text(subject, TEXTS, TARGETS)
-    whole = inspect.prune(subject, examples, "gradient")
-    assert [point.removed for point in whole.points[1:]] == inspect.by_importance(
-        inspect.importance(subject, examples)
+    examples = pruning.examples_of_text(subject, TEXTS, TARGETS)
+    whole = pruning.prune(subject, examples, "gradient")
+    assert [point.removed for point in whole.points[1:]] == pruning.by_importance(
+        pruning.importance(subject, examples)
     )
     assert whole.points[-1].heads_left == 0
     rises = [point.loss - whole.points[0].loss for point in whole.points]
     worse = next(n for n, rise in enumerate(rises) if rise > 0.05)
-    bound = inspect.Bound("loss", 0.05)
-    found = inspect.prune(subject, examples, "gradient", bound=bound)
+    bound = pruning.Bound("loss", 0.05)
+    found = pruning.prune(subject, examples, "gradient", bound=bound)
     assert found.points == whole.points[: worse + 1]
     assert found.fewest(bound) == whole.fewest(bound) == whole.points[worse - 1]
-    bleu = inspect.Bleu(tokenize="char", sentences=2)
-    short = inspect.prune(subject, examples, "gradient", heads_left=30, bleu=bleu)
+    bleu = pruning.Bleu(tokenize="char", sentences=2)
+    short = pruning.prune(subject, examples, "gradient", heads_left=30, bleu=bleu)
     assert all(point.bleu is not None for point in short.points)
     with pytest.raises(ConfigError, match="not measured"):
-        inspect.prune(subject, examples, bound=inspect.Bound("bleu", 0.5))
+        pruning.prune(subject, examples, bound=pruning.Bound("bleu", 0.5))
     with pytest.raises(ConfigError, match="33 cannot be left"):
-        inspect.prune(subject, examples, heads_left=33)
+        pruning.prune(subject, examples, heads_left=33)
     with pytest.raises(ConfigError, match="no method"):
-        inspect.prune(subject, examples, "random")
+        pruning.prune(subject, examples, "random")
     with pytest.raises(ModelError, match="Only heads"):
-        inspect.pruned(subject, "encoder.0.self")
+        pruning.pruned(subject, "encoder.0.self")
 
 
 def test_a_config_with_kept_heads_is_plain_json(family):
-    spec = inspect.pruned(family["plain"], "decoder.1.self.head.2").model.spec
+    spec = pruning.pruned(family["plain"], "decoder.1.self.head.2").model.spec
     assert TranslatorSpec.parse(json.loads(json.dumps(spec.plain()))) == spec

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import heedful
+from heedful.apps.evaluation.pseudo_likelihood import pseudo_likelihood
+from heedful.apps.evaluation.text_likelihood import (
+    loss_by_position,
+    position_bins,
+    text_likelihood,
+)
+from heedful.apps.evaluation.text_losses import text_windows
 from heedful.errors import ConfigError, DataError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
-from heedful.pipelines.pseudo_likelihood import pseudo_likelihood
-from heedful.pipelines.text_likelihood import (
-    loss_by_position,
-    position_bins,
-    text_likelihood,
-)
-from heedful.pipelines.text_losses import text_windows
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer

@@ -1,0 +1,1 @@
+"""Export of models to formats of other inference engines: CTranslate2 and ONNX."""

@@ -1,0 +1,57 @@
+"""HTML pages of one file, which can be sent by mail and opened offline: frame, section, card."""
+
+from __future__ import annotations
+
+import html
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+{links}<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+{body}
+</main>
+{scripts}</body>
+</html>
+"""
+
+
+def document(
+    title: str, body: str, *, style: str, policy: str, links: str = "", scripts: str = ""
+) -> str:
+    """Return a whole page.
+
+    Args:
+        title: plain text.
+        body: HTML below the title.
+        style: style sheet.
+        policy: content security policy, by which the browser refuses what is not in the page.
+        links: HTML of the head, ended by a line break.
+        scripts: HTML after the content, ended by a line break.
+    """
+    return _PAGE.format(
+        title=html.escape(title),
+        body=body,
+        style=style,
+        policy=policy,
+        links=links,
+        scripts=scripts,
+    )
+
+
+def section(title: str, content: str, note: str = "") -> str:
+    """Return a section: heading, a line of plain text, and its HTML."""
+    words = f"<p>{html.escape(note)}</p>\n" if note else ""
+    return f"<section>\n<h2>{html.escape(title)}</h2>\n{words}{content}\n</section>"
+
+
+def card(content: str) -> str:
+    """Return HTML in a frame."""
+    return f'<div class="card">{content}</div>'
