@@ -29,7 +29,7 @@ SECONDS = 0.3
 LIBRARIES = ("cyclopts.help", "pydantic.fields", "rich.console", "rich.panel", "rich.table")
 MODULES_OF_A_SENTENCE = 27
 TIMES = 2
-TRIES = 10
+TRIES = 30
 # What was compiled once is kept, as it is for a person.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
