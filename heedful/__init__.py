@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from typing import Any, Literal
 
     from heedful.apps.comparison.compare_runs import Comparison
     from heedful.device import RunningPrecision
@@ -51,6 +51,7 @@ def load(
     device: str = "auto",
     precision: RunningPrecision = "auto",
     shortlist: bool | str | Path = False,
+    split: Literal["sentences", "lines", "none"] | None = None,
 ) -> TranslationPipeline:
     """Load a translator that takes raw text.
 
@@ -61,6 +62,8 @@ def load(
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
         shortlist: restriction of translations to a shortlist of tokens, that of the (first) model
             or that of a file; see `heedful shortlist`.
+        split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
+            line breaks become spaces; as the model has learned if unset.
 
     Raises:
         ModelError: when the directory holds no model, one of a newer schema, or no shortlist.
@@ -70,7 +73,12 @@ def load(
     from heedful.pipelines.translation import TranslationPipeline
 
     return TranslationPipeline.load(
-        path, device=device, precision=precision, shortlist=shortlist, read=load_any
+        path,
+        device=device,
+        precision=precision,
+        shortlist=shortlist,
+        split=split,
+        read=load_any,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.flags import STANDARD, ModelPath, Running, SearchFlags, search_settings
+from heedful.cli.flags import STANDARD, ModelPath, Running, SearchFlags, SplitFlag, search_settings
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -50,6 +50,7 @@ def calibrate(
         ),
     ] = None,
     search: SearchFlags | None = None,
+    split: SplitFlag = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
@@ -85,7 +86,7 @@ def calibrate(
         )
     path = calibration_path(model) if output_file is None else output_file
     refuse_missing_folder(path)
-    pipeline = running.load(model)
+    pipeline = running.load(model, split=split)
     with closing(terminal()) as events:
         translations = pipeline.translate(
             sources,

@@ -151,9 +151,10 @@ class Scoring:
     tokenize: Annotated[
         str,
         Parameter(
-            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text)."
+            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text); "
+            "auto follows the script of the references."
         ),
-    ] = "13a"
+    ] = "auto"
     lowercase: Annotated[
         bool,
         Parameter(negative=(), show_default=False, help="Ignore upper and lower case in BLEU."),

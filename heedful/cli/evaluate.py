@@ -18,7 +18,7 @@ from heedful.cli.evaluation.text_measures import (
     TextFlags,
     measure_text,
 )
-from heedful.cli.flags import STANDARD, Running, SearchFlags, search_settings
+from heedful.cli.flags import STANDARD, Running, SearchFlags, SplitFlag, search_settings
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -96,9 +96,10 @@ def evaluate(
     tokenize: Annotated[
         str,
         Parameter(
-            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text)."
+            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text); "
+            "auto follows the script of the references."
         ),
-    ] = "13a",
+    ] = "auto",
     lowercase: Annotated[
         bool,
         Parameter(negative=(), show_default=False, help="Ignore upper and lower case in metrics."),
@@ -120,6 +121,7 @@ def evaluate(
     language: TextFlags = NO_TEXT,
     rotary: StretchedRotary = UNSTRETCHED,
     search: SearchFlags | None = None,
+    split: SplitFlag = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
@@ -172,11 +174,12 @@ def evaluate(
         "lowercase": lowercase,
         **lengths.plain(),
         **settings.plain(),
+        "split": split,
         **running.plain(),
     }
     report = Report("evaluate", output, flags)
     references = [read_lines(path) for path in reference]
-    systems = _Systems(source, settings, running, len(references[0]))
+    systems = _Systems(source, settings, running, split, len(references[0]))
     with closing(terminal()) as events:
         hypotheses = systems.translations(system, events)
         others = None if baseline is None else systems.translations(baseline, events)
@@ -231,11 +234,17 @@ class _Systems:
     """The translations of systems, which are models or files of translations."""
 
     def __init__(
-        self, source: Path | None, settings: SearchSettings, running: Running, lines: int
+        self,
+        source: Path | None,
+        settings: SearchSettings,
+        running: Running,
+        split: SplitFlag,
+        lines: int,
     ) -> None:
         self.source = source
         self.settings = settings
         self.running = running
+        self.split = split
         self.lines = lines
 
     def translations(self, system: Path, events: Events) -> list[str]:
@@ -264,7 +273,7 @@ class _Systems:
                 "A model needs text to translate", where=str(system), remedy="Add --source FILE"
             )
         texts = self._aligned(read_lines(self.source), self.source)
-        pipeline = self.running.load(system)
+        pipeline = self.running.load(system, split=self.split)
         return list(
             pipeline.translate(
                 texts,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.text.tokenizer_pair import Split
 
 _RUNNING = Group("Running", sort_key=50)
 _CHECKING = Group("Checking", sort_key=40)
@@ -42,6 +43,13 @@ PrecisionFlag = Annotated[
         help="Precision of matmuls. auto is the fastest one as exact as "
         "float32; bf16 and int8 are faster on processors that support them (see "
         "`heedful doctor`) and change few results."
+    ),
+]
+SplitFlag = Annotated[
+    Literal["sentences", "lines", "none"] | None,
+    Parameter(
+        help="Parts of a text that are translated apart: sentences, lines, or none (the whole "
+        "text); as the model has learned if unset, which is sentence by sentence for most."
     ),
 ]
 
@@ -275,14 +283,17 @@ class Running:
         ),
     ] = 4096
 
-    def load(self, model: Path, *, shortlist: bool | Path = False) -> TranslationPipeline:
-        """Load the model with the rest of its ensemble, and a shortlist if asked for."""
+    def load(
+        self, model: Path, *, shortlist: bool | Path = False, split: Split | None = None
+    ) -> TranslationPipeline:
+        """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
         with uncollected():  # garbage collection took a fifth of a cold start
             from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
         return heedful.load(
             [model, *self.ensemble],
             device=self.device,
             precision=self.precision,
+            split=split,
             shortlist=shortlist,
         )
 
@@ -321,6 +332,7 @@ class TranslationRequest:
         shortlist: True for the model's lexical shortlist, or the file of another one.
         terms: glossary and its mode.
         protect: kinds of text to copy; those that the model was trained for if unset.
+        split: parts of a text that are translated apart; as the model has learned if unset.
         consistency: flags of capitals, unknown words and numbers.
     """
 
@@ -333,6 +345,7 @@ class TranslationRequest:
     shortlist: bool | Path
     terms: GlossaryFlags = NO_TERMS
     protect: tuple[str, ...] | None = None
+    split: Split | None = None
     consistency: ConsistencyFlags = AS_THE_MODEL
 
     @property

@@ -241,7 +241,7 @@ def ablate(
         str,
         Parameter(
             help="Parts to remove, such as decoder.*.cross, where * matches anything between two "
-            "dots; every head if none."
+            "dots; every head if none, or every sub-layer of a model without heads."
         ),
     ],
     how: Annotated[
@@ -306,11 +306,11 @@ def ablate(
     subject = corpus.load(model)
     from heedful.apps import pruning
 
-    addresses = pruning.parts(subject.model, what) if what else pruning.heads(subject.model)
     if parts:
         for address in pruning.parts(subject.model, what or "**"):
             print_json({"part": address}) if output.json else print(address)
         return
+    addresses = pruning.parts(subject.model, what) if what else pruning.usual_parts(subject.model)
     examples = corpus.examples(subject)
     ablations: list[Any] = [addresses] if together else list(addresses)
     means = None

@@ -26,6 +26,7 @@ from heedful.cli.flags import (
     ModelPath,
     Running,
     SearchFlags,
+    SplitFlag,
     TranslationRequest,
     say_counts,
     search_settings,
@@ -117,6 +118,7 @@ def translate(
             "if unset.",
         ),
     ] = None,
+    split: SplitFlag = None,
     stream: Annotated[
         bool,
         Parameter(
@@ -147,9 +149,10 @@ def translate(
 ) -> int | None:
     """Translate text line by line.
 
-    Every input line gives exactly one output line, and an empty line an empty one. Lines that are
-    too long for the model are translated in parts, with a warning. With --n-best, all candidates
-    are written to one line, separated by tabs.
+    Every input line gives exactly one output line, and an empty line an empty one. Where the model
+    has learned single sentences, those of a line are translated one by one (--split). Parts that
+    are too long for the model are divided, with a warning. With --n-best, all candidates are
+    written to one line, separated by tabs.
 
     For example:
 
@@ -169,6 +172,7 @@ def translate(
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
         **terms.plain(),
         "protect": protect,
+        "split": split,
         **checks.plain(),
         **consistency.plain(),
     }
@@ -184,6 +188,7 @@ def translate(
         shortlist=shortlist_file or shortlist,
         terms=terms,
         protect=None if protect is None else tuple(kind for kind in protect if kind != "none"),
+        split=split,
     )
     form = LineFormat(
         json=output.json and not shards.is_on,
@@ -431,7 +436,10 @@ class LazyTranslator:
         running, pipeline = self.request.running, None
         if searches(self.request.settings):
             pipeline = NumpyTranslationPipeline.load(
-                self.request.model, device=running.device, precision=running.precision
+                self.request.model,
+                device=running.device,
+                precision=running.precision,
+                split=self.request.split,
             )
         self.load_seconds += time.perf_counter() - start
         return pipeline
@@ -439,7 +447,9 @@ class LazyTranslator:
     def _load_full(self) -> Translate:
         """Load the PyTorch pipeline, and return its method with the options of the request."""
         request, start = self.request, time.perf_counter()
-        pipeline = request.running.load(request.model, shortlist=request.shortlist)
+        pipeline = request.running.load(
+            request.model, shortlist=request.shortlist, split=request.split
+        )
         positions = request.running.positions(pipeline, request.settings)
         if self._glossary is not None:
             pipeline.check_glossary(self._glossary)

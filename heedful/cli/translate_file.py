@@ -115,7 +115,7 @@ def translate_file(
     opened = open_document(data, format=name, settings=settings, name=str(input))
     with closing(terminal()) as events:
         translator = _Translator(
-            running, model, search_options, terms, consistency, events, languages
+            running, model, search_options, terms, consistency, events, languages, settings.split
         )
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
@@ -145,9 +145,12 @@ class _Translator:
         consistency: ConsistencyFlags,
         events: Events,
         languages: str | None,
+        split: str,
     ) -> None:
         self.glossary = glossary = terms.read()  # mistakes in it are found before the model loads
-        self.pipeline: TranslationPipeline = running.load(model)
+        self.pipeline: TranslationPipeline = running.load(
+            model, split=None if split == "sentences" else "lines"
+        )
         self.consistent: ConsistentTranslation | None = None
         if consistency.is_on:
             codes = languages_of(model, languages)

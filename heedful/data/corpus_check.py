@@ -21,6 +21,7 @@ from heedful.data.encoded_pairs import (
     epoch_batches,
     select_pairs,
 )
+from heedful.data.exchanged_sides import check_order
 from heedful.data.pair_corpus import Side
 from heedful.data.pair_packing import NO_PAIR
 from heedful.errors import DataError
@@ -112,10 +113,12 @@ class CheckReport:
     Args:
         corpora: report for each corpus.
         batches: the batches of the first epoch; None without training data.
+        notes: sentences about the corpora as wholes.
     """
 
     corpora: tuple[CorpusReport, ...]
     batches: BatchReport | None
+    notes: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,7 +133,7 @@ class CheckReport:
                 f"batches: {batches.batches:,} an epoch of {batches.pairs:,} pairs{packed}, "
                 f"{batches.padding:.1%} of {batches.positions:,} positions are padding"
             )
-        return lines
+        return [*lines, *self.notes]
 
 
 def check_corpora(
@@ -145,7 +148,8 @@ def check_corpora(
         seed: seed of the run, which decides the batches of the first epoch.
 
     Raises:
-        DataError: when more than half of a side's tokens are unknown, or when no pair is left.
+        DataError: when more than half of a side's tokens are unknown, when no pair is left, or
+            when source and target of the validation data are exchanged.
     """
     reports, batches = [], None
     if train is not None:
@@ -160,7 +164,8 @@ def check_corpora(
             refuse_unknown(share, side, report.name)
     for role in ("train", "valid"):
         _refuse_nothing_left([report for report in reports if report.role == role])
-    return CheckReport(tuple(reports), batches)
+    notes = check_order(train, valid) if train is not None else ()
+    return CheckReport(tuple(reports), batches, notes)
 
 
 def _role_reports(

@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.errors import DataError
-from heedful.evaluate.corpus_metrics import METRIC_NAMES, References, build_metric, check_aligned
+from heedful.evaluate.corpus_metrics import (
+    AUTO,
+    METRIC_NAMES,
+    References,
+    build_metric,
+    check_aligned,
+)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -73,7 +79,7 @@ def paired_bootstrap(
     *,
     samples: int = 1000,
     seed: int = 12345,
-    tokenize: str = "13a",
+    tokenize: str = AUTO,
     lowercase: bool = False,
 ) -> dict[str, PairedScore]:
     """Compare the outputs of two systems for the same sentences.
@@ -96,7 +102,10 @@ def paired_bootstrap(
     assert samples > 0, "at least one resample"
     reference_lists = check_aligned(system_a, references)
     check_aligned(system_b, references)
-    built = {name: build_metric(name, tokenize=tokenize, lowercase=lowercase) for name in metrics}
+    built = {
+        name: build_metric(name, reference_lists, tokenize=tokenize, lowercase=lowercase)
+        for name in metrics
+    }
     # Metrics are computed from sums of counts over sentences, so a resample is one matmul.
     statistics = {
         name: tuple(
@@ -126,7 +135,7 @@ def score_intervals(
     *,
     samples: int = 1000,
     seed: int = 12345,
-    tokenize: str = "13a",
+    tokenize: str = AUTO,
     lowercase: bool = False,
 ) -> dict[str, Interval]:
     """Score one system, with bootstrap intervals.
@@ -144,7 +153,7 @@ def score_intervals(
     """
     assert samples > 0, "at least one resample"
     lists = check_aligned(hypotheses, references)
-    built = {name: build_metric(name, tokenize=tokenize, lowercase=lowercase) for name in metrics}
+    built = {n: build_metric(n, lists, tokenize=tokenize, lowercase=lowercase) for n in metrics}
     counts = {n: _sentence_statistics(metric, hypotheses, lists) for n, metric in built.items()}
     resampled: dict[str, list[float]] = {name: [] for name in built}
     for times_drawn in _resamples(len(hypotheses), samples, seed):

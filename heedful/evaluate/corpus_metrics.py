@@ -6,16 +6,26 @@ Validation in training and `heedful evaluate` both use them, so their scores are
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError, DataError, suggest
+from heedful.text.pretokenization import is_spaceless
 
 if TYPE_CHECKING:  # sacreBLEU takes a while to import; the metrics' names must not wait for it
     from sacrebleu.metrics.base import Metric, Score
 
 METRIC_NAMES = ("bleu", "chrf", "ter")
+AUTO = "auto"
+"""Name of the choice of a tokenizer by the script of the references."""
+
+_SCRIPT_SAMPLE = 1000  # references, by whose letters the script is told
+_KANA = re.compile("[\u3041-\u30ff]")
+_IDEOGRAPH = re.compile("[\u4e00-\u9fff]")
 
 References = Sequence[str] | Sequence[Sequence[str]]
 
@@ -52,7 +62,7 @@ def corpus_scores(
     references: References,
     metrics: Sequence[str] = METRIC_NAMES,
     *,
-    tokenize: str = "13a",
+    tokenize: str = AUTO,
     lowercase: bool = False,
 ) -> dict[str, MetricScore]:
     """Score a corpus of hypotheses.
@@ -61,7 +71,8 @@ def corpus_scores(
         hypotheses: outputs to score.
         references: references of the outputs, or several such lists.
         metrics: names of metrics out of `bleu`, `chrf`, `ter`.
-        tokenize: sacreBLEU's tokenizer for BLEU; `none` for tokenised text.
+        tokenize: sacreBLEU's tokenizer for BLEU; `none` for tokenised text, `auto` for that of the
+            references' script.
         lowercase: disregard of case in BLEU and chrF; TER always disregards it.
 
     Returns:
@@ -74,7 +85,7 @@ def corpus_scores(
     reference_lists = check_aligned(hypotheses, references)
     scores: dict[str, MetricScore] = {}
     for name in metrics:
-        metric = build_metric(name, tokenize=tokenize, lowercase=lowercase)
+        metric = build_metric(name, reference_lists, tokenize=tokenize, lowercase=lowercase)
         score = metric.corpus_score(hypotheses, reference_lists)
         scores[name] = MetricScore(
             name, float(score.score), str(metric.get_signature()), _details(score)
@@ -122,8 +133,19 @@ def bits_per_unit(negative_log_likelihood: float, count: int) -> float:
     return negative_log_likelihood / count / math.log(2)
 
 
-def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -> Metric:
+def build_metric(
+    name: str,
+    references: Sequence[Sequence[str]] = (),
+    *,
+    tokenize: str = AUTO,
+    lowercase: bool = False,
+) -> Metric:
     """Make sacreBLEU's metric of a name.
+
+    Args:
+        name: `bleu`, `chrf` or `ter`.
+        references: lists of references, by whose script `auto` chooses.
+        tokenize, lowercase: options of `corpus_scores`.
 
     Raises:
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
@@ -133,7 +155,9 @@ def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
+    spaceless = _spaceless_tokenizer(references) if tokenize == AUTO else None
     if name == "bleu":
+        tokenize = (spaceless or "13a") if tokenize == AUTO else tokenize
         if tokenize not in BLEU.TOKENIZERS:
             raise ConfigError(
                 f"Unknown tokenizer {tokenize!r}",
@@ -153,10 +177,25 @@ def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -
         return CHRF(lowercase=lowercase)
     if name == "ter":
         # sacreBLEU's default disregards case.
-        return TER()
+        return TER(normalized=True, asian_support=True) if spaceless else TER()
     raise ConfigError(
         f"Unknown metric {name!r}", where="metrics", remedy=suggest(name, METRIC_NAMES)
     )
+
+
+def _spaceless_tokenizer(references: Sequence[Sequence[str]]) -> str | None:
+    """Return the tokenizer for a script without spaces between words; None for other scripts.
+
+    By spaces, a sentence of such a script is one word, and BLEU is 0 but for perfect translations.
+    """
+    text = "".join(islice(chain.from_iterable(references), _SCRIPT_SAMPLE))
+    letters = [letter for letter in text if letter.isalpha()]
+    if 2 * sum(map(is_spaceless, letters)) <= len(letters):
+        return None
+    if _KANA.search(text):
+        # As WMT does, where its analyser of Japanese is installed.
+        return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
+    return "zh" if _IDEOGRAPH.search(text) else "char"
 
 
 def check_aligned(hypotheses: Sequence[str], references: References) -> list[list[str]]:

@@ -18,7 +18,7 @@ from heedful.pipelines.streamed_text import RunningText
 from heedful.search.constraints import Constraints, Moment, build_constraints
 from heedful.search.dispatch import search as search_for
 from heedful.search.search_settings import (
-    GenerationSettings,
+    NEW_TOKENS,
     Hypothesis,
     SearchSettings,
     Specials,
@@ -182,7 +182,7 @@ def follow_search(
         subject: a translator or a language model.
         text: source of a translator or prompt of a language model.
         settings: search settings; the defaults if None. Without a `max_length`, a language model
-            generates at most the default length of `GenerationSettings`, within its positions.
+            generates at most the default number of new tokens, within its positions.
         chosen: ids that the result begins with.
 
     Raises:
@@ -195,7 +195,7 @@ def follow_search(
         writer = _Writer(subject, text, 0)
         # A translator's limit follows from its source; a
         # prompt gives none, so generation's default holds.
-        longest = min(GenerationSettings().max_length, writer.bound - len(writer.read(())))
+        longest = min(NEW_TOKENS, writer.bound - len(writer.read(())))
         settings = settings.model_copy(update={"max_length": max(1, longest)})
     writer = _Writer(subject, text, max(settings.max_length or 0, len(chosen)))
     writer.check(chosen)

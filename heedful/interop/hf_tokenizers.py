@@ -16,7 +16,7 @@ from heedful.interop.hf_files import read_bytes, read_json_file
 from heedful.interop.sentencepiece_files import from_sentencepiece
 from heedful.interop.vocabulary_files import from_byte_pairs, from_wordpiece, read_ids
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import ENGLISH, Reading, TokenizerPair
 from heedful.text.tokenizers_library import library_errors
 
 FAST_FILE = "tokenizer.json"
@@ -215,10 +215,15 @@ def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
         special["bos"] = special["pad"] if start is None else start
         frame = Frame((), (special["eos"],))
         tokenizers_by_side[side] = ImportedTokenizer(special, frame, _state(library), ids)
+    source, target = tokenizers_by_side["source"], tokenizers_by_side["target"]
+    # OPUS, on which such models were trained, holds pairs of sentences.
+    language = (
+        settings.fields.text("source_lang") if settings.fields.has("source_lang") else ENGLISH
+    )
+    reading = Reading("sentences", language)
     # Equal tokenizers make a joint pair, which is stored once.
-    if tokenizers_by_side["source"].fingerprint == tokenizers_by_side["target"].fingerprint:
-        return TokenizerPair(tokenizers_by_side["source"], tokenizers_by_side["source"])
-    return TokenizerPair(tokenizers_by_side["source"], tokenizers_by_side["target"])
+    is_joint = source.fingerprint == target.fingerprint
+    return TokenizerPair(source, source if is_joint else target, reading=reading)
 
 
 _MARIAN_ROLES = ("pad", "eos", "unk")

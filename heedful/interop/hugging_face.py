@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ from heedful.models.model_directory import (
 )
 from heedful.models.model_spec import ModelSpec
 from heedful.pretrained.hub import source_of
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import Reading, TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
@@ -213,6 +213,9 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
         tokenizers = read_tokenizers(directory, config)
         # A tokenizer of another model gives ids beyond the embedding table, and wrong words below.
         check_vocabulary(tokenizers, spec, where=str(directory))
+        if spec.kind == "translator" and tokenizers.reading is None:
+            # T5 and BART were trained on passages.
+            tokenizers = replace(tokenizers, reading=Reading("lines"))
     return Description(spec, tokenizers, _origin(directory, config))
 
 

@@ -20,7 +20,12 @@ from typing import Any
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
-from heedful.text.tokenizer_pair import PROTECTION_FILE, SOFT_TERMS_FILE, TokenizerPair
+from heedful.text.tokenizer_pair import (
+    PROTECTION_FILE,
+    READING_FILE,
+    SOFT_TERMS_FILE,
+    TokenizerPair,
+)
 
 SCHEMA_VERSION = 2
 COMPACT_VERSION = 3
@@ -31,6 +36,7 @@ _FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
     PROTECTION_FILE,
     SOFT_TERMS_FILE,
+    READING_FILE,
 )
 
 _DIMENSIONS = {

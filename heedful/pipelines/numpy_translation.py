@@ -57,7 +57,7 @@ from heedful.search.search_settings import (
     not_numbers,
 )
 from heedful.text.tokenizer import framed
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import UNRECORDED, Split, TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.device import RunningPrecision
@@ -94,7 +94,12 @@ class NumpyTranslationPipeline:
 
     @classmethod
     def load(
-        cls, path: Path, *, device: str = "auto", precision: RunningPrecision = "auto"
+        cls,
+        path: Path,
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        split: Split | None = None,
     ) -> Self | None:
         """Load a model directory, or the best model of a run directory, if it runs without PyTorch.
 
@@ -102,6 +107,7 @@ class NumpyTranslationPipeline:
             path: the directory.
             device: device, see `heedful.load`.
             precision: precision, see `heedful.load`.
+            split: parts of a text that are translated apart, see `heedful.load`.
 
         Returns:
             The pipeline; None if `heedful.load` has to load the model, or to report its fault.
@@ -130,7 +136,7 @@ class NumpyTranslationPipeline:
             # Only the search in PyTorch can keep reserved tokens out of hypotheses.
             if tokenizers.unwritten:
                 return None
-            return cls(translator, tokenizers)
+            return cls(translator, tokenizers.splitting(split))
         # `heedful.load` will report the same fault, or read a model that this class does not
         # support.
         except (Unsupported, UserError):
@@ -181,7 +187,8 @@ class NumpyTranslationPipeline:
         assert searches(settings)
         source, target = self._tokenizers.source, self._tokenizers.target
         most = self._translator.spec.max_length
-        cut = cut_texts(texts, source, most, warn=warn, first_line=first_line)
+        reading = self._tokenizers.reading or UNRECORDED
+        cut = cut_texts(texts, source, most, reading, warn=warn, first_line=first_line)
         longest = longest_output([self._translator.spec], settings)
         translations = [
             assemble(text, [self.find(each, settings, longest) for each in text.segments], target)

@@ -13,7 +13,7 @@ from heedful.pipelines.batching import plan_batches
 from heedful.pipelines.text_splitting import CutText, Segment, Warn, cut_texts, single_line
 from heedful.search.search_settings import SearchSettings, Specials
 from heedful.text.tokenizer import TextTokenizer
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import Reading, TokenizerPair
 
 # Modules of phrases, protected parts and inline terms are imported on use: most texts have none.
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def cut_protected(
     texts: Sequence[str],
     tokenizers: TokenizerPair,
     limit: int,
+    reading: Reading,
     *,
     protect: Sequence[str] | None,
     warn: Warn | None,
@@ -139,6 +140,7 @@ def cut_protected(
         texts: any strings.
         tokenizers: tokenizers of the model.
         limit: maximum number of tokens of a segment.
+        reading: part of a text that the model reads at once.
         protect: kinds of parts, see `protection_of`.
         warn, first_line: arguments of `cut_texts`.
     """
@@ -149,12 +151,17 @@ def cut_protected(
         # A mark in the text itself would look like the start of an inline translation.
         texts = [without_marks(text) for text in texts]
     if protection is None:
-        return cut_texts(texts, tokenizers.source, limit, warn=warn, first_line=first_line)
+        return cut_texts(texts, tokenizers.source, limit, reading, warn=warn, first_line=first_line)
     from heedful.text.protected_spans import reserved_marks
 
     marked = [protection.protect(text) for text in texts]
     cut = cut_texts(
-        [text for text, _ in marked], tokenizers.source, limit, warn=warn, first_line=first_line
+        [text for text, _ in marked],
+        tokenizers.source,
+        limit,
+        reading,
+        warn=warn,
+        first_line=first_line,
     )
     results: list[CutText] = []
     for text, (_, parts) in zip(cut, marked, strict=True):

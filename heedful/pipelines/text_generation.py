@@ -94,18 +94,16 @@ def generate(
         ModelError: when the model has too few learned positions for a prompt and its continuation;
             nothing is computed then.
     """
-    settings = _resolve(settings, options)
-    _check(model, prompts, tokenizer, ends, settings)
-    batches = plan_batches(
-        # Batches are planned for their final length, as new tokens take memory too.
-        [len(prompt) + settings.max_length for prompt in prompts],
-        width=settings.n_best if settings.sampling else settings.beam,
-        batch_tokens=batch_tokens,
-        batch_size=batch_size,
-    )
+    resolved = _resolve(settings, options)
+    _check(model, prompts, tokenizer, ends, resolved)
+    # Prompts that leave room for different numbers of new tokens are continued apart.
+    alike: dict[GenerationSettings, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        alike.setdefault(resolved.limited(_room(model, prompt)), []).append(number)
     results: dict[int, Generation] = {}
 
     def run(part: list[int]) -> list[Generation]:
+        settings = resolved.limited(_room(model, prompts[part[0]]))
         chosen = [prompts[i] for i in part]
         texts = [_running_text(prompt, tokenizer, settings) for prompt in chosen]
         continuation = _continuation(model, chosen, texts, ends, settings)
@@ -123,8 +121,18 @@ def generate(
         ]
 
     with _evaluating(model):
-        for part, generations in split_on_oom(batches, run):
-            results.update(zip(part, generations, strict=True))
+        for group, numbers in alike.items():
+            assert group.max_length is not None
+            batches = plan_batches(
+                # Batches are planned for their final length, as new tokens take memory too.
+                [len(prompts[i]) + group.max_length for i in numbers],
+                width=group.n_best if group.sampling else group.beam,
+                batch_tokens=batch_tokens,
+                batch_size=batch_size,
+            )
+            parts = [[numbers[i] for i in batch] for batch in batches]
+            for part, generations in split_on_oom(parts, run):
+                results.update(zip(part, generations, strict=True))
     return [results[i] for i in range(len(prompts))]
 
 
@@ -162,6 +170,7 @@ def stream(
             remedy="Stream with beam = 1 and n_best = 1",
         )
     _check(model, [prompt], tokenizer, ends, settings)
+    settings = settings.limited(_room(model, prompt))
     text = RunningText(tokenizer, prompt, settings.stop)
     continuation = _continuation(model, [prompt], [text], ends, settings)
     drawn = stream_tokens(
@@ -247,6 +256,7 @@ def _continuation(
         return text is not None and text.stopped(ids)
 
     limit = settings.max_length
+    assert limit is not None
     # Without stop strings no text is decoded, and a GPU may run ahead of the host.
     rule: Stopped | None = stopped if settings.stop else None
     return Continuation(
@@ -284,7 +294,6 @@ def _check(
         raise ConfigError("A prompt is no source to be covered", where="coverage_penalty")
     vocabulary = model.spec.vocabulary
     assert all(0 <= end < vocabulary for end in ends), ends
-    table = model.spec.embedding.positions.max_length
     for number, prompt in enumerate(prompts, start=1):
         where = f"prompt {number}"
         if not prompt:
@@ -298,17 +307,23 @@ def _check(
                 remedy="Use the tokenizer of this model",
             )
         # Checked at the start: otherwise a long search would fail at its first missing position.
-        total = len(prompt) + settings.max_length
-        if table is not None and total > table:
-            room = max(table - len(prompt), 0)
+        room, asked = _room(model, prompt), settings.max_length or 1
+        if room is not None and asked > room:
+            table = model.spec.embedding.positions.max_length
             raise ModelError(
-                f"{len(prompt)} tokens and {settings.max_length} new ones are more than the "
+                f"{len(prompt)} tokens and {asked} new ones are more than the "
                 f"{table} positions the model has learned",
                 where=where,
                 remedy=f"Ask for at most {room} new tokens"
                 if room
                 else f"Give a prompt of less than {table} tokens",
             )
+
+
+def _room(model: CausalLM, prompt: Sequence[int]) -> int | None:
+    """Return the number of new tokens for which a prompt leaves positions; None without end."""
+    table = model.spec.embedding.positions.max_length
+    return None if table is None else max(table - len(prompt), 0)
 
 
 def _tensors(prompts: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import unicodedata
@@ -11,14 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from heedful.search.search_settings import Hypothesis
-from heedful.text.pretokenization import is_spaceless
+from heedful.text.pretokenization import TextPiece, is_spaceless
 from heedful.text.tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import Reading
 
 if TYPE_CHECKING:
     from heedful.search.alignment import Alignment
     from heedful.search.phrase_automaton import RequiredPhrase
 
 Warn = Callable[[str], None]
+
+# Perhaps the end of a sentence. Without one, and text behind it, the library need not be loaded.
+_MARK = re.compile(r"[^\w\s,;:-]")
+_LETTER = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Segment:
         ids: source tokens, at least one.
         line: index of the line in its text.
         glued: True if the segment ends inside a word.
+        gap: white space between the segment and the next one of its line.
         parts: protected parts, for which the reserved characters in `text` stand.
     """
 
@@ -37,6 +42,7 @@ class Segment:
     ids: tuple[int, ...]
     line: int
     glued: bool
+    gap: str = ""
     parts: tuple[str, ...] = ()
 
     def restored(self, translation: str) -> str:
@@ -64,7 +70,7 @@ class CutText:
         """Join the translations of the segments to a text with as many lines as the source."""
         lines: list[list[tuple[TextPiece, str]]] = [[] for _ in range(self.lines)]
         for segment, translation in zip(self.segments, translations, strict=True):
-            piece = TextPiece(segment.text, segment.glued)
+            piece = TextPiece(segment.text + segment.gap, segment.glued)
             lines[segment.line].append((piece, one_line(translation)))
         return "\n".join(map(_joined, lines))
 
@@ -93,6 +99,7 @@ def cut_texts(
     texts: Sequence[str],
     tokenizer: TextTokenizer,
     limit: int,
+    reading: Reading,
     *,
     warn: Warn | None = None,
     first_line: int = 1,
@@ -100,44 +107,71 @@ def cut_texts(
     """Clean texts and cut them into segments.
 
     Args:
-        texts: any strings; the lines of a string are translated separately.
+        texts: any strings.
         tokenizer: tokenizer of the source.
         limit: maximum number of tokens of a segment, special tokens not counted.
+        reading: part of a text that the model reads at once.
         warn: receiver of a sentence about every line that is too long for one segment.
         first_line: number of the first text in warnings.
     """
-    lines = [clean(text).split("\n") if text.strip() else [] for text in texts]
-    flat = [line.strip() for text in lines for line in text]
+    lines = [_lines(text, reading) for text in texts]
+    pieces = [[units(line, reading) for line in text] for text in lines]
+    flat = [piece.text.strip() for text in pieces for line in text for piece in line]
     encoded = iter(zip(flat, tokenizer.encode_batch(flat), strict=True))
 
     def measure(parts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in tokenizer.encode_batch(parts)]
 
     cut: list[CutText] = []
-    for name, text in enumerate(lines, start=first_line):
+    for name, text in enumerate(pieces, start=first_line):
         segments: list[Segment] = []
-        for number in range(len(text)):
-            line, ids = next(encoded)
-            if len(ids) <= limit:
-                if ids:
-                    segments.append(Segment(line, tuple(ids), number, glued=False))
-                continue
-            pieces = split_text(line, limit, measure)
-            if warn is not None:
-                warn(
-                    f"line {name}: {len(ids)} tokens are more than the model's {limit}: "
-                    f"translated in {len(pieces)} pieces and joined again"
-                )
-            parts = [piece.text.strip() for piece in pieces]
-            segments += [
-                Segment(part, tuple(part_ids), number, piece.glued)
-                for piece, part, part_ids in zip(
-                    pieces, parts, tokenizer.encode_batch(parts), strict=True
-                )
-                if part_ids
-            ]
+        for number, line in enumerate(text):
+            for piece in line:
+                _, ids = next(encoded)
+                if len(ids) <= limit:
+                    segments += _segments([piece], [ids], number)
+                    continue
+                from heedful.pipelines.long_texts import split_text
+
+                parts = split_text(piece.text, limit, measure, reading.language)
+                if warn is not None:
+                    warn(
+                        f"line {name}: {len(ids)} tokens are more than the model's {limit}: "
+                        f"translated in {len(parts)} pieces and joined again"
+                    )
+                stripped = [part.text.strip() for part in parts]
+                segments += _segments(parts, tokenizer.encode_batch(stripped), number)
         cut.append(CutText(len(text) if segments else 0, tuple(segments)))
     return cut
+
+
+def units(line: str, reading: Reading) -> list[TextPiece]:
+    """Cut a line into the parts that a model reads at once."""
+    mark = _MARK.search(line) if reading.split == "sentences" else None
+    if mark is None or not _LETTER.search(line, mark.end()):
+        return [TextPiece(line)]
+    from heedful.text.sentences import sentence_pieces
+
+    return sentence_pieces(line, reading.language)
+
+
+def _lines(text: str, reading: Reading) -> list[str]:
+    """Return the lines of a text that are translated apart; none for white space alone."""
+    if not text.strip():
+        return []
+    lines = clean(text).split("\n")
+    return [line.strip() for line in ([" ".join(lines)] if reading.split == "none" else lines)]
+
+
+def _segments(
+    pieces: Sequence[TextPiece], ids: Sequence[Sequence[int]], line: int
+) -> list[Segment]:
+    """Return the segments of pieces that have tokens."""
+    return [
+        Segment(piece.text.strip(), tuple(each), line, piece.glued, piece.gap)
+        for piece, each in zip(pieces, ids, strict=True)
+        if each
+    ]
 
 
 def _clean_character(character: str) -> str:
@@ -154,168 +188,26 @@ def _joined(pairs: Sequence[tuple[TextPiece, str]]) -> str:
     return join_pieces([piece for piece, _ in pairs], [text for _, text in pairs])
 
 
-Measure = Callable[[Sequence[str]], list[int]]
-
-_SPACE = re.compile(r"\s+")
-_FULL_WIDTH_END = re.compile(r"[。！？｡︒]+[」』”’）】》〉\"')\]]*\s*")
-_FULL_WIDTH_PAUSE = re.compile(r"[，、；：]+\s*")
-_END = ".!?…؟۔।॥።։"
-_PAUSE = ",;:،؛—–"
-_CLOSING = "\"'”’»)]}›"
-_LATIN_VOWELS = frozenset("aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýœ")
-
-
-@dataclass(frozen=True)
-class TextPiece:
-    """A part of a text.
-
-    Args:
-        text: unchanged substring; the pieces of a text, concatenated, are the text.
-        glued: True if the piece ends inside a word, so that no space belongs there.
-    """
-
-    text: str
-    glued: bool = False
-
-
-def split_text(text: str, limit: int, measure: Measure) -> list[TextPiece]:
-    """Cut a text into pieces of at most `limit` tokens.
-
-    Args:
-        text: one line.
-        limit: maximum number of tokens of a piece; a single character with more stays whole.
-        measure: function that counts the tokens of each of several texts.
-
-    Returns:
-        The pieces in order. Each sentence is a piece of its own, as translators are trained on
-        sentences. A sentence above the limit is split into clauses, words or characters, which are
-        joined to pieces of about equal length up to the limit.
-    """
-    pieces = [TextPiece(text)]
-    for find_cuts, packed in ((_sentences, False), (_clauses, True), (_words, True)):
-        pieces = _refine(pieces, limit, measure, find_cuts, packed)
-    return _split_characters(pieces, limit, measure)
-
-
 def join_pieces(pieces: Sequence[TextPiece], translations: Sequence[str]) -> str:
     """Join translations of pieces.
 
-    They are separated by spaces, except inside a word and next to a script without spaces.
+    They are separated by as many spaces as the pieces, at least one, but by none inside a word and
+    next to a script without spaces.
     """
     joined = ""
-    glued = True
+    before: TextPiece | None = None
     for piece, translation in zip(pieces, translations, strict=True):
         translation = translation.strip()
         if not translation:  # an empty translation gets no space
             continue
-        spaceless = joined and (is_spaceless(joined[-1]) or is_spaceless(translation[0]))
-        joined += translation if glued or spaceless else f" {translation}"
-        glued = piece.glued
-    return joined
-
-
-def _refine(
-    pieces: list[TextPiece],
-    limit: int,
-    measure: Measure,
-    find_cuts: Callable[[str], list[int]],
-    packed: bool,
-) -> list[TextPiece]:
-    refined: list[TextPiece] = []
-    counts = measure([piece.text.strip() for piece in pieces])
-    for piece, count in zip(pieces, counts, strict=True):
-        if count <= limit:
-            refined.append(piece)
-            continue
-        cuts = [0, *find_cuts(piece.text), len(piece.text)]
-        parts = [piece.text[a:b] for a, b in itertools.pairwise(cuts) if a < b]
-        if packed:
-            parts = _pack(parts, measure([part.strip() for part in parts]), limit)
-        refined += map(TextPiece, parts)
-    return refined
-
-
-def _pack(parts: Sequence[str], counts: Sequence[int], limit: int) -> list[str]:
-    """Join neighbouring parts to as few as the limit allows, of about equal length."""
-    total = sum(counts)
-    goal = total / max(1, -(-total // limit))  # tokens of a part with the fewest possible parts
-    packed: list[list[str]] = [[]]
-    size = 0
-    for part, count in zip(parts, counts, strict=True):
-        if packed[-1] and (size + count > limit or size + count / 2 > goal):
-            packed.append([])
-            size = 0
-        packed[-1].append(part)
-        size += count
-    return ["".join(group) for group in packed]
-
-
-def _split_characters(pieces: list[TextPiece], limit: int, measure: Measure) -> list[TextPiece]:
-    while True:
-        counts = measure([piece.text.strip() for piece in pieces])
-        if all(
-            count <= limit or len(piece.text) < 2  # a single character cannot be split
-            for piece, count in zip(pieces, counts, strict=True)
+        if before is not None and not (
+            before.glued or is_spaceless(joined[-1]) or is_spaceless(translation[0])
         ):
-            return pieces
-        cut: list[TextPiece] = []
-        for piece, count in zip(pieces, counts, strict=True):
-            cut += [piece] if count <= limit else _equal_parts(piece, -(-count // limit))
-        pieces = cut
-
-
-def _equal_parts(piece: TextPiece, number: int) -> list[TextPiece]:
-    text = piece.text
-    size = max(1, len(text) // max(2, number))  # at least two parts, or the loop would not end
-    parts = [text[i : i + size] for i in range(0, len(text), size)]
-    inner = [
-        TextPiece(left, glued=_inside_word(left[-1], right[0]))
-        for left, right in itertools.pairwise(parts)
-    ]
-    return [*inner, TextPiece(parts[-1], piece.glued)]
-
-
-def _inside_word(left: str, right: str) -> bool:
-    return not any(c.isspace() or is_spaceless(c) for c in (left, right))
-
-
-def _sentences(text: str) -> list[int]:
-    cuts = {match.end() for match in _FULL_WIDTH_END.finditer(text)}
-    cuts.update(m.end() for m in _SPACE.finditer(text) if _ends_sentence(text, m.start(), m.end()))
-    return sorted(cuts)
-
-
-def _ends_sentence(text: str, start: int, end: int) -> bool:
-    """Return True if a sentence ends before the space text[start:end]."""
-    before = text[max(0, start - 40) : start].rstrip(_CLOSING)
-    if not before or before[-1] not in _END:
-        return False
-    if end < len(text) and text[end].islower():  # no sentence begins with a lower-case letter
-        return False
-    word = before[:-1].rsplit(maxsplit=1)[-1:]
-    return not (before[-1] == "." and word and _is_abbreviation(word[0]))
-
-
-def _is_abbreviation(word: str) -> bool:
-    """Return True for a single letter, or a few Latin consonants, as in "J." or "Dr."."""
-    letters = word.lstrip("\"'“‘«([").lower()
-    if not letters.isalpha():
-        return False
-    if len(letters) == 1:  # an initial, as in J. S. Bach
-        return True
-    return len(letters) <= 4 and letters.isascii() and not _LATIN_VOWELS & set(letters)
-
-
-def _clauses(text: str) -> list[int]:
-    cuts = {match.end() for match in _FULL_WIDTH_PAUSE.finditer(text)}
-    cuts.update(
-        m.end() for m in _SPACE.finditer(text) if m.start() and text[m.start() - 1] in _PAUSE
-    )
-    return sorted(cuts)
-
-
-def _words(text: str) -> list[int]:
-    return [match.end() for match in _SPACE.finditer(text)]
+            # A tab would look like the end of a column, a wide space belongs to another script.
+            joined += before.gap if before.gap.strip(" ") == "" and before.gap else " "
+        joined += translation
+        before = piece
+    return joined
 
 
 class Translation(str):

@@ -28,6 +28,7 @@ from heedful.pipelines.text_splitting import (
     warn_of_cuts,
 )
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
+from heedful.text.tokenizer_pair import UNRECORDED, Split
 
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
@@ -56,6 +57,7 @@ class TranslationPipeline(SegmentSearch):
         device: str = "auto",
         precision: RunningPrecision = "auto",
         shortlist: bool | str | Path = False,
+        split: Split | None = None,
         read: ReadModel = load_model,
         shared: Path | None = None,
     ) -> Self:
@@ -67,6 +69,8 @@ class TranslationPipeline(SegmentSearch):
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16,
                 fp16 or int8.
             shortlist: True for the shortlist of the (first) model, or the file of another one.
+            split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
+                line breaks become spaces; as the model has learned if unset.
             read: reader of a model directory.
             shared: folder in which processes share weights; None for weights of its own.
 
@@ -89,6 +93,7 @@ class TranslationPipeline(SegmentSearch):
                     where=str(other),
                     remedy="An ensemble needs models trained with the same tokenizers",
                 )
+        tokenizers = tokenizers.splitting(split)
         short = None
         if shortlist is not False:
             from heedful.search.lexical_shortlist import load_shortlist
@@ -122,9 +127,10 @@ class TranslationPipeline(SegmentSearch):
     ) -> list[Translation]:
         """Translate texts.
 
-        A text of several lines is translated line by line; a translation has as many lines as its
-        text, and no other line breaks. White space alone gives "". A line that is too long for the
-        model is translated in several segments. Batching changes no result.
+        A text is translated in the parts that the model has learned to read, sentence by sentence
+        for most; a translation has as many lines as its text, and no other line breaks. White space
+        alone gives "". A part that is too long for the model is translated in several segments.
+        Batching changes no result.
 
         Args:
             texts: any strings.
@@ -169,6 +175,7 @@ class TranslationPipeline(SegmentSearch):
             texts,
             self.tokenizers,
             self.max_length,
+            self.tokenizers.reading or UNRECORDED,
             protect=protect,
             warn=warn,
             first_line=first_line,

@@ -79,6 +79,9 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 # The longest translation by default: enough for any two languages with similar tokenizers, and
 # short enough that a model that never stops is soon cut.
+NEW_TOKENS = 100
+"""New tokens of a continuation if no number is set."""
+
 LENGTH_RATIO = 2
 LENGTH_MARGIN = 20
 
@@ -258,7 +261,11 @@ class GenerationSettings(SearchSettings):
     )
     n_best: Positive = Field(1, description="number of continuations returned for each prompt")
     min_length: Annotated[int, Field(ge=0)] = Field(0, description="minimum number of new tokens")
-    max_length: Positive = Field(100, description="maximum number of new tokens")
+    max_length: Positive | None = Field(
+        None,
+        description="maximum number of new tokens; if unset 100, or the number of positions that "
+        "are left",
+    )
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (), description="strings that end a continuation and are cut from it"
     )
@@ -268,6 +275,17 @@ class GenerationSettings(SearchSettings):
         "the window of a sliding-window model; auto takes a ring for such models and growing for "
         "others",
     )
+
+    def limited(self, room: int | None) -> Self:
+        """Return these settings with the maximum number of new tokens set.
+
+        Args:
+            room: number of positions that the prompt leaves; None without end.
+        """
+        if self.max_length is not None:
+            return self
+        usual = max(NEW_TOKENS, self.min_length)
+        return self.model_copy(update={"max_length": usual if room is None else min(usual, room)})
 
 
 class GenerationOptions(SearchOptions, total=False):

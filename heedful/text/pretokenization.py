@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tokenizers import Regex, pre_tokenizers
@@ -169,6 +170,24 @@ _SPACELESS = re.compile(
     f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _SPACELESS_RANGES)}]"
 )
 _BETWEEN_SPACES = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """A part of a text.
+
+    Args:
+        text: unchanged substring; the pieces of a text, concatenated, are the text.
+        glued: True if the piece ends inside a word, so that no space belongs there.
+    """
+
+    text: str
+    glued: bool = False
+
+    @property
+    def gap(self) -> str:
+        """The white space at its end."""
+        return self.text[len(self.text.rstrip()) :]
 
 
 def is_spaceless(character: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
@@ -21,6 +21,31 @@ _FILE = "tokenizer.json"
 _TARGET_FILE = "target_tokenizer.json"
 PROTECTION_FILE = "protected_spans.json"
 SOFT_TERMS_FILE = "soft_terms.json"
+READING_FILE = "reading.json"
+
+Split = Literal["sentences", "lines", "none"]
+ENGLISH = "en"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The part of a text that a model reads at once, as it has learned it.
+
+    Args:
+        split: parts of a text that are read apart: `sentences`, or `lines` of any number of
+            sentences; with `none` it is read as a whole, and its line breaks become spaces.
+        language: code of the source language, by whose rules sentences are found.
+        sentences: mean number of sentences of a line of the training corpus; None if unknown.
+    """
+
+    split: Split = "sentences"
+    language: str = ENGLISH
+    sentences: float | None = None
+
+
+UNRECORDED = Reading()
+"""What is taken of a model that does not say: corpora of pairs hold sentences, and a model that saw
+nothing else leaves out the second one."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +58,14 @@ class TokenizerPair:
         protection: protected spans, which the model reads and writes as reserved tokens; None for
             a model without them.
         soft_terms: flag that the model was trained on inline translations of terms.
+        reading: part of a text that the model reads at once; None if it is not recorded.
     """
 
     source: TextTokenizer
     target: TextTokenizer
     protection: Protection | None = None
     soft_terms: bool = False
+    reading: Reading | None = None
 
     @property
     def joint(self) -> bool:
@@ -90,6 +117,12 @@ class TokenizerPair:
             marks = mark_ids(self.target)
         return (*self.reserved.values(), *marks)
 
+    def splitting(self, split: Split | None) -> TokenizerPair:
+        """Return this pair with another rule of splitting texts; itself if that is unset."""
+        if split is None:
+            return self
+        return replace(self, reading=replace(self.reading or UNRECORDED, split=split))
+
     def protecting(self, kinds: Sequence[SpanKind]) -> TokenizerPair:
         """Return this pair with reserved tokens, for training a model with protected spans.
 
@@ -135,6 +168,9 @@ class TokenizerPair:
             files[PROTECTION_FILE] = self._protection_json()
         if self.soft_terms:
             files[SOFT_TERMS_FILE] = json.dumps({"schema_version": 1}) + "\n"
+        if self.reading is not None:
+            content = {"schema_version": 1, **asdict(self.reading)}
+            files[READING_FILE] = json.dumps(content, sort_keys=True) + "\n"
         return files
 
     def save(self, directory: Path) -> None:
@@ -153,7 +189,8 @@ class TokenizerPair:
         separate = directory / _TARGET_FILE
         target = read_tokenizer(separate) if separate.exists() else source
         protection = _read_protection(directory / PROTECTION_FILE)
-        return cls(source, target, protection, _read_soft_terms(directory / SOFT_TERMS_FILE))
+        terms = _read_soft_terms(directory / SOFT_TERMS_FILE)
+        return cls(source, target, protection, terms, _read_reading(directory / READING_FILE))
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:
@@ -204,6 +241,24 @@ def _read_soft_terms(path: Path) -> bool:
         "This does not say how the model has learned soft terms, or not to this version of Heedful"
     )
     return _read_beside(path, lambda content: True, problem) is not None
+
+
+def _read_reading(path: Path) -> Reading | None:
+    """Return what a model reads at once; None if it is not recorded."""
+    problem = "This does not say what the model reads at once, or not to this version of Heedful"
+
+    def is_sound(content: Any) -> bool:
+        split, language, sentences = (content[name] for name in ("split", "language", "sentences"))
+        return (
+            split in get_args(Split)
+            and isinstance(language, str)
+            and isinstance(sentences, float | None)
+        )
+
+    content = _read_beside(path, is_sound, problem)
+    if content is None:
+        return None
+    return Reading(content["split"], content["language"], content["sentences"])
 
 
 def _read_beside(path: Path, is_sound: Callable[[Any], bool], problem: str) -> Any:

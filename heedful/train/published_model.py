@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,7 @@ class Publisher:
         """
         facts: dict[str, Any] = {"step": step, "kind": kind}
         if scores is not None:
-            facts |= {"score": scores.score, "sentences": scores.sentences}
-            facts |= {"scores": dict(scores.values), "signatures": dict(scores.signatures)}
+            facts |= scores.facts()
         whole = merged(model)
         if whole is not model:
             # Unless the vocabulary grew, the base model's tokenizers serve, and the adapter stays
@@ -87,7 +87,7 @@ class Publisher:
         there = self.facts()
         # Scores of different numbers of sentences are not comparable; the newer model wins then.
         comparable = scores is not None and there.get("sentences") == scores.sentences
-        if scores is not None and comparable and there["score"] >= scores.score:
+        if scores is not None and comparable and _rank(there) >= _rank(scores.facts()):
             return False
         self.publish(model, step, kind, scores)
         return True
@@ -140,9 +140,19 @@ def choose_final_model(
         average = validator(model, everything=True)
         single = publisher.facts()
         # Ties go to the average: its weights depend less on the last few batches.
-        if average.score >= single["score"]:
+        is_taken = _rank(average.facts()) >= _rank(single)
+        if is_taken:
             publisher.publish(model, last, kind, average)
-    _report(events, validator, average, single["score"], kind)
+    _report(events, validator, average, single["score"], kind, is_taken=is_taken)
+
+
+def _rank(facts: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return what a model is ranked by: its score, and among equals chrF, then the loss.
+
+    BLEU is 0 for all early models of a run, and 100 for the last ones of a toy.
+    """
+    scores = facts.get("scores", {})
+    return facts["score"], scores.get("chrf", 0.0), -scores.get("loss", math.inf)
 
 
 def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -> None:
@@ -157,12 +167,18 @@ def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -
 
 
 def _report(
-    events: Events, validator: Validator, average: Scores, single: float, kind: str
+    events: Events,
+    validator: Validator,
+    average: Scores,
+    single: float,
+    kind: str,
+    *,
+    is_taken: bool,
 ) -> None:
     name = validator.settings.choose_by
     # A score is larger when better, so a loss is stored negated.
     sign = -1 if name == "loss" else 1
-    verdict = "takes" if average.score >= single else "does not take"
+    verdict = "takes" if is_taken else "does not take"
     events.note(
         f"The {kind} ({name} {sign * average.score:.4g}) {verdict} the place of the best single "
         f"model ({name} {sign * single:.4g})"

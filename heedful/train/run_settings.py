@@ -167,9 +167,9 @@ class ValidationSettings(Config):
         "favour long translations",
     )
     tokenize: str = Field(
-        "13a",
+        "auto",
         description="tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised "
-        "text)",
+        "text); auto follows the script of the references",
     )
     lowercase: bool = Field(False, description="ignore upper and lower case in metrics")
     max_sentences: PositiveInt | None = Field(

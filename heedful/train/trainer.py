@@ -198,7 +198,8 @@ class Trainer:
             self.events.metric(state.step, scores.values, "validation")
             self.events.samples(state.step, scores.samples)
             self.events.note(f"step {state.step}: {scores.describe()}")
-            if state.best is None or scores.score > state.best.score:
+            # Equal ones are offered, too: chrF and the loss may decide.
+            if state.best is None or scores.score >= state.best.score:
                 self.hooks.offer(model, state.step, scores)
             return scores.score
 

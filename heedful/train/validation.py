@@ -42,6 +42,15 @@ class Scores:
     signatures: Mapping[str, str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
 
+    def facts(self) -> dict[str, Any]:
+        """The result as it is stored with a model, JSON types."""
+        return {
+            "score": self.score,
+            "sentences": self.sentences,
+            "scores": dict(self.values),
+            "signatures": dict(self.signatures),
+        }
+
     def describe(self) -> str:
         return ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
 

@@ -13,6 +13,7 @@ from heedful.cli.main import main
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.preset_files import preset_spec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -138,6 +139,25 @@ def test_ablate_takes_parts_away_together_or_lists_them(run):
         "mean",
     )
     assert status == 0
+
+
+@pytest.mark.parametrize("kind", ["rnn-fixed", "mamba"])
+def test_a_model_without_heads_is_compared_by_sublayers(run, place, kind):
+    pair = load_model(place / "translator")[1]
+    size, model = pair.source.size, place / kind
+    if kind == "mamba":
+        causal = {"self_attention": {"kind": "mamba"}, "feedforward": {"width": 16}}
+        stack = {"num_layers": 1, "block": causal}
+        spec = CausalLMSpec.parse({"width": 8, "vocabulary": size, "decoder": stack})
+        data = ("--data", "texts")
+    else:
+        spec, data = preset_spec(kind, size), PAIRS
+    save_model(build_model(spec), pair, model)
+    status, out, err = run("ablate", model, *data, "--samples", "5", "--json")
+    assert status == 0, err
+    names = [json.loads(line)["what"] for line in out.splitlines()]
+    assert names
+    assert not any("head" in name for each in names for name in each)
 
 
 def test_prune_writes_a_smaller_model(run, place, tmp_path):

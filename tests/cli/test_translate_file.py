@@ -82,22 +82,3 @@ def test_mistakes_are_said_and_leave_nothing(
 def test_a_missing_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert translate(tmp_path / "none.txt", tmp_path / "out.txt") == 2
     assert "none.txt" in capsys.readouterr().err
-
-
-def test_without_the_splitter_a_message_says_what_to_install(
-    text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *a: None if name == "sentencex" else find(name, *a),
-    )
-    assert translate(text, tmp_path / "out.txt") == 2
-    assert "pip install 'heedful[documents]'" in capsys.readouterr().err
-    assert translate(text, tmp_path / "out.txt", "--split", "passages") == 0

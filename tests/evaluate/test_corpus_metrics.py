@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,33 @@ def test_perplexity_of_a_fair_choice_is_its_size() -> None:
 def test_bits() -> None:
     # eight characters, each one of four equally likely: two bits each
     assert bits_per_unit(8 * math.log(4), 8) == pytest.approx(2)
+
+
+JAPANESE = "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "tokenizer"),
+    [
+        ("汤姆昨天住在波士顿的旧房子里。", "汤姆今天住在波士顿的旧房子里。", "zh"),
+        ("彼は昨日ボストンに住んでいました。", "彼は今日ボストンに住んでいました。", JAPANESE),
+        ("ทอมอยู่ที่บอสตันเมื่อวานนี้", "ทอมอยู่ที่บอสตันเมื่อวาน", "char"),
+        ("ខ្ញុំទៅផ្ទះនៅថ្ងៃនេះ។", "ខ្ញុំទៅផ្ទះថ្ងៃនេះ។", "char"),
+        ("ຂ້ອຍໄປເຮືອນມື້ນີ້", "ຂ້ອຍໄປເຮືອນມື້ວານ", "char"),
+        ("သူသည်ယနေ့အိမ်သို့ပြန်သွားသည်။", "သူသည်အိမ်သို့ပြန်သွားသည်။", "char"),
+    ],
+)
+def test_the_tokenizer_follows_the_script(reference: str, hypothesis: str, tokenizer: str) -> None:
+    """By spaces, such a sentence is one word, and all but perfect translations score 0."""
+    scores = corpus_scores([hypothesis], [reference])
+    assert f"tok:{tokenizer}" in scores["bleu"].signature
+    assert 20 < scores["bleu"].score < 100
+    if tokenizer == "zh":  # sacreBLEU divides Chinese for TER, but none of the others
+        assert scores["ter"].score < 60
+    assert corpus_scores([reference], [reference])["bleu"].score == pytest.approx(100)
+    assert corpus_scores([hypothesis], [reference], ["bleu"], tokenize="13a")["bleu"].score < 1
+
+
+@pytest.mark.parametrize("reference", ["Tom lives in Boston.", "나는 집에 간다.", "123", ""])
+def test_other_scripts_are_tokenized_as_before(reference: str) -> None:
+    assert "tok:13a" in corpus_scores([reference], [reference], ["bleu"])["bleu"].signature

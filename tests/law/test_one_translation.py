@@ -25,7 +25,7 @@ model that was built by the definition."""
 MODULES_OF_A_COMMAND = 70
 """Present number of files executed, loading the model included."""
 
-MODULES_OF_TRANSLATING = 39
+MODULES_OF_TRANSLATING = 40
 """Files executed once the model is loaded."""
 
 FRAMES = 10

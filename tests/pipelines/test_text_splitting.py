@@ -7,7 +7,8 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.pipelines.text_splitting import join_pieces, split_text
+from heedful.pipelines.long_texts import split_text
+from heedful.pipelines.text_splitting import join_pieces
 
 ALPHABET = "ab D.,!? \t\u3000。、漢字é\u0301ก😀\"'9"
 

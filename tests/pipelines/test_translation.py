@@ -23,6 +23,7 @@ from heedful.pipelines.search_items import plan_searches, search_items
 from heedful.pipelines.text_splitting import clean, cut_texts, one_line
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_width
+from heedful.text.tokenizer_pair import UNRECORDED
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
@@ -44,7 +45,9 @@ def make(seed=0, kind="bpe", corpus=CORPUS, **dials):
 
 @pytest.fixture(scope="module")
 def pipeline():
-    return TranslationPipeline(*make())
+    """A model that reads a line at once, so that a text and its segment are the same."""
+    model, tokenizers = make()
+    return TranslationPipeline(model, tokenizers.splitting("lines"))
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +184,7 @@ def test_lines_are_translated_by_themselves(pipeline):
 
 
 def test_joined_translations_have_the_lines_of_the_text(pipeline):
-    (cut,) = cut_texts(["a\n\nb"], pipeline.tokenizers.source, 30)
+    (cut,) = cut_texts(["a\n\nb"], pipeline.tokenizers.source, 30, UNRECORDED)
     assert cut.join(["x\ny\u2028z", "w\n"]) == "x y z\n\nw"
 
 
@@ -199,7 +202,8 @@ def test_long_lines_are_translated_in_pieces_and_said(pipeline):
     )
     split = [text for text in said if "pieces" in text]
     assert [text.split(":")[0] for text in split] == ["line 12", "line 14"]
-    cut = cut_texts([long], pipeline.tokenizers.source, pipeline.max_length)[0]
+    reading = pipeline.tokenizers.reading
+    cut = cut_texts([long], pipeline.tokenizers.source, pipeline.max_length, reading)[0]
     assert len(cut.segments) == 8
     parts = pipeline.translate([segment.text for segment in cut.segments], max_length=9)
     assert found[1].split() == " ".join(parts).split()
@@ -210,7 +214,7 @@ def test_long_lines_are_translated_in_pieces_and_said(pipeline):
 
 def test_a_line_of_a_hundred_thousand_tokens(bytewise):
     started = time.process_time()
-    cut = cut_texts(["x" * 100_000, "a b. " * 20_000], bytewise.tokenizers.source, 30)
+    cut = cut_texts(["x" * 100_000, "a b. " * 20_000], bytewise.tokenizers.source, 30, UNRECORDED)
     assert all(len(segment.ids) <= 30 for text in cut for segment in text.segments)
     assert "".join(segment.text for segment in cut[0].segments) == "x" * 100_000
     assert time.process_time() - started < 10
@@ -349,7 +353,8 @@ def test_the_sample_most_like_all_is_chosen(pipeline):
 
 
 def search_items_of(pipeline, texts):
-    cut = cut_texts(texts, pipeline.tokenizers.source, pipeline.max_length)
+    reading = pipeline.tokenizers.reading
+    cut = cut_texts(texts, pipeline.tokenizers.source, pipeline.max_length, reading)
     return search_items(
         cut,
         pipeline.tokenizers,

@@ -18,7 +18,7 @@ from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
 CORPUS = ["a dog runs by the lake.", "two cats sit, and look."] * 3
-TEXTS = ["a dog", "", "two cats look, and sit by the lake", "the lake", "dog. cat", "sit", "a lake"]
+TEXTS = ["a dog", "", "two cats look, and sit by the lake", "the lake", "dog, cat", "sit", "a lake"]
 SHAPE = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "feedforward": 32}
 
 

@@ -47,6 +47,7 @@ def test_run_directory(finished: Any) -> None:
     assert {p.name for p in (run / "model").iterdir()} == {
         "config.json",
         "model.safetensors",
+        "reading.json",
         "tokenizer.json",
     }
     assert (run / "checkpoints/step-00000060/training.safetensors").exists()

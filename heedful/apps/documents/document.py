@@ -16,8 +16,8 @@ from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.line_up import Span, TranslatedSentence, line_up, one_space
 from heedful.apps.documents.passage import Passage, PassagePart, divided, unclosed
 from heedful.apps.documents.placement import write_passage
-from heedful.apps.documents.sentence_split import sentence_spans
 from heedful.errors import DataError
+from heedful.text.sentences import sentence_spans
 
 _PIECE = 1000
 """Characters after which the next sentence of a passage begins another piece."""

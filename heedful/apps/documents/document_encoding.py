@@ -23,6 +23,7 @@ _XML_DECLARATION = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+
 _PO_DECLARATION = re.compile(rb"Content-Type:[^\"\n]*charset=([\w.:-]+)", re.IGNORECASE)
 _HTML_PRESCAN = 1024
 """Bytes of a page in which its encoding must be declared (WHATWG HTML, 13.2.3.2)."""
+_FEWEST_NULS = 8  # ASCII letters of UTF-16: one of their two bytes is NUL
 _LATIN = {"ascii", "iso8859-1"}
 """Names by which pages mean windows-1252 (WHATWG Encoding, 4.2)."""
 
@@ -85,7 +86,7 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
         declared: declared encoding; UTF-8 if none. A byte order mark has precedence.
 
     Raises:
-        DataError: naming the first byte that is invalid in the encoding.
+        DataError: naming the first byte that is invalid in the encoding, or UTF-16 without a mark.
     """
     mark, name = next(
         ((mark, name) for mark, name in _MARKS if data.startswith(mark)),
@@ -110,6 +111,12 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
             where=where,
             remedy="Name the document's encoding, for example: --encoding windows-1252",
         ) from None
+    if order := _order_of_pairs(data[len(mark) :]) if codec.name == "utf-8" else None:
+        raise DataError(
+            "It seems to be UTF-16 without a byte order mark",
+            where=where,
+            remedy=f"Name the document's encoding, for example: --encoding utf-16-{order}",
+        )
     if text.encode(name) != data[len(mark) :]:
         raise DataError(
             f"The same characters would be written as other bytes in {codec.name}",
@@ -117,6 +124,15 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
             remedy="Convert the document to UTF-8 first, for example: iconv -t UTF-8",
         )
     return text, Charset(name, mark)
+
+
+def _order_of_pairs(data: bytes) -> str | None:
+    """Return `le` or `be` for what looks like UTF-16: NUL in half of the pairs, in one place."""
+    seconds, firsts = data[1::2].count(0), data[::2].count(0)
+    for order, here, there in (("le", seconds, firsts), ("be", firsts, seconds)):
+        if here >= _FEWEST_NULS and not there and 4 * here > len(data):
+            return order
+    return None
 
 
 def html_encoding(data: bytes) -> str | None:

@@ -14,12 +14,15 @@ from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.apps.documents.readers import READERS
 from heedful.apps.documents.word_document import open_docx
 from heedful.errors import DataError
+from heedful.pipelines.text_splitting import Translation
 
 
 class DocumentTranslator(Protocol):
     """A translator of sentences, as `translate_document` calls it."""
 
-    def translate(self, texts: Sequence[str], *, alignment: bool) -> Sequence[TranslatedSentence]:
+    def translate(
+        self, texts: Sequence[str], *, alignment: bool
+    ) -> Sequence[TranslatedSentence] | Sequence[Translation]:
         """Translate sentences: one translation for each, in their order.
 
         Args:
@@ -56,8 +59,8 @@ def translate_document(
 
     Args:
         data: bytes of the document.
-        translator: translator of sentences; called once with all of them, or twice where only
-            some need alignments.
+        translator: translator of sentences, such as `heedful.load` returns; called once with all of
+            them, or twice where only some need alignments.
         format: name of one of the `FORMATS`.
         settings: settings of the document.
         name: name of the document, for messages.
@@ -72,8 +75,14 @@ def translate_document(
         texts = [each.text for each in document.sentences if each.alignment == alignment]
         if texts:
             answers = translator.translate(texts, alignment=alignment)
-            found |= zip(texts, answers, strict=True)
+            found |= zip(texts, map(_sentence, answers), strict=True)
     return document.write([found[sentence.text] for sentence in document.sentences])
+
+
+def _sentence(answer: TranslatedSentence | Translation) -> TranslatedSentence:
+    if isinstance(answer, TranslatedSentence):
+        return answer
+    return TranslatedSentence(str(answer), answer.alignment)
 
 
 def open_document(

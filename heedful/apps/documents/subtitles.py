@@ -78,7 +78,10 @@ def _cues(
         line = text[start:end]
         follows = text[slice(*lines[position + 1][1])] if position + 1 < len(lines) else ""
         if _TIMES.match(line):
-            is_cue = in_text = True
+            yield from _passages(text, said, tags)  # of a cue without an empty line behind it
+            said, is_cue, in_text = [], True, True
+        elif in_text and tags is _SRT_TAG and line.strip().isdigit() and _TIMES.match(follows):
+            continue  # the number of the next cue, as players read it
         elif not line.strip():
             yield from _passages(text, said, tags)
             said, in_text = [], False

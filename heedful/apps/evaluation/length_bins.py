@@ -13,7 +13,7 @@ from typing import Any
 
 from heedful.errors import ConfigError, DataError
 from heedful.evaluate.bootstrap import Interval, score_intervals
-from heedful.evaluate.corpus_metrics import METRIC_NAMES, References, check_aligned
+from heedful.evaluate.corpus_metrics import AUTO, METRIC_NAMES, References, check_aligned
 
 LENGTH_BINS = (5, 10, 15, 20, 30, 40, 60)
 """Maximum number of words of a source in each bin except the last, which has no upper bound."""
@@ -86,7 +86,7 @@ def scores_by_length(
     bounds: Sequence[int] = LENGTH_BINS,
     samples: int = 1000,
     seed: int = 12345,
-    tokenize: str = "13a",
+    tokenize: str = AUTO,
     lowercase: bool = False,
 ) -> list[LengthBin]:
     """Score a system on short and on long sources.

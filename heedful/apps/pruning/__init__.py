@@ -13,7 +13,14 @@ For example:
 
 from __future__ import annotations
 
-from heedful.apps.pruning.ablation import AblationMode, ablated, heads, mean_outputs, parts
+from heedful.apps.pruning.ablation import (
+    AblationMode,
+    ablated,
+    heads,
+    mean_outputs,
+    parts,
+    usual_parts,
+)
 from heedful.apps.pruning.examples import (
     AnsweredInput,
     Answers,
@@ -57,4 +64,5 @@ __all__ = [
     "parts",
     "prune",
     "pruned",
+    "usual_parts",
 ]  # fmt: skip

@@ -82,6 +82,21 @@ def heads(model: AnyModel) -> tuple[str, ...]:
     return tuple(part.address for part in all_parts(model) if part.kind == "head")
 
 
+def usual_parts(model: AnyModel) -> tuple[str, ...]:
+    """Return addresses of the parts to compare: heads, or sub-layers of a model without heads.
+
+    Raises:
+        ModelError: when the model has neither.
+    """
+    found = heads(model) or tuple(p.address for p in all_parts(model) if p.kind == "sub-layer")
+    if not found:
+        raise ModelError(
+            "The model has no heads and no sub-layers that could be removed",
+            remedy="Name other parts of it; `heedful ablate MODEL --parts` lists them",
+        )
+    return found
+
+
 def all_parts(model: AnyModel) -> tuple[ModelPart, ...]:
     """Return every part, in the order of a pass."""
     return tuple(part for name in model.stacks() for part in _parts_of_stack(model, name))

@@ -26,7 +26,7 @@ from heedful.apps.pruning.examples import AnsweredInput, Answers, answer, for_ea
 from heedful.apps.pruning.head_pruning import without_heads
 from heedful.errors import ConfigError, ModelError
 from heedful.evaluate.bootstrap import PairedScore, paired_bootstrap, paired_ratios
-from heedful.evaluate.corpus_metrics import corpus_scores
+from heedful.evaluate.corpus_metrics import AUTO, corpus_scores
 from heedful.inspect.readings import read_all
 from heedful.inspect.subject import Result, Subject, heads_of
 from heedful.search.search_settings import SearchSettings
@@ -47,7 +47,7 @@ class Bleu:
 
     search: SearchSettings = field(default_factory=SearchSettings)
     sentences: int | None = None
-    tokenize: str = "13a"
+    tokenize: str = AUTO
     lowercase: bool = False
 
     def translate(self, subject: Subject, examples: Sequence[AnsweredInput]) -> list[str]:

@@ -172,7 +172,7 @@ class OpenAI:
             settings = await self._search(body, prompts)
             texts = await self.service.translate(prompts, [body.model], settings=settings)
             return [[_translated(t, rank, body) for rank in range(body.samples)] for t in texts]
-        settings = self._generation(body)
+        settings = await self._generation(body, prompts)
         pipeline = await self.service.generator(body.model)
         generations = await self.service.generate(body.model, prompts, settings)
         return [
@@ -194,9 +194,17 @@ class OpenAI:
                 changes["max_length"] = body.most_tokens
         return SearchSettings.parse(settings.plain() | changes, where="the request")
 
-    def _generation(self, body: Sampling) -> GenerationSettings:
-        """Return the settings of a continuation: sampling, as by default at OpenAI."""
+    async def _generation(self, body: Sampling, prompts: Sequence[str]) -> GenerationSettings:
+        """Return the settings of continuations: sampling, as by default at OpenAI.
+
+        Without a limit in the request, an answer has the usual number of tokens, or as many as the
+        model has positions left for.
+        """
         longest = body.most_tokens or body.usual_tokens
+        positions = (await self.service.generator(body.model)).model.spec.embedding.positions
+        if body.most_tokens is None and positions.max_length is not None:
+            read = max(await self.service.lengths(body.model, prompts), default=0)
+            longest = max(1, min(longest, positions.max_length - read))
         if longest > self.service.limits.tokens:
             raise RefusedRequest(
                 400,
@@ -280,7 +288,7 @@ class OpenAI:
                 raise ClientDisconnect
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        settings = self._generation(body)
+        settings = await self._generation(body, [prompt])
         work = asyncio.ensure_future(self.service.stream(body.model, prompt, settings, emit))
         work.add_done_callback(lambda done: queue.put_nowait(None))
         try:

@@ -234,7 +234,8 @@ class Service:
         work = GenerationWork(pipeline, settings)
         tokens = await to_thread.run_sync(self._prompt_lengths, pipeline, prompts)
         deadline = time.monotonic() + self.limits.seconds
-        longest = settings.max_length
+        longest = settings.limited(None).max_length
+        assert longest is not None
         jobs = [
             WaitingText(work, prompt, count + longest, deadline)
             for prompt, count in zip(prompts, tokens, strict=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
+from pathlib import Path
 
 import torch
+from babel import localedata
 
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import BpeDropout, PairBatch, WindowBatch, make_batch, make_rows
@@ -31,6 +33,9 @@ from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
 from heedful.train.task import Setup, plural
 from heedful.train.tasks.pair_source import TERM_SAMPLE, TrainingTerms
+
+_SAMPLED_SOURCES = 10_000
+"""Number of sources by which it is told what a model learns to read at once: a second's work."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,25 @@ def side_texts(
     count = setup.settings.data.tokenizer_sample
     sources, targets = (SampledTexts(stream, side, count, setup.long_words) for side in SIDES)
     return sources, targets
+
+
+def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[str], str]:
+    """Return a sample of the sources of pairs, and the code of their language, "" if unknown.
+
+    Args:
+        setup: setup with the corpora.
+        stream: stream of shards; None where the corpora are files.
+    """
+    specs = setup.settings.data.train
+    if stream is not None:
+        return SampledTexts(stream, "source", _SAMPLED_SOURCES, LongWords("characters")), ""
+    texts = (CorpusTexts((spec,), "source", LongWords("characters")) for spec in specs)
+    lines = (islice(each, -(-_SAMPLED_SOURCES // len(specs))) for each in texts)
+    names = [Path(spec.source).name.removesuffix(".gz") for spec in specs if spec.source]
+    endings = {name.rpartition(".")[2] for name in names}  # as in train.de and news.en-de.de.gz
+    language = endings.pop() if len(endings) == 1 else ""
+    known = localedata.exists(language.replace("-", "_"))
+    return chain.from_iterable(lines), language if known else ""
 
 
 def sampled_texts(setup: Setup, stream: ShardStream) -> SampledTexts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -12,6 +13,7 @@ from heedful.data.encoded_pairs import (
     encode_corpora,
     validation_batches,
 )
+from heedful.text.sentences import learned_reading
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_pair
 from heedful.train.batch_source import FixedBatches, Source
@@ -21,6 +23,7 @@ from heedful.train.tasks.pair_source import encoded_pairs, new_translator, read_
 from heedful.train.tasks.pipeline_scores import translation_measure
 from heedful.train.tasks.streamed_corpora import (
     pair_stream,
+    sampled_sources,
     side_texts,
     stream_fingerprint,
     streamed_pairs,
@@ -38,6 +41,7 @@ def prepare(setup: Setup) -> Task:
 
     def train_new() -> TokenizerPair:
         pair = train_pair(settings.tokenizer, *side_texts(setup, stream))
+        pair = replace(pair, reading=learned_reading(*sampled_sources(setup, stream)))
         kinds = settings.protected_kinds
         # Reserved characters get their tokens after training, so they take none from the text.
         pair = pair.protecting(kinds) if kinds else pair

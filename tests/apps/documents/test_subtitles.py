@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import heedful
+from heedful.apps.documents.formats import translate_document
 from heedful.errors import DataError
 
 from .translators import echoed, sentences, shouted
@@ -34,6 +36,18 @@ def test_what_is_said_is_translated() -> None:
     expected = SRT.replace("A dog</i> runs", "A DOG</i> RUNS").replace("in the snow", "IN THE SNOW")
     expected = expected.replace("Who sings", "WHO SINGS").replace("A man", "A MAN")
     assert shouted(SRT, "srt") == "\ufeff" + expected.replace("After all", "AFTER ALL")[1:]
+
+
+@pytest.mark.parametrize("gap", ["", "\n"], ids=["no empty line", "an empty line"])
+def test_cues_need_no_empty_line_between(gap: str) -> None:
+    cues = [
+        f"{number}\n00:00:0{number},000 --> 00:00:0{number},900\n{said}\n"
+        for number, said in enumerate(["Where is my book?", "It is\n1984.", "Yes."], start=1)
+    ]
+    text = gap.join(cues)
+    assert sentences(text, "srt") == ["Where is my book?", "It is 1984.", "Yes."]
+    expected = text.replace("Where is my book", "WHERE IS MY BOOK").replace("It is", "IT IS")
+    assert shouted(text, "srt") == expected.replace("Yes", "YES")
 
 
 def test_notes_styles_and_speakers_stay() -> None:
@@ -67,3 +81,13 @@ def test_an_echo_changes_no_byte(cues: list[list[str]], line_break: str, format:
 def test_damage_is_named(text: str, format: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         echoed(text.encode(), format)
+
+
+def test_a_loaded_translator_translates_documents() -> None:
+    """As the guide has it."""
+    page = b"<p>Tom lives in <b>Boston</b>. It is raining.</p>"
+    translator = heedful.load("en-de", device="cpu")
+    found = translate_document(page, translator, format="html").decode()
+    assert found.startswith("<p>Tom ")
+    assert "<b>Boston</b>" in found
+    assert translate_document(SRT.encode(), translator, format="srt").count(b"-->") == 2

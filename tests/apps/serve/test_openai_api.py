@@ -13,6 +13,7 @@ import heedful
 from heedful.apps.serve.openai_api import OpenAI, PromptAnswer
 from heedful.errors import RunError
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.text.sentences import count_sentences
 
 DOG = "A dog runs in the snow."
 
@@ -221,3 +222,26 @@ def test_draws_at_the_least_temperature_are_the_likeliest(client: TestClient) ->
     answer = client.post("/v1/chat/completions", json=values | {"temperature": 5e-324, "n": 2})
     assert answer.status_code == 200, answer.text
     assert len({choice["message"]["content"] for choice in answer.json()["choices"]}) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_without_a_limit_takes_the_positions_that_are_left(
+    client: TestClient, stream: bool
+) -> None:
+    messages = [{"role": "user", "content": "The cat sat on the"}]
+    request = {"model": "english", "messages": messages, "stream": stream, "temperature": 0}
+    answer = client.post("/v1/chat/completions", json=request)
+    assert answer.status_code == 200, answer.text
+    if not stream:
+        usage = answer.json()["usage"]
+        assert 0 < usage["completion_tokens"] <= 97 - usage["prompt_tokens"]
+
+
+def test_a_paragraph_in_a_chat_loses_no_sentence(client: TestClient) -> None:
+    text = "Tom lives in Boston. You should go home. He does not like coffee. It is raining."
+    request = {"model": "en-de", "messages": [{"role": "user", "content": text}]}
+    answer = client.post("/v1/chat/completions", json=request).json()
+    found = answer["choices"][0]["message"]["content"]
+    assert count_sentences(found, "de") == 4
+    plain = client.post("/translate", json={"q": text, "source": "en", "target": "de"}).json()
+    assert plain["translatedText"] == found

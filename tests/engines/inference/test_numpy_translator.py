@@ -36,7 +36,7 @@ from heedful.pipelines.text_splitting import Translation, cut_texts
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.search_settings import SearchSettings
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import UNRECORDED, TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
@@ -502,7 +502,10 @@ def test_a_shortlist_holds_for_one_sentence_too(write: Write) -> None:
 def test_a_sentence_beyond_learned_positions_is_refused_as_ever(write: Write) -> None:
     whole = heedful.load(write(NEEDING_MORE[-1]), device="cpu")
     line, source = " ".join(texts()[:30]), tokenizers().source
-    cuts = [(line[:end], cut_texts([line[:end]], source, 64)[0]) for end in range(1, len(line))]
+    cuts = [
+        (line[:end], cut_texts([line[:end]], source, 64, UNRECORDED)[0])
+        for end in range(1, len(line))
+    ]
     piece = next(text for text, cut in cuts if len(cut.segments[0].ids) == 64)
     with pytest.raises(UserError) as one:
         whole.translate([piece], max_length=3)
