@@ -57,7 +57,7 @@ from heedful.search.search_settings import (
     not_numbers,
 )
 from heedful.text.tokenizer import framed
-from heedful.text.tokenizer_pair import UNRECORDED, Split, TokenizerPair
+from heedful.text.tokenizer_pair import Split, TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.device import RunningPrecision
@@ -187,8 +187,9 @@ class NumpyTranslationPipeline:
         assert searches(settings)
         source, target = self._tokenizers.source, self._tokenizers.target
         most = self._translator.spec.max_length
-        reading = self._tokenizers.reading or UNRECORDED
-        cut = cut_texts(texts, source, most, reading, warn=warn, first_line=first_line)
+        cut = cut_texts(
+            texts, source, most, self._tokenizers.reads, warn=warn, first_line=first_line
+        )
         longest = longest_output([self._translator.spec], settings)
         translations = [
             assemble(text, [self.find(each, settings, longest) for each in text.segments], target)

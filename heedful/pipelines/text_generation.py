@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Unpack
 
 from torch import Tensor
@@ -102,8 +103,7 @@ def generate(
         alike.setdefault(resolved.limited(_room(model, prompt)), []).append(number)
     results: dict[int, Generation] = {}
 
-    def run(part: list[int]) -> list[Generation]:
-        settings = resolved.limited(_room(model, prompts[part[0]]))
+    def run(settings: GenerationSettings, part: list[int]) -> list[Generation]:
         chosen = [prompts[i] for i in part]
         texts = [_running_text(prompt, tokenizer, settings) for prompt in chosen]
         continuation = _continuation(model, chosen, texts, ends, settings)
@@ -121,17 +121,17 @@ def generate(
         ]
 
     with _evaluating(model):
-        for group, numbers in alike.items():
-            assert group.max_length is not None
+        for limited, numbers in alike.items():
+            assert limited.max_length is not None
             batches = plan_batches(
                 # Batches are planned for their final length, as new tokens take memory too.
-                [len(prompts[i]) + group.max_length for i in numbers],
-                width=group.n_best if group.sampling else group.beam,
+                [len(prompts[i]) + limited.max_length for i in numbers],
+                width=limited.n_best if limited.sampling else limited.beam,
                 batch_tokens=batch_tokens,
                 batch_size=batch_size,
             )
             parts = [[numbers[i] for i in batch] for batch in batches]
-            for part, generations in split_on_oom(parts, run):
+            for part, generations in split_on_oom(parts, partial(run, limited)):
                 results.update(zip(part, generations, strict=True))
     return [results[i] for i in range(len(prompts))]
 

@@ -28,7 +28,7 @@ from heedful.pipelines.text_splitting import (
     warn_of_cuts,
 )
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
-from heedful.text.tokenizer_pair import UNRECORDED, Split
+from heedful.text.tokenizer_pair import Split
 
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
@@ -175,7 +175,7 @@ class TranslationPipeline(SegmentSearch):
             texts,
             self.tokenizers,
             self.max_length,
-            self.tokenizers.reading or UNRECORDED,
+            self.tokenizers.reads,
             protect=protect,
             warn=warn,
             first_line=first_line,

@@ -44,7 +44,7 @@ class Reading:
 
 
 UNRECORDED = Reading()
-"""What is taken of a model that does not say: corpora of pairs hold sentences, and a model that saw
+"""The reading of a model that does not say: corpora of pairs hold sentences, and a model that saw
 nothing else leaves out the second one."""
 
 
@@ -117,11 +117,16 @@ class TokenizerPair:
             marks = mark_ids(self.target)
         return (*self.reserved.values(), *marks)
 
+    @property
+    def reads(self) -> Reading:
+        """The part of a text that the model reads at once, recorded or not."""
+        return self.reading or UNRECORDED
+
     def splitting(self, split: Split | None) -> TokenizerPair:
         """Return this pair with another rule of splitting texts; itself if that is unset."""
         if split is None:
             return self
-        return replace(self, reading=replace(self.reading or UNRECORDED, split=split))
+        return replace(self, reading=replace(self.reads, split=split))
 
     def protecting(self, kinds: Sequence[SpanKind]) -> TokenizerPair:
         """Return this pair with reserved tokens, for training a model with protected spans.
