@@ -18,8 +18,7 @@ from heedful.errors import ModelError
 from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
-from heedful.nn.attention.mask_algebra import Mask
-from heedful.nn.attention.masks import build_mask
+from heedful.nn.attention.masks import Mask, build_mask
 from heedful.nn.capture import Capture
 from heedful.nn.mask_spec import EverythingSpec
 from heedful.text.tokenizer import TextTokenizer

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.interop.hf_files import is_hugging_face
 from heedful.memory import ask_for_huge_pages
 from heedful.models.checkpoint import load_model
-from heedful.models.model_directory import locate
+from heedful.models.model_directory import HuggingFaceConfig, locate
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
@@ -28,10 +27,11 @@ def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
     # PyTorch reads this setting with its first tensor, so it comes before the weights.
     ask_for_huge_pages()
     path = locate(path)
-    if is_hugging_face(path):
+    try:
+        return load_model(path)
+    except HuggingFaceConfig:
         # Imported here, since a model of ours needs neither tokenizers nor architectures of theirs.
         from heedful.interop.hugging_face import import_model
 
-        imported = import_model(path)
-        return imported.model, imported.tokenizers
-    return load_model(path)
+    imported = import_model(path)
+    return imported.model, imported.tokenizers

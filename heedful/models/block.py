@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from heedful.models.stack_spec import BlockSpec
-from heedful.nn.mixer import Context, CrossMixer, MixerState
+from heedful.nn.mixer import Context, CrossMixer, MixerState, build_part
 from heedful.nn.norms import build_norm
-from heedful.nn.parts import build_part
 from heedful.nn.spec import NormPlacement
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def part_parameters(part: PartSpec, width: int) -> int:
         width: model width D.
     """
     from heedful.models.build import on_meta
-    from heedful.nn.parts import build_part
+    from heedful.nn.mixer import build_part
 
     with on_meta():
         return numel(build_part(width, part))

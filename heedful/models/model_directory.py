@@ -60,6 +60,10 @@ _LARGEST_INTEGER = 2**31 - 1  # the product of two still fits the 64 bits of a t
 _LARGEST_HEADER = 100_000_000  # bytes; the format allows no more
 
 
+class HuggingFaceConfig(ModelError):
+    """A directory's `config.json` is one of Hugging Face."""
+
+
 @dataclass(frozen=True)
 class ModelFacts:
     """The content of a model directory's `config.json`.
@@ -108,7 +112,7 @@ def read_facts(directory: Path) -> ModelFacts:
         ) from None
     # The most frequent mistake, so it gets its own remedy.
     if isinstance(config, dict) and "model_type" in config and "schema_version" not in config:
-        raise ModelError(
+        raise HuggingFaceConfig(
             f"This is a Hugging Face model of type {config['model_type']!r}, not yet Heedful's",
             where=str(file),
             remedy=f"Import it first: heedful import {directory} OUT",

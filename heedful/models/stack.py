@@ -18,9 +18,8 @@ from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.beam_cache import Lineage, choose_beams, chosen_sentences
 from heedful.nn.attention.cache import SegmentInputs
-from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering
+from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering, build_bias
 from heedful.nn.norms import build_norm
-from heedful.nn.parts import build_bias
 from heedful.nn.positions import Positions
 
 

@@ -1,4 +1,4 @@
-"""The protocol of mixers, the parts of a block through which tokens exchange information.
+"""The protocol of mixers, the parts of a block that mix tokens, and the modules of their specs.
 
 A mixer is, for instance, attention of any mask, linear attention, a recurrent cell or a
 convolution. Over a whole sequence it is called as a function. Token by token it carries a state,
@@ -13,15 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
+from heedful.nn.spec import AttentionSpec, BiasSpec, PartSpec
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.attention.relative_values import RelativeValues
 
 MakeCache = Callable[[Tensor, Tensor], "KeyValueCache"]
 """A function that makes an empty cache for keys and values like its arguments [B, K, 0, E]."""
@@ -185,3 +188,37 @@ class KeyValueCache(Protocol):
 
     def reorder(self, choice: Reordering) -> Self:
         """Return the cache of the chosen beams."""
+
+
+def build_part(width: int, spec: PartSpec) -> nn.Module:
+    """Build the module that a spec names; a translator of attention alone imports no other mixer.
+
+    Args:
+        width: model width D.
+        spec: spec of the part.
+    """
+    chosen = (module for option, module in spec.module_with if getattr(spec, option))
+    part: nn.Module = resolve_name(next(chosen, spec.module))(width, spec)
+    return part
+
+
+def build_bias(spec: BiasSpec, attention: AttentionSpec, width: int) -> Bias:
+    """Build the bias that a spec describes.
+
+    Args:
+        spec: spec of the bias.
+        attention: spec of the attention whose scores it is added to.
+        width: model width D.
+    """
+    bias: Bias = resolve_name(spec.module).of_spec(spec, attention, width)
+    return bias
+
+
+def build_relative_values(head_width: int, max_distance: int) -> RelativeValues:
+    """Build the vectors of distances that attention adds to its values.
+
+    Args:
+        head_width, max_distance: arguments of `RelativeValues`.
+    """
+    kind: type[RelativeValues] = resolve_name("heedful.nn.attention.relative_values:RelativeValues")
+    return kind(head_width, max_distance)

@@ -23,6 +23,7 @@ class CommonPartSpec(Config):
     Attributes:
         module: `package.module:name` of a function or class that makes the part from the model
             width D and the spec.
+        module_with: options of the spec, and the same with the first of them that is set.
         label: name of the part in texts.
         is_network: True for a feed-forward network and its replacements.
         is_one_way: True for a mixer that reads forward only, so it is refused in encoders.
@@ -32,6 +33,7 @@ class CommonPartSpec(Config):
 
     family: ClassVar[str] = "mixer"
     module: ClassVar[str]
+    module_with: ClassVar[tuple[tuple[str, str], ...]] = ()
     label: ClassVar[str]
     is_network: ClassVar[bool] = False
     is_one_way: ClassVar[bool] = False
@@ -122,11 +124,7 @@ class CommonHeadsSpec(CommonPartSpec):
     bias: bool = Field(True, description="bias vectors of the projections")
 
     def check_width(self, width: int) -> None:
-        """Refuse heads that do not divide the model width.
-
-        Raises:
-            ValueError: when the model width cannot be divided so.
-        """
+        """Refuse heads that do not divide the model width, with a ValueError."""
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
 

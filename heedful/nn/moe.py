@@ -35,7 +35,7 @@ from heedful.device import full_precision
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context
-from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
+from heedful.nn.spec import FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 PENALTIES = "**.penalty"
@@ -96,14 +96,15 @@ class MixtureOfExperts(nn.Module):
 
     Args:
         width: model width D.
-        spec: spec of each expert.
-        experts: number of experts, experts for each token, and weighting of their outputs.
+        spec: spec of each expert, whose `experts` are set.
     """
 
     adds_penalty = True
 
-    def __init__(self, width: int, spec: FeedForwardSpec, experts: ExpertsSpec) -> None:
+    def __init__(self, width: int, spec: FeedForwardSpec) -> None:
         super().__init__()
+        experts = spec.experts
+        assert experts is not None
         self.per_token = experts.per_token
         self.renormalize = experts.renormalize
         self.balance_weight = experts.balance_weight
@@ -195,10 +196,3 @@ class MixtureOfExperts(nn.Module):
             routing = dense.new_zeros(positions.numel(), dense.shape[-1])
             shape = (*positions.shape, dense.shape[-1])
             context.keep("routing", routing.index_copy(0, real, dense).view(shape))
-
-
-def build_feedforward(width: int, spec: FeedForwardSpec) -> FeedForward | MixtureOfExperts:
-    """Build the network that a spec describes: a single one, or experts."""
-    if spec.experts is None:
-        return FeedForward(width, spec)
-    return MixtureOfExperts(width, spec, spec.experts)

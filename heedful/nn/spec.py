@@ -305,7 +305,8 @@ class ExpertsSpec(Config):
 class FeedForwardSpec(CommonPartSpec):
     """The position-wise network: inner width, activation (gated forms: Shazeer 2020), dropout."""
 
-    module = "heedful.nn.moe:build_feedforward"
+    module = "heedful.nn.feedforward:FeedForward"
+    module_with = (("experts", "heedful.nn.moe:MixtureOfExperts"),)
     label = "Feed-forward network"
     is_network = True
     dropout_option = "feedforward_dropout"
@@ -320,7 +321,11 @@ class FeedForwardSpec(CommonPartSpec):
 class AttentionSpec(CommonPartSpec):
     """Multi-head attention; fewer key/value heads make it grouped-query or multi-query."""
 
-    module = "heedful.nn.attention.global_tokens:build_attention"
+    module = "heedful.nn.attention.multi_head:SelfAttention"
+    module_with = (
+        ("reads_memory", "heedful.nn.attention.multi_head:CrossAttention"),
+        ("global_tokens", "heedful.nn.attention.global_tokens:GlobalSelfAttention"),
+    )
     label = "Attention"
     dropout_option = "attention_dropout"
     kind: Literal["attention"] = "attention"
@@ -430,17 +435,11 @@ class AttentionSpec(CommonPartSpec):
         return self.scale or 1 / math.sqrt(self.width_of_heads(width))
 
     def check_width(self, width: int) -> None:
-        """Refuse heads that do not divide the model width, and odd widths of sinusoids.
-
-        Raises:
-            ValueError: when the model width has one of these faults.
-        """
+        """Refuse heads that do not divide the width and odd widths of sinusoids (ValueError)."""
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
         if width % 2 and self.position_bias and self.position_bias.kind == "transformer_xl":
-            raise ValueError(
-                f"width {width} is odd: transformer_xl needs as many sines of a distance as cosines"
-            )
+            raise ValueError(f"width {width} is odd, but sinusoids of transformer_xl come in pairs")
 
 
 _OwnPart = (

@@ -24,13 +24,60 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from heedful.search.beam_selection import Beam, Selection
 from heedful.search.constraints import Moment
 from heedful.search.search_settings import Hypothesis, length_norm
-from heedful.search.step_model import Candidates, SearchTask, State, index_on, row_logsumexp
+from heedful.search.step_model import (
+    Beam,
+    Candidates,
+    SearchTask,
+    Selection,
+    State,
+    best_candidates,
+    index_on,
+    row_logsumexp,
+)
 
 if TYPE_CHECKING:
     from heedful.search.search_trace import SearchTrace
+
+
+@dataclass(frozen=True)
+class BestContinuations:
+    """The 2 W best continuations of a sentence: those that end do, and the W best others live on.
+
+    Args:
+        width: number W of live hypotheses; with 1 only the single best continuation is ranked.
+        eos: id of the end token.
+    """
+
+    width: int
+    eos: int
+
+    def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
+        """See `Selection`."""
+        candidates = best_candidates(logits, logsumexp, log_probs, looked_at(self.width))
+        ends = candidates.token == self.eos
+        if ends.device.type != "cpu" or ends.any():  # to ask would wait for a GPU
+            return Beam(candidates, ends, live_candidates(candidates, ends, self.width), None, self)
+        live = Candidates(*(t[:, : self.width] for t in candidates))
+        return Beam(candidates, None, live, None, self)
+
+    def keep(self, sentences: Tensor) -> BestContinuations:
+        """See `Selection`."""
+        return self
+
+
+def looked_at(width: int) -> int:
+    """Return how many of the best continuations of a sentence decide, for a beam's width."""
+    return 2 * width if width > 1 else 1
+
+
+def live_candidates(candidates: Candidates, ends: Tensor, width: int) -> Candidates:
+    """Select the best candidates that do not end, in order; others have log-probability −∞."""
+    # A stable sort of the flags moves those that end behind the others, and keeps both in order.
+    order = ends.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
+    log_prob = candidates.log_prob.masked_fill(ends, -math.inf)
+    return Candidates(*(t.gather(1, order) for t in candidates._replace(log_prob=log_prob)))
 
 
 def beam_search(

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError
-from heedful.search.beam import beam_search
-from heedful.search.beam_selection import BestContinuations, Selection
+from heedful.search.beam import BestContinuations, beam_search
 from heedful.search.constraints import build_constraints
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
-from heedful.search.step_model import AttentiveModel, SearchTask, State, StepModel
+from heedful.search.step_model import AttentiveModel, SearchTask, Selection, State, StepModel
 
 # Samples, diverse groups, phrases, shortlists, coverage and searches on fixed memory are imported
 # by the branches that run them: a plain beam search reads a third as many modules.

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.search.beam_selection import Beam, live_candidates, looked_at
+from heedful.search.beam import live_candidates, looked_at
 from heedful.search.constraints import Moment
 from heedful.search.search_settings import Hypothesis
-from heedful.search.step_model import Candidates, best_candidates
+from heedful.search.step_model import Beam, Candidates, best_candidates
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,16 @@ import torch
 from torch import Tensor
 
 from heedful.engines.inference.cuda_graphs import Shape
-from heedful.search.beam import FinishedHypotheses, Trellis
-from heedful.search.beam_selection import Beam, BestContinuations, live_candidates, looked_at
+from heedful.search.beam import (
+    BestContinuations,
+    FinishedHypotheses,
+    Trellis,
+    live_candidates,
+    looked_at,
+)
 from heedful.search.fixed_rules import FixedRules, RuleRows
 from heedful.search.search_settings import Hypothesis, SearchSettings, length_norm
-from heedful.search.step_model import Candidates, candidates_by_sorting, unchecked_logsumexp
+from heedful.search.step_model import Beam, Candidates, candidates_by_sorting, unchecked_logsumexp
 
 
 class BeamJob:

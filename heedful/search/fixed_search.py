@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from heedful.search.beam import beam_search
-from heedful.search.beam_selection import BestContinuations, Selection
+from heedful.search.beam import BestContinuations, beam_search
 from heedful.search.fixed_beam import BeamJob
 from heedful.search.fixed_rules import FixedRules
 from heedful.search.fixed_run import FixedModel, FixedRun
 from heedful.search.fixed_sampling import SamplingJob
 from heedful.search.sampling import draws, sample
 from heedful.search.search_settings import Hypothesis
-from heedful.search.step_model import SearchTask, State
+from heedful.search.step_model import SearchTask, Selection, State
 
 if TYPE_CHECKING:
     from heedful.search.search_trace import SearchTrace

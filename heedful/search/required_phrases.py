@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heedful.search.beam_selection import Beam, looked_at
+from heedful.search.beam import looked_at
 from heedful.search.constraints import Moment
 from heedful.search.phrase_automaton import (
     PhraseTables,
@@ -34,7 +34,7 @@ from heedful.search.phrase_automaton import (
 )
 from heedful.search.restricted_vocabulary import RestrictedVocabulary
 from heedful.search.search_settings import Hypothesis, length_norm
-from heedful.search.step_model import Candidates, best_candidates
+from heedful.search.step_model import Beam, Candidates, best_candidates
 
 # A smaller beam would hold little but hypotheses that begin with the phrases.
 _FEWEST = 4

@@ -9,9 +9,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from heedful.search.beam_selection import Beam
 from heedful.search.search_settings import Hypothesis
-from heedful.search.step_model import Candidates
+from heedful.search.step_model import Beam, Candidates
 
 Fate = Literal["lived", "ended", "dropped"]
 """A continuation goes on to the next step, ends its hypothesis, or is not among the best."""

@@ -1,4 +1,4 @@
-"""The protocol of models in a search, and the best continuations of a step."""
+"""The protocols of a step: of models, and of the selection of the best continuations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from heedful.errors import ModelError
 from heedful.kernels import topk
-from heedful.search.constraints import Constraints
+from heedful.search.constraints import Constraints, Moment
 from heedful.search.search_settings import SearchSettings, Specials, not_numbers
 
 _BLOCKS = 128
@@ -35,6 +35,41 @@ class Candidates(NamedTuple):
     parent: Tensor
     token: Tensor
     token_score: Tensor
+
+
+class Beam(NamedTuple):
+    """The outcome of a step.
+
+    Args:
+        candidates: continuations that were ranked [B, C].
+        ends: mask of the finished hypotheses among these [B, C] bool; None where none ends.
+        live: continuations that live on [B, W], best first; log-probability −∞ fills up.
+        handicap: reduction of the rank of those that end [B, C] float64; None for nothing.
+        selection: selection of the next step, for the same sentences.
+    """
+
+    candidates: Candidates
+    ends: Tensor | None
+    live: Candidates
+    handicap: Tensor | None
+    selection: Selection
+
+
+class Selection(Protocol):
+    """Chooses among the continuations of a step; a value, like the state of a model."""
+
+    def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
+        """Choose the continuations that end and those that live on.
+
+        Args:
+            logits: logits of the next token [B, W, V] float32; −∞ where it is forbidden.
+            logsumexp: logsumexp of the logits [B, W] float64, from before any was forbidden.
+            log_probs: summed log-probabilities of the hypotheses [B, W] float64.
+            moment: the step and its sentences.
+        """
+
+    def keep(self, sentences: Tensor) -> Selection:
+        """Keep the sentences of a mask [B], for the next step."""
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.models.mixers import mixer_spec
 from heedful.models.shape import TranslatorShape
-from heedful.nn.mixer import Context
-from heedful.nn.parts import build_part
+from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 
 WIDTH = 8

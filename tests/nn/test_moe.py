@@ -19,8 +19,8 @@ from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.mixer import Context
-from heedful.nn.moe import PENALTIES, MixtureOfExperts, build_feedforward, penalty
+from heedful.nn.mixer import Context, build_part
+from heedful.nn.moe import PENALTIES, MixtureOfExperts, penalty
 from heedful.nn.positions import Positions
 from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
 from tests.reference_parts import GrowingCache
@@ -40,7 +40,7 @@ def mixture(num_experts=4, per_token=2, *, seed=0, activation="swiglu", **expert
         activation=activation,
         experts=ExpertsSpec(num_experts=num_experts, per_token=per_token, **experts),
     )
-    return build_feedforward(WIDTH, spec).eval()
+    return build_part(WIDTH, spec).eval()
 
 
 def by_loop(module, x, positions, *, per_token, renormalize):

@@ -16,8 +16,7 @@ from transformers.models.big_bird import modeling_big_bird
 
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.mask_spec import AnyOfSpec, GlobalSpec, RandomSpec, WindowSpec
-from heedful.nn.mixer import Context
-from heedful.nn.parts import build_part
+from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 

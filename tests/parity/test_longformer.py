@@ -7,8 +7,7 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from heedful.nn.mask_spec import AnyOfSpec, GlobalSpec, WindowSpec
-from heedful.nn.mixer import Context
-from heedful.nn.parts import build_part
+from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from heedful.engines.class_exchange import copy_model
 from heedful.engines.inference import fixed_decoder
 from heedful.engines.inference.cuda_graphs import Shape
-from heedful.engines.inference.engine_parts import copy_model
 from heedful.engines.inference.gpu_model import use_graphs
 from heedful.errors import ModelError
 from heedful.search import fixed_run, lookahead

@@ -14,9 +14,8 @@ from heedful.engines.training.training_engine import prepare_training
 from heedful.errors import ConfigError
 from heedful.models.mixers import mixer_spec
 from heedful.models.shape import TranslatorShape
-from heedful.nn.mixer import Context
+from heedful.nn.mixer import Context, build_part
 from heedful.nn.mixer_spec import RecurrentSpec
-from heedful.nn.parts import build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import PartSpec
 

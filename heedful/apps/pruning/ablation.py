@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.engines.inference.engine_parts import computed_by_definition
+from heedful.engines.class_exchange import computed_by_definition
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect.readings import (
     BATCH_TOKENS,

@@ -108,7 +108,7 @@ def _by_length(module: Any, part: PartSpec, stack: str, here: int) -> dict[str, 
 def _attention(shape: TranslatorShape, stack: str, tokens: int) -> dict[str, Any]:
     """Return attention in place of a stack's mixers, for comparison."""
     from heedful.models.build import on_meta
-    from heedful.nn.parts import build_part
+    from heedful.nn.mixer import build_part
 
     part = AttentionSpec.with_heads_of_shape(shape)
     if shape.recurrent or shape.convolution:  # the shape of this mixer has no heads

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from heedful.engines.class_exchange import EnginePart
 from heedful.engines.host_parts import encoding_table
-from heedful.engines.inference.engine_parts import EnginePart
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Norm
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding

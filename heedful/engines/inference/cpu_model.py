@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from heedful.engines.class_exchange import Exchange, has_no_hooks
+from heedful.engines.class_exchange import Exchange, become, has_no_hooks, replace_module
 from heedful.engines.host_parts import HOST_KINDS
 from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
 from heedful.engines.inference.cpu_stack import CpuStack
-from heedful.engines.inference.engine_parts import become, replace_module
 from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.engines.inference.support import embedding_refusals, stack_refusals
 from heedful.kernels.structs import Linear

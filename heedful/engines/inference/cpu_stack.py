@@ -7,7 +7,7 @@ from typing import Self, cast
 
 from torch import Tensor
 
-from heedful.engines.class_exchange import has_no_hooks
+from heedful.engines.class_exchange import EnginePart, become, has_no_hooks
 from heedful.engines.inference.cpu_block import (
     KERNEL_CAPTURES,
     AttentionBlock,
@@ -16,7 +16,6 @@ from heedful.engines.inference.cpu_block import (
     RecurrentBlock,
 )
 from heedful.engines.inference.cpu_embedding import norm_rows
-from heedful.engines.inference.engine_parts import EnginePart, become
 from heedful.engines.inference.lowering import (
     StackProgram,
     WeightSource,

@@ -25,8 +25,8 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
+from heedful.engines.class_exchange import EnginePart, become
 from heedful.engines.inference.cpu_block import split_states
-from heedful.engines.inference.engine_parts import EnginePart, become
 from heedful.memory import ran_out
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from heedful.engines.inference.engine_parts import EnginePart, become
+from heedful.engines.class_exchange import EnginePart, become
 from heedful.models.block import Block
 from heedful.models.stack import Stack
 from heedful.nn.attention.attend import KernelSet
 from heedful.nn.attention.kernels.request import AttentionRequest, Kernel
 from heedful.nn.attention.kernels.table import KERNELS
-from heedful.nn.attention.mask_algebra import Mask
+from heedful.nn.attention.masks import Mask
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.positions import Positions
 

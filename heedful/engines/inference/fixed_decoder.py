@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.engines.class_exchange import become
 from heedful.engines.host_parts import encoding_table
 from heedful.engines.inference.cpu_block import split_states
 from heedful.engines.inference.cuda_graphs import (
@@ -35,7 +36,6 @@ from heedful.engines.inference.cuda_graphs import (
     Shape,
     SlotCache,
 )
-from heedful.engines.inference.engine_parts import become
 from heedful.engines.inference.fixed_attention import FixedPositions, fix_attention
 from heedful.memory import ran_out
 from heedful.models.stack import StackState

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from heedful.engines.class_exchange import replace_module
 from heedful.engines.inference.cuda_graphs import (
     GraphedStack,
     Record,
@@ -15,7 +16,6 @@ from heedful.engines.inference.cuda_graphs import (
     record_on_gpu,
     record_once_run,
 )
-from heedful.engines.inference.engine_parts import replace_module
 from heedful.engines.inference.fixed_decoder import FixedSteps
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_precision
+from heedful.engines.class_exchange import copy_model
 from heedful.engines.inference.cpu_model import read_positions, use_kernels
-from heedful.engines.inference.engine_parts import copy_model
 from heedful.engines.inference.packed_linear import (
     Int8NativeLinear,
     MakeLayer,

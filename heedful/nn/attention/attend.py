@@ -17,7 +17,6 @@ from torch import Tensor
 
 from heedful.device import full_precision
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.kernels import reference
 from heedful.nn.attention.kernels.request import (
     MAX_DECODED,
     AttentionRequest,
@@ -203,6 +202,9 @@ def attention_weights(
     Returns:
         [B, H', Lq', Lk] float32; rows sum to 1, or are 0 for a query that sees no key.
     """
+    # Only who looks inside asks for weights, so translating does not import the definition.
+    from heedful.nn.attention.kernels import reference
+
     _check_is_whole(request)
     if rows is not None:
         # Queries are cut before the scores are made, so that one row of a long sequence is cheap.
@@ -222,6 +224,8 @@ def attention_scores(request: AttentionRequest) -> Tensor:
     Returns:
         [B, H, Lq, Lk] float32; −∞ where a query does not see a key.
     """
+    from heedful.nn.attention.kernels import reference
+
     _check_is_whole(request)
     visible = request.positions.visible(request.mask)
     return reference.scores(request).masked_fill(~visible, float("-inf"))

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.multi_head import (
-    CrossAttention,
     GlobalQueries,
     SelfAttention,
 )
@@ -140,17 +139,3 @@ class GlobalSelfAttention(SelfAttention):
         # A fixed number a row, so that the result is one tensor and the host reads no counts.
         index = rows[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
         return GlobalQueries(q.gather(2, index), memory, picked, rows)
-
-
-def build_attention(width: int, spec: AttentionSpec) -> SelfAttention | CrossAttention:
-    """Build the attention that a spec describes.
-
-    Args:
-        width: model width D.
-        spec: spec of attention over the input or over a memory.
-    """
-    if spec.over == "memory":
-        return CrossAttention(width, spec)
-    if spec.global_tokens is not None:
-        return GlobalSelfAttention(width, spec)
-    return SelfAttention(width, spec)

@@ -24,9 +24,15 @@ from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValues, SegmentInputs
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.linear_layers import FusedLinear, store_maps_apart
-from heedful.nn.mixer import Context, KeyValueCache, MakeCache, Memory
+from heedful.nn.mixer import (
+    Context,
+    KeyValueCache,
+    MakeCache,
+    Memory,
+    build_bias,
+    build_relative_values,
+)
 from heedful.nn.norms import build_norm
-from heedful.nn.parts import build_bias, build_relative_values
 from heedful.nn.positions import Positions, Rotary
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.work import Saved, Work, weight_work

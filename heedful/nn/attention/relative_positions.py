@@ -33,7 +33,7 @@ class Bias(nn.Module):
         """Build what a spec describes: of the number of heads alone, where nothing else is said.
 
         Args:
-            spec, attention, width: arguments of `heedful.nn.parts.build_bias`.
+            spec, attention, width: arguments of `heedful.nn.mixer.build_bias`.
         """
         return cls(attention.num_heads)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, Without
+from heedful.nn.attention.masks import FAR, Intervals, Mask, Pass, Without
 from heedful.nn.positions import TokenPositions, constant
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from heedful.apps.pruning import ablated
 from heedful.apps.pruning.head_pruning import without_heads
 from heedful.device import Precision
+from heedful.engines.class_exchange import become
 from heedful.engines.inference.cpu_attention import set_positions
 from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
-from heedful.engines.inference.engine_parts import become
 from heedful.engines.inference.prepare import prepare
 from heedful.errors import ModelError
 from heedful.kernels import library

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
-from heedful.engines.inference.engine_parts import copy_model
+from heedful.engines.class_exchange import copy_model
 from heedful.engines.inference.fixed_decoder import FixedSteps
 from heedful.engines.inference.prepare import prepare
 from heedful.errors import ConfigError, ModelError

@@ -7,8 +7,8 @@ import torch
 
 from heedful.apps.pruning import ablated
 from heedful.device import Precision
+from heedful.engines.class_exchange import computed_by_definition
 from heedful.engines.inference.cpu_model import share_weights
-from heedful.engines.inference.engine_parts import computed_by_definition
 from heedful.engines.inference.lowering import Unsupported
 from heedful.engines.inference.prepare import prepare
 from heedful.kernels import library

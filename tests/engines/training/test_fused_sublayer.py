@@ -47,9 +47,8 @@ from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mask_spec import CausalSpec
-from heedful.nn.mixer import Context, Memory, Reordering
+from heedful.nn.mixer import Context, Memory, Reordering, build_bias
 from heedful.nn.norms import RMSNorm
-from heedful.nn.parts import build_bias
 from heedful.nn.positions import Positions
 from heedful.nn.spec import (
     AlibiSpec,

@@ -16,7 +16,7 @@ from heedful.nn.attention.relative_positions import (
     T5Bias,
     TransformerXL,
 )
-from heedful.nn.parts import build_bias
+from heedful.nn.mixer import build_bias
 from heedful.nn.positions import Positions
 from heedful.nn.spec import (
     AlibiSpec,

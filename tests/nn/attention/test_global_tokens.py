@@ -9,8 +9,7 @@ from torch import Tensor
 from heedful.nn.attention.global_tokens import GlobalSelfAttention
 from heedful.nn.capture import Capture
 from heedful.nn.mask_spec import AnyOfSpec, GlobalSpec, WindowSpec
-from heedful.nn.mixer import Context
-from heedful.nn.parts import build_part
+from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 

@@ -18,8 +18,16 @@ from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.nn.attention.attend import KernelSet, attend, make_request, plan
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.kernels.matmul import Matmul
-from heedful.nn.attention.mask_algebra import FAR, Without
-from heedful.nn.attention.masks import Causal, Mask, Prefix, Window, build_mask, picture
+from heedful.nn.attention.masks import (
+    FAR,
+    Causal,
+    Mask,
+    Prefix,
+    Window,
+    Without,
+    build_mask,
+    picture,
+)
 from heedful.nn.attention.sparse_masks import (
     Dilated,
     Fixed,

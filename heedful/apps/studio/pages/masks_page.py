@@ -121,7 +121,7 @@ def _positions(request: DrawRequest) -> Positions:
 def _bias(request: DrawRequest) -> Bias | None:
     import torch
 
-    from heedful.nn.parts import build_bias
+    from heedful.nn.mixer import build_bias
 
     specs: dict[str, BiasSpec] = {
         "alibi": AlibiSpec(),
