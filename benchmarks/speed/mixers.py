@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,18 @@ def measure(
 
 
 def exponent(curve: Curve, value: str) -> float | None:
-    """The slope of log value over log length, by least squares, of the longer half."""
+    """The slope of log value over log length, by least squares, of the longer half.
+
+    None where the figure falls there: another kernel took over, and the slope would be of neither.
+    """
     points = [
         (math.log(length), math.log(_positive(found, value)))
         for length, found in sorted(curve.items())
     ]
     points = points[len(points) // 2 :] if len(points) > 3 else points
-    if len(points) < 2:
+    # Half as much at a longer text is no noise.
+    falls = any(after[1] < before[1] - math.log(2) for before, after in pairwise(points))
+    if len(points) < 2 or falls:
         return None
     mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
     above = sum((x - mean_x) * (y - mean_y) for x, y in points)

@@ -8,6 +8,7 @@ Lq queries, Lk keys, E width of a query or key head, Ev width of a value head.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from heedful.nn.attention.kernels.request import (
     MAX_DECODED,
     AttentionRequest,
     Kernel,
+    common_keys,
     total_bias,
 )
 from heedful.nn.attention.masks import Everything, Mask
@@ -51,6 +53,11 @@ _SHORT_REDUCED = 256
 _LONG = 1024
 # 1 GiB of float32 scores for each tensor of them; a pass with gradients keeps more than one.
 _SCORES_IN_MEMORY = 2**28
+# PyTorch's fused kernel on a processor holds a mask of all pairs twice: as bool, 1 byte a pair, and
+# as float32. For 8,192 causal tokens that is 395 MB, where `chunked` takes 30 and the same time
+# (with gradients twice the time), so from 7,328 tokens on memory decides.
+_MASK_BYTES = 5
+_MASK_MB = int(os.environ.get("HEEDFUL_MASK_MB", "256"))
 
 
 def definition_kernels() -> Mapping[str, Kernel]:
@@ -341,6 +348,8 @@ def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, s
     # PyTorch's fused kernel takes biases as one tensor over all pairs.
     if request.biases and _num_scores(request) > _SCORES_IN_MEMORY:
         ranking.append(("chunked", "a bias for every pair would not fit in memory"))
+    if on_cpu and _makes_mask(request) and num_queries * num_keys * _MASK_BYTES > _MASK_MB << 20:
+        ranking.append(("chunked", f"a mask of all pairs would take more than {_MASK_MB} MB"))
     ranking.append(("sdpa", "PyTorch's fused kernel is the fastest at this length"))
     if _num_scores(request) <= _SCORES_IN_MEMORY:
         ranking.append(("matmul", "fused kernels cannot serve, and the scores fit in memory"))
@@ -363,6 +372,11 @@ def _drawback(name: str, request: AttentionRequest) -> str:
         "flex": "slower here: it pays where a mask hides most of a long sequence",
         "ring": "the whole sequence is in this process",
     }[name]
+
+
+def _makes_mask(request: AttentionRequest) -> bool:
+    """Return whether PyTorch's fused kernel would need a mask of every pair of tokens."""
+    return common_keys(request.positions, request.mask) is None
 
 
 def _num_scores(request: AttentionRequest) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.errors import ModelError
+from heedful.nn.attention import attend as attention
 from heedful.nn.attention.attend import (
     AttentionRequest,
     KernelSet,
@@ -407,3 +408,21 @@ def test_weights_for_people_are_those_of_the_definition() -> None:
     part = attention_weights(request, heads=[2, 0], rows=[3, 1])
     torch.testing.assert_close(part, weights[:, [2, 0]][:, :, [3, 1]])
     assert attention_weights(request, heads=[]).shape[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "most", "kernel"),
+    [(Everything(), 256, "sdpa"), (Causal(), 256, "chunked"), (Causal(), 2000, "sdpa")],
+)
+def test_no_mask_of_all_pairs_of_a_long_text(
+    mask: Mask, most: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_MASK_MB", most)
+    tokens = 8192
+    positions = torch.arange(tokens)[None].clone()
+    positions[:, -5:] = -1  # padding, which full attention hides by one row of keys
+    q = torch.zeros(1, 1, tokens, 1).expand(1, 2, tokens, 8)
+    request = make_request(q, q, q, Positions.of_self(positions), mask, kernels=PROCESSOR_KERNELS)
+    assert plan(request, PROCESSOR_KERNELS).kernel == kernel
+    if isinstance(mask, Everything):
+        assert sdpa._mask(request).shape == (1, 1, 1, tokens)

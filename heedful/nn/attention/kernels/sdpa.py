@@ -12,6 +12,7 @@ from heedful.device import full_precision
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     clear_blind_rows,
+    common_keys,
     is_causal,
     shows_all,
     total_bias,
@@ -70,9 +71,15 @@ def _mask(request: AttentionRequest) -> Tensor | None:
     bias = total_bias(request)
     if shows_all(request.positions, request.mask, request.readable):
         return bias
-    visible = positions.derive(("sdpa", mask), lambda: _open_blind_rows(positions.visible(mask)))
+    visible = positions.derive(("sdpa", mask), lambda: _open_blind_rows(_visible(request)))
     # −∞ is safe here: every row has a visible key by now.
     return visible if bias is None else bias.masked_fill(~visible, -torch.inf)
+
+
+def _visible(request: AttentionRequest) -> Tensor:
+    # A row of keys for all queries is enough on a processor; CUDA's kernels want every pair.
+    keys = common_keys(request.positions, request.mask) if request.device == "cpu" else None
+    return request.positions.visible(request.mask) if keys is None else keys
 
 
 def _open_blind_rows(visible: Tensor) -> Tensor:
