@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heedful.cli.text_io import PLAIN, Output, Report, refuse_existing, say
-from heedful.errors import ConfigError, UserError
+from heedful.errors import ConfigError, ModelError, UserError
 from heedful.pretrained.hub import HubName
 
 if TYPE_CHECKING:
@@ -132,13 +132,14 @@ def export(
     /,
     *,
     format: Annotated[
-        Format,
+        Format | None,
         Parameter(
             help="Format to write: hf for the transformers library; ctranslate2 for fast CPU "
             "inference of translators and language models; onnx for encoders of text and images; "
-            "heedful for smaller files of the same model."
+            "heedful for smaller files of the same model. If unset, the first of hf, ctranslate2 "
+            "and onnx that has such models."
         ),
-    ] = "hf",
+    ] = None,
     quantization: Annotated[
         Quantization | None,
         Parameter(
@@ -152,7 +153,7 @@ def export(
 
     `hf` chooses the architecture that computes the same function: Marian for translators with the
     settings of the Transformer paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. Exporting an
-    imported model restores its tensors bit for bit. If the other library has no such architecture,
+    imported model restores its tensors bit for bit. If a chosen library has no such architecture,
     nothing is written, and the error names the settings that do not fit.
 
     For example:
@@ -168,13 +169,18 @@ def export(
     flags = {"model": str(model), "out": str(out), "format": format, "quantization": quantization}
     report = Report("export", output, flags)
     refuse_existing(out)
+    if format is None and quantization is not None:
+        format = "ctranslate2"
     if quantization is not None and format not in ("ctranslate2", "heedful"):
         raise ConfigError(
             f"Weights are quantised for ctranslate2 and heedful only, not for {format}",
             where=f"quantization = {quantization}",
             remedy="Leave it out, or add --format ctranslate2 or heedful",
         )
-    facts, reader = _write_export(model, out, format, quantization or "float32")
+    if format is None:
+        facts, reader = _write_first_that_fits(model, out)
+    else:
+        facts, reader = _write_export(model, out, format, quantization or "float32")
     files = {
         file.relative_to(out).as_posix(): file.stat().st_size
         for file in sorted(out.rglob("*"))
@@ -186,6 +192,26 @@ def export(
         f"{', '.join(files)}, {sum(files.values()):,} bytes."
     )
     report.finish(facts)
+
+
+def _write_first_that_fits(model: Path, out: Path) -> tuple[dict[str, Any], str]:
+    """Write the model in the first format that has such models; see `_write_export`.
+
+    Raises:
+        ModelError: when none has: what the first one lacks.
+    """
+    refusals: list[ModelError] = []
+    formats: tuple[Format, ...] = ("hf", "ctranslate2", "onnx")
+    for format in formats:
+        try:
+            result = _write_export(model, out, format, "float32")
+        except ModelError as error:
+            refusals.append(error)
+            continue
+        if refusals:
+            say("No architecture of transformers computes this model: --format hf says why.")
+        return result
+    raise refusals[0]
 
 
 def _write_export(

@@ -127,7 +127,9 @@ def prune(
     ] = None,
     within_loss: Annotated[
         float | None,
-        Parameter(help="Maximum increase of the loss, in nats per token."),
+        Parameter(
+            help="Maximum increase of the loss, in nats per token; 0.01 if no limit is given."
+        ),
     ] = None,
     method: Annotated[
         Literal["greedy", "gradient"],
@@ -160,12 +162,14 @@ def prune(
     report = Report("prune", output, {**flags, **corpus.plain()})
     refuse_existing(out)
     limits = [limit for limit in (heads_left, within_bleu, within_loss) if limit is not None]
-    if len(limits) != 1 or limits[0] < 0:
+    if len(limits) > 1 or any(limit < 0 for limit in limits):
         raise UserError(
-            "Exactly one limit is required, and it must not be negative",
+            "A single limit is possible, which must not be negative",
             where="heedful prune",
             remedy="Give --heads-left N, --within-bleu X or --within-loss X",
         )
+    if not limits:
+        within_loss = 0.01
     subject = corpus.load(model)
     examples = corpus.examples(subject)
     from heedful.apps import pruning

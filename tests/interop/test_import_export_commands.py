@@ -66,3 +66,11 @@ def test_wrong_requests(theirs, tmp_path, capsys) -> None:
     assert "'mamba'" in told
     assert "heedful import" in told
     assert {file.name for file in tmp_path.iterdir()} == {"theirs"}
+
+
+def test_without_a_format_the_first_that_has_such_models(tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    assert main(["export", "en-de", str(out), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["model_type"] == "TransformerSpec"  # of CTranslate2
+    assert "No architecture of transformers" in printed.err
