@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from heedful.pipelines.placement import Kind
 from heedful.text.protected_spans import span_pattern
-
-Kind = Literal["text", "open", "close", "single", "soft"]
 
 
 @dataclass(frozen=True, slots=True)

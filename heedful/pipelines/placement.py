@@ -10,68 +10,98 @@ from __future__ import annotations
 
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from heedful.apps.documents.line_up import LineUp, Span
-from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
+from heedful.pipelines.aligned_text import LineUp, Span
+
+Kind = Literal["text", "open", "close", "single", "soft"]
 
 _WEAK = 0.05
 """Alignment weight below which two words are not taken for translations of each other."""
 
 
-@dataclass(eq=False)
-class _Node:
-    """A part of markup, its words in the passage and its place in the translation."""
+class MarkedPart(Protocol):
+    """A part of a text: text or markup."""
 
-    opening: PassagePart | None
-    closing: PassagePart | None = None
+    @property
+    def kind(self) -> Kind:
+        """Kind of the part.
+
+        `text`; `open` and `close` of a pair of tags around words; `single` for what stands by
+        itself, such as a picture, a code span or a placeholder; `soft` for a line break that is no
+        more than a space.
+        """
+
+    @property
+    def text(self) -> str:
+        """Text for the translator: the words that `single` shows, a space for `soft`."""
+
+
+PartT = TypeVar("PartT", bound=MarkedPart)
+
+
+@dataclass(eq=False)
+class Node(Generic[PartT]):
+    """Markup of a text, its words in the text and its place in the translation.
+
+    Args:
+        opening, closing: parts that write it; one tag of a pair may be missing.
+        start, end: range of the characters inside it.
+        children: markup inside a pair.
+        target: range of characters of the translation; (-1, -1) for a line break that has none.
+        before, after: space that sets it apart from the translation.
+    """
+
+    opening: PartT | None
+    closing: PartT | None = None
     start: int = 0
     end: int = 0
-    children: list[_Node] = field(default_factory=list)
+    children: list[Node[PartT]] = field(default_factory=list)
     target: Span = (0, 0)
     before: str = ""
     after: str = ""
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind | Literal["pair"]:
+        """Kind of the markup."""
         if self.opening is None or self.opening.kind == "open":
             return "pair"
         return self.opening.kind
 
 
-def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> str:
-    """Write a translated passage.
+def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
+    """Return the markup of a text as a tree, with the place of each node in the translation.
 
     Args:
-        passage: passage with its markup.
-        lined: alignment of its text and the translation.
-        copy: function that writes a range of the document.
+        parts: parts of the text, in order.
+        lined: alignment of the text and its translation.
     """
-    nodes = _tree(passage.parts)
+    nodes = _tree(parts)
     _Placing(lined).place(nodes, (0, len(lined.target)))
-    return _Writer(passage, lined, copy).write(nodes)
+    return nodes
 
 
-def _tree(parts: Sequence[PassagePart]) -> list[_Node]:
+def _tree(parts: Sequence[PartT]) -> list[Node[PartT]]:
     """Return pairs and single parts as a tree; a tag without a partner reaches to the edge."""
-    root = _Node(None)
+    root: Node[PartT] = Node(None)
     stack = [root]
     here = 0
     for part in parts:
         if part.kind == "open":
-            stack.append(_Node(part, start=here))
+            stack.append(Node(part, start=here))
         elif part.kind == "close":
-            node = stack.pop() if len(stack) > 1 else _Node(None)
+            node = stack.pop() if len(stack) > 1 else Node(None)
             node.closing, node.end = part, here
             if node.opening is None:  # all parts before it are inside
                 node.children, root.children = root.children, []
             stack[-1].children.append(node)
         elif part.kind != "text":
-            stack[-1].children.append(_Node(part, start=here, end=here + len(part.text)))
+            stack[-1].children.append(Node(part, start=here, end=here + len(part.text)))
         here += len(part.text)
     while len(stack) > 1:
         node = stack.pop()
@@ -87,7 +117,7 @@ class _Placing:
         self.lined = lined
         self.cores = [_core(lined.target, span) for span in lined.target_words]
 
-    def place(self, nodes: Sequence[_Node], within: Span) -> None:
+    def place(self, nodes: Sequence[Node[PartT]], within: Span) -> None:
         """Set the places of sibling nodes, and of the nodes inside them."""
         taken: list[Span] = []
         ranged = [node for node in nodes if node.kind != "soft" and self._words(node)]
@@ -111,7 +141,7 @@ class _Placing:
         for node in nodes:
             self.place(node.children, node.target)
 
-    def _words(self, node: _Node) -> range:
+    def _words(self, node: Node[PartT]) -> range:
         """Return the indices of the words inside a node."""
         if node.start == node.end:
             return range(0)
@@ -144,7 +174,9 @@ class _Placing:
             bool,
         )
 
-    def _best(self, node: _Node, within: Span, taken: Sequence[Span]) -> tuple[float, Span | None]:
+    def _best(
+        self, node: Node[PartT], within: Span, taken: Sequence[Span]
+    ) -> tuple[float, Span | None]:
         """Return the run of target words for a node, and its certainty."""
         words = self._words(node)
         inside, scores = self._scores(words)
@@ -163,7 +195,7 @@ class _Placing:
             return -1.0, (word, word + 1)
         return -2.0, None
 
-    def _range(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span:
+    def _range(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> Span:
         """Return the characters that a node takes in the translation."""
         if node.kind == "single" and (span := self._verbatim(node, within, taken)) is not None:
             return span
@@ -181,7 +213,7 @@ class _Placing:
                 start, end = (b, max(b, end)) if a <= start else (start, a)
         return start, max(start, end)
 
-    def _edges(self, node: _Node, source: tuple[int, int], target: tuple[int, int]) -> Span:
+    def _edges(self, node: Node[PartT], source: tuple[int, int], target: tuple[int, int]) -> Span:
         lined = self.lined
         start = lined.copied(node.start, after=True)
         if start is None:
@@ -217,7 +249,7 @@ class _Placing:
             return c if offset <= a < core[0] else self.cores[target][0]
         return d if offset >= b > core[1] else self.cores[target][1]
 
-    def _verbatim(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span | None:
+    def _verbatim(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> Span | None:
         """Return the range where the translation repeats a code span or a placeholder unchanged."""
         assert node.opening is not None
         copied = self.lined.copied(node.start, after=True)
@@ -244,7 +276,7 @@ class _Placing:
             start = text.find(wanted, start + 1, within[1])
         return None
 
-    def _point(self, node: _Node, within: Span, taken: Sequence[Span]) -> None:
+    def _point(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> None:
         """Place a node without words: beside the translation of a neighbour."""
         lined, x = self.lined, node.start
         exact = lined.copied(x, after=True)
@@ -254,7 +286,7 @@ class _Placing:
         place = _outside(min(max(place, within[0]), within[1]), taken)
         node.target = (place, place)
 
-    def _beside(self, node: _Node) -> int:
+    def _beside(self, node: Node[PartT]) -> int:
         lined, x = self.lined, node.start
         number = bisect_left(lined.source_words, x, key=lambda span: span[0])
         left = range(number)
@@ -283,7 +315,7 @@ class _Placing:
         column = self.lined.weights[:, word]
         return int(column.argmax()) if column.size and column.max() > _WEAK else None
 
-    def _line_break(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span:
+    def _line_break(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> Span:
         """Return the space that becomes a line break, at about the same place as in the source."""
         lined = self.lined
         exact = lined.copied(node.start, after=True)
@@ -339,97 +371,3 @@ def _outside(place: int, taken: Sequence[Span]) -> int:
         if start < place < end:
             place = end
     return place
-
-
-class _Writer:
-    """Writes text and markup in the order of the translation."""
-
-    def __init__(self, passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> None:
-        self.passage = passage
-        self.lined = lined
-        self.copy = copy
-        self.at_line_start = True
-        # A character that the passage escaped in an unusual way is escaped the same way again; a
-        # backslash is written only where the format requires it.
-        self.spelled = {
-            part.text: (part.start, part.end)
-            for part in passage.parts
-            if part.kind == "text" and len(part.text) == 1 < part.end - part.start
-            if passage.copies and not part.text.isalnum()
-            if copy(part.start, part.end) != "\\" + part.text
-        }
-
-    def write(self, nodes: Sequence[_Node]) -> str:
-        return self._nodes(nodes, (0, len(self.lined.target)), None)
-
-    def _nodes(self, nodes: Sequence[_Node], within: Span, parent: PassagePart | None) -> str:
-        written, done = "", within[0]
-        order = sorted(range(len(nodes)), key=lambda number: (nodes[number].target, number))
-        for number in order:
-            node = nodes[number]
-            if node.target[0] < 0:
-                continue  # a sentence of one word has no space for its line break
-            written += self._text((done, node.target[0]), parent)
-            written += self._node(node, parent)
-            done = node.target[1]
-        return written + self._text((done, within[1]), parent)
-
-    def _node(self, node: _Node, parent: PassagePart | None) -> str:
-        opening, closing = node.opening, node.closing
-        if node.kind == "pair":
-            start = "" if opening is None else self.copy(opening.start, opening.end)
-            inside = self._nodes(node.children, node.target, opening or parent)
-            return (
-                start + inside + ("" if closing is None else self.copy(closing.start, closing.end))
-            )
-        assert opening is not None
-        raw = self.copy(opening.start, opening.end)
-        self.at_line_start = node.kind == "soft"
-        before, after = (
-            self.passage.encode(space, Surroundings(parent, False)) if space else ""
-            for space in (node.before, node.after)
-        )
-        return before + raw + after
-
-    def _text(self, span: Span, parent: PassagePart | None) -> str:
-        written = ""
-        for region in self.lined.regions:
-            start, end = max(span[0], region.target[0]), min(span[1], region.target[1])
-            if start >= end:
-                continue
-            place = Surroundings(parent, self.at_line_start)
-            if region.is_copy and self.passage.copies:
-                shift = region.source[0] - region.target[0]
-                written += self._copied((start + shift, end + shift), place)
-            else:
-                written += self._encoded(self.lined.target[start:end], place)
-            self.at_line_start = False
-        return written
-
-    def _encoded(self, text: str, place: Surroundings) -> str:
-        """Write new text."""
-        written, done = "", 0
-        for number, character in enumerate(text):
-            if character in self.spelled:
-                written += self.passage.encode(text[done:number], place) if done < number else ""
-                written += self.copy(*self.spelled[character])
-                done, place = number + 1, Surroundings(place.parent, False)
-        return written + (self.passage.encode(text[done:], place) if done < len(text) else "")
-
-    def _copied(self, span: Span, place: Surroundings) -> str:
-        """Write text of the passage unchanged."""
-        written, here = "", 0
-        for part in self.passage.parts:
-            after = here + len(part.text)
-            start, end = max(span[0], here), min(span[1], after)
-            if start < end:
-                text = part.text[start - here : end - here]
-                if part.kind != "text":
-                    written += self.passage.encode(text, place)
-                elif part.end - part.start == len(part.text):
-                    first = part.start + start - here
-                    written += self.copy(first, first + len(text))
-                else:
-                    written += self.copy(part.start, part.end)
-            here = after
-        return written

@@ -1,0 +1,101 @@
+"""A text and its translation, their words and the weights between these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.search.alignment import Alignment
+from heedful.text.pretokenization import word_spans
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of a passage, and the corresponding range of the translation.
+
+    Args:
+        source, target: ranges of characters.
+        is_copy: true if both have the same characters.
+        source_words, target_words: ranges of word indices.
+    """
+
+    source: Span
+    target: Span
+    is_copy: bool
+    source_words: Span
+    target_words: Span
+
+
+@dataclass(frozen=True)
+class LineUp:
+    """A text and its translation.
+
+    Args:
+        source, target: texts of both.
+        source_words, target_words: character ranges of their words.
+        weights: [T, S], share of each target word that comes from each source word; a row sums
+            to at most 1.
+        regions: regions from the first character to the last.
+    """
+
+    source: str
+    target: str
+    source_words: tuple[Span, ...]
+    target_words: tuple[Span, ...]
+    weights: npt.NDArray[np.float64]
+    regions: tuple[Region, ...]
+
+    def copied(self, offset: int, *, after: bool) -> int | None:
+        """Return the offset in the translation of a copied character; None if it was not copied.
+
+        Args:
+            offset: offset in the source.
+            after: true for the character after the offset, false for the one before it.
+        """
+        for region in self.regions:
+            start, end = region.source
+            inside = start <= offset < end if after else start < offset <= end
+            if region.is_copy and inside:
+                return region.target[0] + offset - start
+        return None
+
+
+def aligned_words(
+    source: str, target: str, alignment: Alignment | None
+) -> tuple[list[Span], list[Span], npt.NDArray[np.float64]]:
+    """Return the words of a sentence, those of its translation, and weights [T, S] between them.
+
+    Args:
+        source, target: texts of both.
+        alignment: word alignment; without it words are assumed to keep their order.
+    """
+    if alignment is not None:
+        of_source = _locate(alignment.source_words, source)
+        of_target = _locate(alignment.target_words, target)
+        if of_source is not None and of_target is not None:
+            shape = (len(of_target), len(of_source))
+            return of_source, of_target, np.array(alignment.matrix).reshape(shape)
+    of_source, of_target = word_spans(source), word_spans(target)
+    weights = np.zeros((len(of_target), len(of_source)))
+    if of_source:
+        for row in range(len(of_target)):  # the diagonal: words at the same relative position
+            weights[row, int((row + 0.5) * len(of_source) / len(of_target))] = 1.0
+    return of_source, of_target, weights
+
+
+def _locate(words: Sequence[str], text: str) -> list[Span] | None:
+    """Return the ranges of words in a text, or None if they do not all occur in order."""
+    spans: list[Span] = []
+    done = 0
+    for word in words:
+        start = text.find(word, done)
+        if start < 0:
+            return None
+        done = start + len(word)
+        spans.append((start, done))
+    return spans
