@@ -37,6 +37,7 @@ NAMES = ("Tom", "Boston", "Bill", "Paris", "Ken", "Berlin", "Bob", "London", "Ji
 # Bullets, marks of headings and of emphasis at the edges of a line, but not "#1".
 _EDGE = r"(?m:^(?:[*~_•·▪►|=]+|#+(?!\d))(?=\s|\w)|(?<=[\w\s.!?…])[*~_|=]+$|(?<=\s)#+$)"
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[\w:.-]+)[^<>]*?(?P<alone>/?)>")
+_OPENING, _CLOSING = "([{«„“‘¿¡", ".,;:!?…)]}»“”’"
 _ALONE = frozenset(("br", "hr", "img", "input", "wbr"))
 # Tags, entities, references to notes, emoji, and other signs, but not `{}`.
 _WORDLESS = re.compile(r"[<&](?!%).*|\[\d+\]_?|[^\w{%$@]+|:[\w+-]+:|[#*\d]\ufe0f?\u20e3", re.DOTALL)
@@ -406,7 +407,8 @@ class _Written:
         self.text = ""
         self.chunks: list[_Chunk] = []
         self.lacks_name = False
-        self._wants_space = False
+        # Signs, beside letters, that a space must divide from the part written last.
+        self._parting = ""
 
     def nodes(self, nodes: Sequence[Node[_Part]], within: Span) -> None:
         """Write a range of the translation with its parts."""
@@ -427,11 +429,11 @@ class _Written:
         text = self.translation[start:end]
         if not text:
             return
-        if self._wants_space and is_of_word(text[0]):
+        if self._parting and (is_of_word(text[0]) or text[0] in self._parting):
             self.text += " "
         elif self.text[-1:].isspace() or not self.text:
             start += len(text) - len(text.lstrip())
-        self._wants_space = False
+        self._parting = ""
         self._chunk(self.translation[start:end], start)
 
     def _part(self, part: _Part) -> None:
@@ -446,18 +448,17 @@ class _Written:
         elif is_of_word(last):
             is_glued = before
         else:  # a space that stood before a sign is not read
-            is_glued = (
-                bool(part.text) or last not in ".,;:!?…" or not sentence[part.start - 1].isspace()
-            )
-        self._chunk(
-            sentence[part.start : part.end] if is_glued else " " + sentence[part.start : part.end],
-            part,
-        )
-        self._wants_space = not after and part.kind != "open"
+            was_spaced = part.start == 0 or sentence[part.start - 1].isspace()
+            is_glued = bool(part.text) or last not in _CLOSING or not was_spaced
+        self.text += "" if is_glued else " "
+        self._chunk(sentence[part.start : part.end], part)
+        if part.kind == "open" or after:
+            self._parting = ""
+        else:
+            is_spaced = part.end == len(sentence) or sentence[part.end].isspace()
+            self._parting = _OPENING if is_spaced else "¿"
 
     def _chunk(self, text: str, origin: _Part | int) -> None:
-        start = len(self.text) + (
-            len(text) - len(text.lstrip()) if isinstance(origin, _Part) else 0
-        )
+        start = len(self.text)
         self.text += text
         self.chunks.append(_Chunk(start, len(self.text), origin))
