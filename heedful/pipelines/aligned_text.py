@@ -103,8 +103,8 @@ def _locate(words: Sequence[str], text: str) -> list[Span] | None:
     return spans
 
 
-# A letter or digit of a script with spaces between words.
-_OF_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef]"
+OF_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef]"
+"""Pattern of a letter or digit of a script with spaces between words."""
 
 
 def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]:
@@ -115,9 +115,9 @@ def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]
     found: tuple[dict[str, list[Span]], ...] = tuple(defaultdict(list) for _ in sides)
     alternatives = []
     for text in sorted(texts, key=len, reverse=True):
-        edges = [re.match(_OF_WORD, text[0]), re.match(_OF_WORD, text[-1])]
-        before = rf"(?<!{_OF_WORD})(?<!{_OF_WORD}[./\\:@])" if edges[0] else ""
-        after = rf"(?!{_OF_WORD}|[./\\:@]{_OF_WORD})" if edges[1] else ""
+        edges = [re.match(OF_WORD, text[0]), re.match(OF_WORD, text[-1])]
+        before = rf"(?<!{OF_WORD})(?<!{OF_WORD}[./\\:@])" if edges[0] else ""
+        after = rf"(?!{OF_WORD}|[./\\:@]{OF_WORD})" if edges[1] else ""
         alternatives.append(f"{before}{re.escape(text)}{after}")
     if alternatives:
         pattern = re.compile("|".join(alternatives), re.IGNORECASE)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heedful.pipelines.aligned_text import LineUp, Region, Span, aligned_words, copies_of
-from heedful.pipelines.placement import Kind, Node, placed_markup
+from heedful.pipelines.markup_tree import Kind, Node
+from heedful.pipelines.placement import placed_markup
 from heedful.pipelines.text_splitting import Segment, SegmentResult, Warn, is_readable, one_line
 from heedful.search.alignment import Alignment
 from heedful.search.search_settings import Hypothesis
@@ -83,7 +84,7 @@ class _Part:
     """A part of a sentence.
 
     Args:
-        kind: kind of the part, as of a `placement.MarkedPart`.
+        kind: kind of the part, as of a `MarkedPart`.
         text: text that the model reads.
         start, end: range of its characters in the sentence.
     """

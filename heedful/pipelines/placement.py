@@ -12,67 +12,15 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from heedful.pipelines.aligned_text import LineUp, Span, copies_of
-
-Kind = Literal["text", "open", "close", "single", "soft"]
+from heedful.pipelines.aligned_text import OF_WORD, LineUp, Span, copies_of
+from heedful.pipelines.markup_tree import Node, PartT, descendants, markup_tree
 
 _WEAK = 0.05
 """Alignment weight below which two words are not taken for translations of each other."""
-
-
-class MarkedPart(Protocol):
-    """A part of a text: text or markup."""
-
-    @property
-    def kind(self) -> Kind:
-        """Kind of the part.
-
-        `text`; `open` and `close` of a pair of tags around words; `single` for what stands by
-        itself, such as a picture, a code span or a placeholder; `soft` for a line break that is no
-        more than a space.
-        """
-
-    @property
-    def text(self) -> str:
-        """Text for the translator: the words that `single` shows, a space for `soft`."""
-
-
-PartT = TypeVar("PartT", bound=MarkedPart)
-
-
-@dataclass(eq=False)
-class Node(Generic[PartT]):
-    """Markup of a text, its words in the text and its place in the translation.
-
-    Args:
-        opening, closing: parts that write it; one tag of a pair may be missing.
-        start, end: range of the characters inside it.
-        children: markup inside a pair.
-        target: range of characters of the translation; (-1, -1) for a line break that has none.
-        before, after: space that sets it apart from the translation.
-    """
-
-    opening: PartT | None
-    closing: PartT | None = None
-    start: int = 0
-    end: int = 0
-    children: list[Node[PartT]] = field(default_factory=list)
-    target: Span = (0, 0)
-    before: str = ""
-    after: str = ""
-
-    @property
-    def kind(self) -> Kind | Literal["pair"]:
-        """Kind of the markup."""
-        if self.opening is None or self.opening.kind == "open":
-            return "pair"
-        return self.opening.kind
 
 
 def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
@@ -82,32 +30,8 @@ def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
         parts: parts of the text, in order.
         lined: alignment of the text and its translation.
     """
-    nodes = _tree(parts)
+    nodes = markup_tree(parts)
     return _Placing(lined, nodes).place()
-
-
-def _tree(parts: Sequence[PartT]) -> list[Node[PartT]]:
-    """Return pairs and single parts as a tree; a tag without a partner reaches to the edge."""
-    root: Node[PartT] = Node(None)
-    stack = [root]
-    here = 0
-    for part in parts:
-        if part.kind == "open":
-            stack.append(Node(part, start=here))
-        elif part.kind == "close":
-            node = stack.pop() if len(stack) > 1 else Node(None)
-            node.closing, node.end = part, here
-            if node.opening is None:  # all parts before it are inside
-                node.children, root.children = root.children, []
-            stack[-1].children.append(node)
-        elif part.kind != "text":
-            stack[-1].children.append(Node(part, start=here, end=here + len(part.text)))
-        here += len(part.text)
-    while len(stack) > 1:
-        node = stack.pop()
-        node.end = here
-        stack[-1].children.append(node)
-    return root.children
 
 
 class _Placing:
@@ -131,6 +55,9 @@ class _Placing:
         for node in self.kept:
             self._siblings(node.target).append(node)
         self._place_others(self.nodes, everything)
+        for node in descendants(self.nodes):
+            if node.kind == "single" and _text(node) and node.target[0] == node.target[1]:
+                self._set_apart(node)
         ordered = sorted(self.kept, key=lambda node: node.target)
         for one, other in pairwise(ordered):
             touch = one.target[1] == other.target[0] and not one.after
@@ -138,9 +65,18 @@ class _Placing:
                 other.before = " "
         return self.nodes
 
+    def _set_apart(self, node: Node[PartT]) -> None:
+        """Put space beside a part that no word of the translation stands for."""
+        source, target, place = self.lined.source, self.lined.target, node.target[0]
+        sides = target[:place][-1:], target[place:][:1]
+        was_spaced = not source[: node.start].rstrip() or source[node.start - 1].isspace()
+        node.before = " " if sides[0].strip() and was_spaced else ""
+        touched = re.match(OF_WORD, source[node.end :]) is not None
+        node.after = " " if re.match(OF_WORD, sides[1]) and not touched else ""
+
     def _place_kept(self) -> None:
         """Give parts that stand for words the place of their copies, and take them off the tree."""
-        singles = [n for n in _descendants(self.nodes) if n.kind == "single" and self._words(n)]
+        singles = [n for n in descendants(self.nodes) if n.kind == "single" and self._words(n)]
         found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []
         waiting: list[Node[PartT]] = []
@@ -164,7 +100,7 @@ class _Placing:
             if start < end:
                 self._keep(node, (start, end), taken)
         kept = set(map(id, self.kept))
-        for siblings in (self.nodes, *(node.children for node in _descendants(self.nodes))):
+        for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
             siblings[:] = [node for node in siblings if id(node) not in kept]
 
     def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
@@ -416,11 +352,6 @@ class _Placing:
             if not any((a < gap[1] and gap[0] < b) or gap == (a, b) for a, b in taken)
         ]
         return min(free)[1] if free else (-1, -1)
-
-
-def _descendants(nodes: Iterable[Node[PartT]]) -> list[Node[PartT]]:
-    """Return nodes and those inside them, in the order of their beginnings."""
-    return [each for node in nodes for each in (node, *_descendants(node.children))]
 
 
 def _text(node: Node[PartT]) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from heedful.pipelines.placement import Kind
+from heedful.pipelines.markup_tree import Kind
 from heedful.text.protected_spans import span_pattern
 
 
