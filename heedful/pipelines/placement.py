@@ -110,7 +110,8 @@ class _Placing:
         self.kept.append(node)
         rows = [n for n, (a, b) in enumerate(self.cores) if span[0] <= a and b <= span[1]]
         columns = [*self._words(node)]
-        self.weights[:, columns] = 0.0
+        if rows:  # not where the part is only a piece of a word
+            self.weights[:, columns] = 0.0
         for row in rows:
             self.weights[row] = 0.0
             self.weights[row, columns] = 1.0 / len(columns)
@@ -244,6 +245,9 @@ class _Placing:
         end = lined.copied(node.end, after=False)
         if end is None:
             end = self._edge(node.end, source[1], target[1], is_start=False)
+            # Space inside the tag stays there where a word touches it: `bold </b>word`.
+            touched = re.match(r"\s\S", lined.source[node.end - 1 :]) is not None
+            end += touched and lined.target[end : end + 1].isspace()
         return start, end
 
     def _after_word_before(self, offset: int, source: int, target: int) -> int | None:
