@@ -36,7 +36,7 @@ NAMES = ("Tom", "Boston", "Bill", "Paris", "Ken", "Berlin", "Bob", "London", "Ji
 """Names to read: common ones, which languages in Latin letters write alike."""
 
 # Bullets, marks of headings and of emphasis at the edges of a line, but not "#1".
-_EDGE = r"(?m:^(?:[*~_•·▪►|=]+|#+(?!\d))(?=\s|\w)|(?<=[\w\s.!?…])[*~_|=]+$|(?<=\s)#+$)"
+_EDGE = r"(?m:^(?:[*~_•·▪►|=©®™§¶†‡]+|#+(?!\d))(?=\s|\w)|(?<=[\w\s.!?…])[*~_|=]+$|(?<=\s)#+$)"
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[\w:.-]+)[^<>]*?(?P<alone>/?)>")
 _OPENING, _CLOSING = "([{«„“‘¿¡", ".,;:!?…)]}»“”’"
 _ALONE = frozenset(("br", "hr", "img", "input", "wbr"))

@@ -27,7 +27,7 @@ _WORD = re.compile(r"\w")
 _LETTERS = re.compile(r"[^\W\d_]")
 # Characters without which a text has no address, placeholder, tag or sign.
 _OF_A_PART = re.compile(
-    r"[{}%<>&`|_@$:\[*#~=•·\u203c-\u2bff\u3030\U0001f000-\U0010ffff\u20e3]"
+    r"[{}%<>&`|_@$:\[*#~=•·©®§¶†‡\u203c-\u2bff\u3030\U0001f000-\U0010ffff\u20e3]"
     r"|www\.|\.(?:com|org|net|edu|gov|io|dev|app)"
 )
 
@@ -262,7 +262,7 @@ class Translation(str):
         score: natural-log probability, summed over the tokens and the end token of every segment.
         normalized_score: score that ranks translations; the mean over the text's segments.
         finished: False if a segment was cut at its maximum length.
-        tokens: tokens of the translation as text, for display.
+        tokens: tokens of the translation as text, for display; names in place of parts that stay.
         token_scores: log-probability of every token, and of the end token after each segment.
         segment_lengths: number of tokens of each segment.
         others: next-best translations, best first.

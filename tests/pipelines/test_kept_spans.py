@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import heedful
 from heedful.pipelines.kept_spans import NAMES, KeptKinds, KeptText
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
+from heedful.pipelines.text_splitting import may_keep_parts
 from heedful.pretrained import catalogue
 from heedful.search.alignment import Alignment
 from heedful.search.search_settings import SearchSettings
@@ -45,15 +46,14 @@ def reordered(text, seed):
     return " ".join(target), Alignment(source, target, rows)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(text=TEXTS, seed=st.integers(0, 50), has_names=st.booleans())
 @example(text="{a} and {ab}", seed=0, has_names=False)
 @example(text="https://a.org {a} https://a.org/b", seed=1, has_names=True)
 def test_each_part_stays_once_and_apart(text, seed, has_names):
     kept = kept_text(text, NAMES if has_names else ())
     placed = kept.place(*reordered(kept.text, seed), strict=True)
-    if placed is None:
-        return
+    assert placed is not None
     found, alignment = placed
     parts = Counter(text[a:b] for a, b in KINDS.find(text))
     assert Counter(found[a:b] for a, b in KINDS.find(found)) == parts
@@ -61,7 +61,7 @@ def test_each_part_stays_once_and_apart(text, seed, has_names):
     assert "".join(alignment.source_words) == "".join(text.split())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(text=TEXTS, has_names=st.booleans())
 def test_the_same_words_in_the_same_order_are_the_same_text(text, has_names):
     kept = kept_text(text, NAMES if has_names else ())
@@ -72,6 +72,14 @@ def test_the_same_words_in_the_same_order_are_the_same_text(text, has_names):
         assert Counter(placed[0].split()) == Counter(text.split())
 
 
+@given(st.text(st.characters(max_codepoint=0x1FAFF), max_size=8))
+@example("example.org")
+@example("1\ufe0f\u20e3")
+@example("\U000f0003")
+def test_a_text_with_a_part_is_looked_at(text):
+    assert may_keep_parts(text) or not KINDS.find(text)
+
+
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -80,6 +88,7 @@ def test_the_same_words_in_the_same_order_are_the_same_text(text, has_names):
         ("* an item", "an item"),
         ("*bold*", "bold"),
         ("# Title", "Title"),
+        ("© 2020 Example", "2020 Example"),
         ("#1 in C#", "#1 in C#"),
         ('Open <a href="/x">the door</a>.', "Open the door."),
         ("a<br>b", "a b"),

@@ -48,7 +48,7 @@ def check_nested(text):
     assert not opened
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(nodes=TREES, seed=st.one_of(st.none(), st.integers(0, 9)), is_aligned=st.booleans())
 @example(nodes=[("b", ["Open the door "]), ("i", [])], seed=None, is_aligned=True)
 @example(nodes=["red ", ("b", ["red ", "%s "])], seed=None, is_aligned=True)
