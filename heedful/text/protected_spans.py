@@ -23,20 +23,26 @@ SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 RESERVED = tuple(chr(0xF0000 + number) for number in range(32))
 """Reserved characters; few lines hold more protected spans."""
 
-_EMOJI = "[\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55\u231a\u231b]"
+_EMOJI = (
+    "[\U0001f300-\U0001faff\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff"
+    "\U0001f004\U0001f0cf\U0001f170-\U0001f1e5\U0001f201-\U0001f251]"
+)
 _EMAIL = r"\b[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
 _IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)"
+_BEFORE_NAME = r"(?<![^\s(\[\"'“„«>¿¡])"
 _PATTERNS: dict[SpanKind, str] = {
     # A full stop or bracket after an address does not belong to it, but "c_(d)" does.
     "urls": (
         rf"(?:https?|ftps?|file)://(?:{_IN_URL})*"
         r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\))"
         rf"|\bmailto:{_EMAIL}|\bwww\.[\w.-]+\.\w+(?:/[\w/.-]*\w)?"
+        r"|(?<![\w@./-])(?:[a-z\d-]+\.)+(?:com|org|net|edu|gov|io|dev|app)(?![\w@-]|\.\w)"
+        r"(?:/(?:[\w/.~%?=&#-]*\w)?)?"
     ),
     "emails": _EMAIL,
     # Not `text <target>` of reStructuredText: a backquote follows.
     "tags": (
-        r"</?[A-Za-z][\w:-]*(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->"
+        r"</?(?:[A-Za-z][\w:.-]*|\d+)(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->|<%[^\n]{0,200}?%>"
         r"|&(?:[A-Za-z]\w{1,30}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
     ),
     # Roles, substitutions and footnotes of reStructuredText.
@@ -46,18 +52,33 @@ _PATTERNS: dict[SpanKind, str] = {
     # The backquote that ends `a link`_ begins no code.
     "code": r"``[^\n]+?``(?!`)|(?<![`\w])`(?![\s_`])[^`\n]*[^`\s]`(?![`\w])",
     "placeholders": (
-        r"\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}"  # Jinja, Mustache
-        r"|[$#]\{[^{}\s]*\}|\$\([^()\s]*\)"  # shells, JavaScript, Ruby
+        r"\{\{\{[^{}\n]*\}\}\}|\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}"  # Jinja, Mustache
+        r"|\$t\([^()\n]*\)"  # i18next
+        r"|[$#%]\{[^{}\s]*\}|\$\([^()\s]*\)"  # shells, JavaScript, Ruby
         r"|\{[^\W\d]?[\w.\[\]!-]*=?(?::[^{}\s]*)?\}"  # {}, {0}, {name!r:>10}
+        r"|\{ ?[$-]?[^\W\d][\w.-]* ?\}"  # Fluent, Angular, Smarty
+        r"|\{ ?\w+ ?, ?(?:number|date|time|ordinal|spellout|duration) ?(?:,[^{}\n]*)?\}"  # ICU
         r"|%\([^()\s]+\)[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # %(name)s
-        # %s, %1$s, %5.2f, but no "100 %" and no "50%discount"
-        r"|(?<![\d%\w])%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlqjzt])?"
-        r"[diouxXeEfFgGcrsap@](?![^\W\d_])"
-        r"|(?<!\w)__[A-Za-z0-9]+__(?!\w)"
+        r"|%<\w+>[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # Ruby
+        # %s, %1$s, %5.2f, %Y-%m, but no "100 %" and no "50%discount"
+        r"|(?:(?<![\d%\w])|(?<=%[sdicuxf]))%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlqjzt])?"
+        r"[diouxXeEfFgGcrsap@nYmHMSBbAIyZ](?![^\W\d_])"
+        r"|(?<![\d%\w])%L?\d{1,2}(?![\w%]|\.\d)"  # Qt
+        r"|(?<![\w%])%%?[A-Za-z_][\w.]*%%?(?![\w%])"  # Symfony
+        r"|(?<!\w)__[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*__(?!\w)"
+        r"|(?<![\w$])\$[A-Za-z_]\w*(?:\$(?!\w))?"  # $name, $NAME$
+        r"|(?<![\w@])@(?:\.\w+)?:(?:\w+(?:[.-]\w+)*|\{'[^'{}\n]*'\}|\([^()\s]*\))"  # Vue
+        rf"|{_BEFORE_NAME}[@:][A-Za-z_]\w+(?![\w:@]|\.\w)"  # Laravel, Drupal
+        r"|\[(?=[A-Z_]*\d)[A-Z\d_]+\](?![(\[_])"  # [X7X], [1]
     ),
-    "emoji": rf"(?:{_EMOJI}\ufe0f?[\U0001f3fb-\U0001f3ff]?(?:\u200d{_EMOJI}\ufe0f?)*)",
+    "emoji": (
+        rf"(?:(?:{_EMOJI}\ufe0f?[\U0001f3fb-\U0001f3ff]?[\U000e0020-\U000e007f]*"
+        rf"(?:\u200d{_EMOJI}\ufe0f?[\U0001f3fb-\U0001f3ff]?)*)"
+        r"|[\U0001f1e6-\U0001f1ff]{1,2}|[#*\d]\ufe0f?\u20e3"
+        rf"|{_BEFORE_NAME}:(?:[a-z][a-z\d_+-]*|[+-]1):(?![\w:`]))"
+    ),
 }
-_RESERVED_CLASS = f"[{RESERVED[0]}-{RESERVED[-1]}]"
+RESERVED_CLASS = f"[{RESERVED[0]}-{RESERVED[-1]}]"
 
 
 def span_kinds(names: Iterable[str]) -> tuple[SpanKind, ...]:
@@ -103,7 +124,7 @@ class Protection:
         A reserved character in the text itself is a span, too, as it would otherwise be restored as
         another span.
         """
-        pattern = re.compile(f"{span_pattern(self.kinds)}|{_RESERVED_CLASS}")
+        pattern = re.compile(f"{span_pattern(self.kinds)}|{RESERVED_CLASS}")
         return [match.span() for match in pattern.finditer(text)]
 
     def protect(self, text: str) -> tuple[str, tuple[str, ...]]:
@@ -163,7 +184,7 @@ def restored(text: str, marks: Sequence[str], parts: Sequence[str]) -> str:
     for mark, part in zip(marks, parts, strict=True):
         waiting[mark].append(part)
     return re.sub(
-        _RESERVED_CLASS,
+        RESERVED_CLASS,
         # A reserved character that the source lacks stands for nothing, and is removed.
         lambda match: waiting[match[0]].popleft() if waiting[match[0]] else "",
         text,
@@ -172,7 +193,7 @@ def restored(text: str, marks: Sequence[str], parts: Sequence[str]) -> str:
 
 def reserved_marks(text: str) -> list[str]:
     """Return the reserved characters of a text, in their order."""
-    return re.findall(_RESERVED_CLASS, text)
+    return re.findall(RESERVED_CLASS, text)
 
 
 def _first_number(text: str) -> int:
@@ -182,7 +203,7 @@ def _first_number(text: str) -> int:
 def _marks_or_parts(marks: Iterable[str | None], parts: Iterable[str]) -> list[str]:
     """Return the mark of each part, or the part itself, with U+FFFD for reserved characters."""
     return [
-        mark or re.sub(_RESERVED_CLASS, "\ufffd", part)
+        mark or re.sub(RESERVED_CLASS, "\ufffd", part)
         for mark, part in zip(marks, parts, strict=True)
     ]
 

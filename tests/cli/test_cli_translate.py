@@ -289,11 +289,10 @@ def test_a_glossary_is_read_before_the_text(run, tmp_path: Path) -> None:
     assert f"{terms}:2: There is no target." in done.err
 
 
-def test_a_model_without_reserved_tokens_protects_nothing(run) -> None:
-    done = run("translate", "en-de", "--protect", "urls", stdin=b"http://a.b\n")
-    assert done.status == 2
-    assert "no reserved tokens" in done.err
-    assert "--protect" in done.err
+def test_a_model_without_reserved_tokens_keeps_parts(run) -> None:
+    done = run("translate", "en-de", "--protect", "urls", stdin=b"I read http://a.b/c.\n")
+    assert done.status == 0
+    assert done.lines[0].count("http://a.b/c") == 1
     done = run("translate", "en-de", "--protect", "none", stdin=b"Yes.\n")
     assert (done.status, done.lines) == (0, ["Ja."])
     done = run("translate", "en-de", "--protect", "links", stdin=b"http://a.b\n")

@@ -54,6 +54,38 @@ def test_parts_are_found(kind, text, parts):
     assert found == parts
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("placeholders", "%{count} {{x}} {{{x}}} $t(a.b, {{n}}) $(x) #{x} :name (:count), :Max"),
+        ("placeholders", "@:name @:{'a b'} @.lower:a.b @user %name% %%x%% $name $NAME$ [X7X] [1]"),
+        ("placeholders", "__X__ __A_B__ { $count } { name } {n, number} {d, date, short}"),
+        ("placeholders", "%<a>s %Y-%m-%d %1 %L2 %n %hhu"),
+        ("tags", "<0> </0> <x.y z=1/> <%= x %> <!-- a -->"),
+        ("emoji", "♪ → ★ 1️⃣ 🇩🇪🇫🇷 🏴\U000e0067\U000e007f :smile: :+1: ⌘"),
+        ("urls", "docs.example.org example.com/a/b?c=d (http://e.f)"),
+    ],
+)
+def test_every_word_but_its_separators_is_a_part(kind, text):
+    parts = Protection((kind,)).find(text)
+    left = list(text)
+    for start, end in parts:
+        left[start:end] = [" "] * (end - start)
+    assert not "".join(left).strip(" (),-")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is 12:30:45, 5 % or 100%; it costs $5, 20 °C, a & b, see [this] and [1](x).",
+        "A note: this :) is :-) fine, a:b, C:\\x, x < y and z > w, 7 @ 5 pm, {not this}, {a, b}.",
+        "Mr.No said. Amazon.com or a.community",
+    ],
+)
+def test_common_signs_of_a_sentence_are_no_parts(text):
+    assert ALL.find(text) == []
+
+
 PARTS = st.sampled_from(["%s", "{a}", "<b>", "``c``", "http://d.e", "😀", RESERVED[3], "\n"])
 TEXTS = st.lists(st.one_of(PARTS, st.text(max_size=4)), max_size=50).map(" ".join)
 

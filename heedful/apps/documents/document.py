@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.line_up import Span, TranslatedSentence, line_up, one_space
+from heedful.apps.documents.line_up import TranslatedSentence, line_up, one_space
 from heedful.apps.documents.passage import Passage, PassagePart, divided, unclosed
-from heedful.apps.documents.placement import write_passage
+from heedful.apps.documents.passage_writer import write_passage
 from heedful.errors import DataError
+from heedful.pipelines.aligned_text import Span
 from heedful.text.sentences import sentence_spans
 
 _PIECE = 1000

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from heedful.pipelines.aligned_text import LineUp, Region, Span, aligned_words
 from heedful.search.alignment import Alignment
-from heedful.text.pretokenization import word_spans
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -25,57 +23,6 @@ class TranslatedSentence:
 
     text: str
     alignment: Alignment | None = None
-
-
-@dataclass(frozen=True)
-class Region:
-    """A range of a passage, and the corresponding range of the translation.
-
-    Args:
-        source, target: ranges of characters.
-        is_copy: true if both have the same characters.
-        source_words, target_words: ranges of word indices.
-    """
-
-    source: Span
-    target: Span
-    is_copy: bool
-    source_words: Span
-    target_words: Span
-
-
-@dataclass(frozen=True)
-class LineUp:
-    """A passage and its translation.
-
-    Args:
-        source, target: texts of both.
-        source_words, target_words: character ranges of their words.
-        weights: [T, S], share of each target word that comes from each source word; a row sums
-            to at most 1.
-        regions: regions from the first character to the last.
-    """
-
-    source: str
-    target: str
-    source_words: tuple[Span, ...]
-    target_words: tuple[Span, ...]
-    weights: npt.NDArray[np.float64]
-    regions: tuple[Region, ...]
-
-    def copied(self, offset: int, *, after: bool) -> int | None:
-        """Return the offset in the translation of a copied character; None if it was not copied.
-
-        Args:
-            offset: offset in the source.
-            after: true for the character after the offset, false for the one before it.
-        """
-        for region in self.regions:
-            start, end = region.source
-            inside = start <= offset < end if after else start < offset <= end
-            if region.is_copy and inside:
-                return region.target[0] + offset - start
-        return None
 
 
 def line_up(
@@ -105,7 +52,8 @@ def line_up(
         if start == end:
             continue
         written = text[start:end] if piece is None else piece.text
-        of_source, of_target, weights = _words(text[start:end], written, piece)
+        alignment = None if piece is None else piece.alignment
+        of_source, of_target, weights = aligned_words(text[start:end], written, alignment)
         regions.append(
             Region(
                 (start, end),
@@ -128,35 +76,3 @@ def line_up(
 def one_space(text: str) -> str:
     """Return a text with single spaces in place of white space, as a translator gets it."""
     return " ".join(text.split())
-
-
-def _words(
-    source: str, target: str, translation: TranslatedSentence | None
-) -> tuple[list[Span], list[Span], npt.NDArray[np.float64]]:
-    """Return the words of a sentence and its translation, and weights between them."""
-    alignment = None if translation is None else translation.alignment
-    if alignment is not None:
-        of_source = _locate(alignment.source_words, source)
-        of_target = _locate(alignment.target_words, target)
-        if of_source is not None and of_target is not None:
-            shape = (len(of_target), len(of_source))
-            return of_source, of_target, np.array(alignment.matrix).reshape(shape)
-    of_source, of_target = word_spans(source), word_spans(target)
-    weights = np.zeros((len(of_target), len(of_source)))
-    if of_source:
-        for row in range(len(of_target)):  # the diagonal: words at the same relative position
-            weights[row, int((row + 0.5) * len(of_source) / len(of_target))] = 1.0
-    return of_source, of_target, weights
-
-
-def _locate(words: Sequence[str], text: str) -> list[Span] | None:
-    """Return the ranges of words in a text, or None if they do not all occur in order."""
-    spans: list[Span] = []
-    done = 0
-    for word in words:
-        start = text.find(word, done)
-        if start < 0:
-            return None
-        done = start + len(word)
-        spans.append((start, done))
-    return spans

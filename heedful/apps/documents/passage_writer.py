@@ -1,0 +1,118 @@
+"""The writing of a translated passage: its text encoded, its markup copied to its places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
+from heedful.pipelines.aligned_text import LineUp, Span
+from heedful.pipelines.markup_tree import Node
+from heedful.pipelines.placement import placed_markup
+
+
+def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> str:
+    """Write a translated passage.
+
+    Args:
+        passage: passage with its markup.
+        lined: alignment of its text and the translation.
+        copy: function that writes a range of the document.
+    """
+    nodes = placed_markup(passage.parts, lined)
+    return _Writer(passage, lined, copy).write(nodes)
+
+
+class _Writer:
+    """Writes text and markup in the order of the translation."""
+
+    def __init__(self, passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> None:
+        self.passage = passage
+        self.lined = lined
+        self.copy = copy
+        self.at_line_start = True
+        # A character that the passage escaped in an unusual way is escaped the same way again; a
+        # backslash is written only where the format requires it.
+        self.spelled = {
+            part.text: (part.start, part.end)
+            for part in passage.parts
+            if part.kind == "text" and len(part.text) == 1 < part.end - part.start
+            if passage.copies and not part.text.isalnum()
+            if copy(part.start, part.end) != "\\" + part.text
+        }
+
+    def write(self, nodes: Sequence[Node[PassagePart]]) -> str:
+        return self._nodes(nodes, (0, len(self.lined.target)), None)
+
+    def _nodes(
+        self, nodes: Sequence[Node[PassagePart]], within: Span, parent: PassagePart | None
+    ) -> str:
+        written, done = "", within[0]
+        order = sorted(range(len(nodes)), key=lambda number: (nodes[number].target, number))
+        for number in order:
+            node = nodes[number]
+            if node.target[0] < 0:
+                continue  # a sentence of one word has no space for its line break
+            written += self._text((done, node.target[0]), parent)
+            written += self._node(node, parent)
+            done = node.target[1]
+        return written + self._text((done, within[1]), parent)
+
+    def _node(self, node: Node[PassagePart], parent: PassagePart | None) -> str:
+        opening, closing = node.opening, node.closing
+        if node.kind == "pair":
+            start = "" if opening is None else self.copy(opening.start, opening.end)
+            inside = self._nodes(node.children, node.target, opening or parent)
+            return (
+                start + inside + ("" if closing is None else self.copy(closing.start, closing.end))
+            )
+        assert opening is not None
+        raw = self.copy(opening.start, opening.end)
+        self.at_line_start = node.kind == "soft"
+        before, after = (
+            self.passage.encode(space, Surroundings(parent, False)) if space else ""
+            for space in (node.before, node.after)
+        )
+        return before + raw + after
+
+    def _text(self, span: Span, parent: PassagePart | None) -> str:
+        written = ""
+        for region in self.lined.regions:
+            start, end = max(span[0], region.target[0]), min(span[1], region.target[1])
+            if start >= end:
+                continue
+            place = Surroundings(parent, self.at_line_start)
+            if region.is_copy and self.passage.copies:
+                shift = region.source[0] - region.target[0]
+                written += self._copied((start + shift, end + shift), place)
+            else:
+                written += self._encoded(self.lined.target[start:end], place)
+            self.at_line_start = False
+        return written
+
+    def _encoded(self, text: str, place: Surroundings) -> str:
+        """Write new text."""
+        written, done = "", 0
+        for number, character in enumerate(text):
+            if character in self.spelled:
+                written += self.passage.encode(text[done:number], place) if done < number else ""
+                written += self.copy(*self.spelled[character])
+                done, place = number + 1, Surroundings(place.parent, False)
+        return written + (self.passage.encode(text[done:], place) if done < len(text) else "")
+
+    def _copied(self, span: Span, place: Surroundings) -> str:
+        """Write text of the passage unchanged."""
+        written, here = "", 0
+        for part in self.passage.parts:
+            after = here + len(part.text)
+            start, end = max(span[0], here), min(span[1], after)
+            if start < end:
+                text = part.text[start - here : end - here]
+                if part.kind != "text":
+                    written += self.passage.encode(text, place)
+                elif part.end - part.start == len(part.text):
+                    first = part.start + start - here
+                    written += self.copy(first, first + len(text))
+                else:
+                    written += self.copy(part.start, part.end)
+            here = after
+        return written

@@ -1,0 +1,128 @@
+"""A text and its translation, their words and the weights between these."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.search.alignment import Alignment
+from heedful.text.pretokenization import word_spans
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of a passage, and the corresponding range of the translation.
+
+    Args:
+        source, target: ranges of characters.
+        is_copy: true if both have the same characters.
+        source_words, target_words: ranges of word indices.
+    """
+
+    source: Span
+    target: Span
+    is_copy: bool
+    source_words: Span
+    target_words: Span
+
+
+@dataclass(frozen=True)
+class LineUp:
+    """A text and its translation.
+
+    Args:
+        source, target: texts of both.
+        source_words, target_words: character ranges of their words.
+        weights: [T, S], share of each target word that comes from each source word; a row sums
+            to at most 1.
+        regions: regions from the first character to the last.
+    """
+
+    source: str
+    target: str
+    source_words: tuple[Span, ...]
+    target_words: tuple[Span, ...]
+    weights: npt.NDArray[np.float64]
+    regions: tuple[Region, ...]
+
+    def copied(self, offset: int, *, after: bool) -> int | None:
+        """Return the offset in the translation of a copied character; None if it was not copied.
+
+        Args:
+            offset: offset in the source.
+            after: true for the character after the offset, false for the one before it.
+        """
+        for region in self.regions:
+            start, end = region.source
+            inside = start <= offset < end if after else start < offset <= end
+            if region.is_copy and inside:
+                return region.target[0] + offset - start
+        return None
+
+
+def aligned_words(
+    source: str, target: str, alignment: Alignment | None
+) -> tuple[list[Span], list[Span], npt.NDArray[np.float64]]:
+    """Return the words of a sentence, those of its translation, and weights [T, S] between them.
+
+    Args:
+        source, target: texts of both.
+        alignment: word alignment; without it words are assumed to keep their order.
+    """
+    if alignment is not None:
+        of_source = _locate(alignment.source_words, source)
+        of_target = _locate(alignment.target_words, target)
+        if of_source is not None and of_target is not None:
+            shape = (len(of_target), len(of_source))
+            return of_source, of_target, np.array(alignment.matrix).reshape(shape)
+    of_source, of_target = word_spans(source), word_spans(target)
+    weights = np.zeros((len(of_target), len(of_source)))
+    if of_source:
+        for row in range(len(of_target)):  # the diagonal: words at the same relative position
+            weights[row, int((row + 0.5) * len(of_source) / len(of_target))] = 1.0
+    return of_source, of_target, weights
+
+
+def _locate(words: Sequence[str], text: str) -> list[Span] | None:
+    """Return the ranges of words in a text, or None if they do not all occur in order."""
+    spans: list[Span] = []
+    done = 0
+    for word in words:
+        start = text.find(word, done)
+        if start < 0:
+            return None
+        done = start + len(word)
+        spans.append((start, done))
+    return spans
+
+
+OF_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef]"
+"""Pattern of a letter or digit of a script with spaces between words."""
+
+
+def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]:
+    """Return the ranges at which each of some texts, or its folded case, stands in others.
+
+    A text inside a longer one or a word is no copy: `VERSION` in `lib/VERSION.rb`.
+    """
+    found: tuple[dict[str, list[Span]], ...] = tuple(defaultdict(list) for _ in sides)
+    alternatives = []
+    for text in sorted(texts, key=len, reverse=True):
+        edges = [re.match(OF_WORD, text[0]), re.match(OF_WORD, text[-1])]
+        before = rf"(?<!{OF_WORD})(?<!{OF_WORD}[./\\:@])" if edges[0] else ""
+        after = rf"(?!{OF_WORD}|[./\\:@]{OF_WORD})" if edges[1] else ""
+        alternatives.append(f"{before}{re.escape(text)}{after}")
+    if alternatives:
+        pattern = re.compile("|".join(alternatives), re.IGNORECASE)
+        for ranges, side in zip(found, sides, strict=True):
+            for match in pattern.finditer(side):
+                for text in {match[0], match[0].casefold()}:
+                    ranges[text].append(match.span())
+    return found
