@@ -97,7 +97,13 @@ class MarkedText:
             if passage.end > end:
                 break
             written.append(self.text[done : passage.start])
-            written.append(self._passage(number, translations))
+            try:
+                written.append(self._passage(number, translations))
+            except LeftOut as error:
+                if parent is not None and self.passages[parent].passage.inner:
+                    raise  # it is left out as a whole
+                self._leave_out(passage, str(error))
+                written.append(self.text[passage.start : passage.end])
             done = passage.end
         written.append(self.text[done:end])
         return "".join(written)
@@ -119,14 +125,12 @@ class MarkedText:
                 for piece, sentences, numbers in planned.pieces()
             )
         elif passage.is_in_place:
-            return copy(passage.start, passage.end)
+            written = copy(passage.start, passage.end)
+            if written == self.text[passage.start : passage.end]:
+                return written
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
-        try:
-            return written if passage.wrap is None else passage.wrap(written)
-        except LeftOut as error:
-            self._leave_out(passage, str(error))
-            return self.text[passage.start : passage.end]
+        return written if passage.wrap is None else passage.wrap(written)
 
     def _leave_out(self, passage: Passage, reason: str) -> None:
         line = self.text.count("\n", 0, passage.start) + 1

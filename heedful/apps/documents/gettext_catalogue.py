@@ -18,8 +18,10 @@ from heedful.apps.documents.message_strings import (
 from heedful.apps.documents.passage import (
     LeftOut,
     Passage,
+    PassagePart,
     Surroundings,
     lines_of,
+    plain,
     text_parts,
 )
 from heedful.errors import DataError
@@ -159,32 +161,40 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
 
 def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
     """Yield the passages that fill the empty strings of an entry, if its messages have words."""
-    strings = entry.strings
-    plural = strings.get("msgid_plural")
-    forms = [key for key in strings if key.startswith("msgstr")]
-    kept = "" if entry.format is None else _FORMATS.get(entry.format, _PRINTF)
-    for form in forms:
-        place = strings[form]
+    plural = entry.strings.get("msgid_plural")
+    forms = [string for key, string in entry.strings.items() if key.startswith("msgstr")]
+    filled: list[Passage] = []
+    for place in forms:
         if any(start < end for start, end in place.pieces):
             continue
         # The first form is the singular, unless the language has only one form.
-        is_singular = plural is None or (form == "msgstr[0]" and len(forms) > 1)
-        source = strings["msgid"] if plural is None or is_singular else plural
+        is_singular = plural is None or (place.keyword == "msgstr[0]" and len(forms) > 1)
+        source = entry.strings["msgid"] if plural is None or is_singular else plural
         parts = [
             part
             for start, end in source.pieces
             for part in text_parts(text, start, end, _ESCAPE, _unescape)
         ]
-        inner = list(string_passages(parts, _encode, kept=kept))
+        formats = _Formats(entry.format, "".join(part.text for part in parts))
+        inner = list(string_passages(parts, _encode, kept=formats.pattern))
         if any(passage.left_out for passage in inner):
             yield from inner
-        elif inner:
-            formats = _Formats(kept, entry.format in _NUMBERED, "".join(p.text for p in parts))
-            wrap = partial(_quoted, form, line_break, formats)
+            return
+        if inner:
             pieces = source.pieces
-            yield copied_string(
-                (place.start, place.end), (pieces[0][0], pieces[-1][1]), inner, wrap
+            filled.append(
+                copied_string(
+                    (place.start, place.end),
+                    (pieces[0][0], pieces[-1][1]),
+                    inner,
+                    partial(_quoted, place.keyword, line_break, formats),
+                )
             )
+    if plural is None or len(filled) != len(forms):
+        yield from filled
+    elif filled:  # all forms or none: gettext's tools refuse one that is empty beside others
+        whole = PassagePart(forms[0].start, forms[-1].end, "single")
+        yield Passage(whole.start, whole.end, (whole,), plain, inner=tuple(filled))
 
 
 def _unescape(escape: str) -> str:
@@ -208,14 +218,16 @@ class _Formats:
     """The placeholders of a message that a flag says a program formats.
 
     Args:
-        pattern: pattern of a placeholder; empty without a flag.
-        is_numbered: true if a number can say which argument is meant.
+        kind: kind of its placeholders, such as `c`; None without a flag.
         source: text of the message.
     """
 
-    pattern: str
-    is_numbered: bool
+    kind: str | None
     source: str
+
+    @property
+    def pattern(self) -> str:
+        return "" if self.kind is None else _FORMATS.get(self.kind, _PRINTF)
 
     def settled(self, content: str) -> str:
         """Return a translation whose placeholders take the same arguments as those of the message.
@@ -228,14 +240,16 @@ class _Formats:
         """
         if not self.pattern:
             return content
-        before = re.findall(self.pattern, self.source)
-        after = re.findall(self.pattern, _ESCAPE.sub(lambda m: _unescape(m[0]), content))
+        # Half a placeholder is none that the tools of gettext accept.
+        checked = re.compile(f"{self.pattern}|[{'{}' if self.pattern == _BRACES else '%'}]")
+        before = checked.findall(self.source)
+        after = checked.findall(_ESCAPE.sub(lambda m: _unescape(m[0]), content))
         if Counter(before) != Counter(after):
             raise LeftOut("the translation has other placeholders")
         ordered = [each for each in before if _POSITIONAL.match(each)]
         if ordered == [each for each in after if _POSITIONAL.match(each)]:
             return content
-        if not self.is_numbered or any(re.search(r"\*|^%\d+\$", each) for each in before):
+        if self.kind not in _NUMBERED or any(re.search(r"\*|^%\d+\$", each) for each in before):
             raise LeftOut("the translation has its placeholders in another order")
 
         def number(match: re.Match[str]) -> str:
