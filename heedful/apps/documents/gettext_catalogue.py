@@ -161,21 +161,22 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
 
 def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
     """Yield the passages that fill the empty strings of an entry, if its messages have words."""
-    plural = entry.strings.get("msgid_plural")
     forms = [string for key, string in entry.strings.items() if key.startswith("msgstr")]
+    plural = entry.strings.get("msgid_plural")
     filled: list[Passage] = []
     for place in forms:
         if any(start < end for start, end in place.pieces):
             continue
-        # The first form is the singular, unless the language has only one form.
-        is_singular = plural is None or (place.keyword == "msgstr[0]" and len(forms) > 1)
-        source = entry.strings["msgid"] if plural is None or is_singular else plural
-        parts = [
-            part
-            for start, end in source.pieces
-            for part in text_parts(text, start, end, _ESCAPE, _unescape)
-        ]
+        source = entry.strings["msgid"] if plural is None else plural
+        parts = _parts(text, source)
         formats = _Formats(entry.format, "".join(part.text for part in parts))
+        # The first form is the singular, unless the language has only one form, or more than two:
+        # then it may be for 21 as well, and "one file" would be wrong.
+        if plural is not None and place.keyword == "msgstr[0]" and len(forms) > 1:
+            singular = _parts(text, entry.strings["msgid"])
+            of_one = _Formats(entry.format, "".join(part.text for part in singular))
+            if len(forms) == 2 or of_one.arguments == formats.arguments:
+                source, parts, formats = entry.strings["msgid"], singular, of_one
         inner = list(string_passages(parts, _encode, kept=formats.pattern))
         if any(passage.left_out for passage in inner):
             yield from inner
@@ -195,6 +196,14 @@ def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
     elif filled:  # all forms or none: gettext's tools refuse one that is empty beside others
         whole = PassagePart(forms[0].start, forms[-1].end, "single")
         yield Passage(whole.start, whole.end, (whole,), plain, inner=tuple(filled))
+
+
+def _parts(text: str, string: _String) -> list[PassagePart]:
+    return [
+        part
+        for start, end in string.pieces
+        for part in text_parts(text, start, end, _ESCAPE, _unescape)
+    ]
 
 
 def _unescape(escape: str) -> str:
@@ -228,6 +237,11 @@ class _Formats:
     @property
     def pattern(self) -> str:
         return "" if self.kind is None else _FORMATS.get(self.kind, _PRINTF)
+
+    @property
+    def arguments(self) -> Counter[str]:
+        """The placeholders of the message, and how often it has each."""
+        return Counter(re.findall(self.pattern, self.source) if self.pattern else ())
 
     def settled(self, content: str) -> str:
         """Return a translation whose placeholders take the same arguments as those of the message.

@@ -61,10 +61,14 @@ _SCAN = (
     r"(?P<attributes>\s(?=[^<>]*[={%$])(?:\"[^\"]*\"|'[^']*'|[^<>\"'])*?)?\s*(?P<single>/)?>"
     r"|(?P<comment><!--.*?-->)"
     r"|(?P<entity>&(?:[A-Za-z][A-Za-z\d]*|\#\d{1,7}|\#[xX][\da-fA-F]{1,6});)"
-    # Links of Markdown, and pairs of BBCode.
+    # Links of Markdown.
     r"|(?P<opens_link>\[)(?=[^\[\]\n]+\]\([^()\s]+\))|(?P<ends_link>\]\([^()\s]+\))"
+    rf"|{_KEPT}"
+    # BBCode, not [X7X].
     r"|\[(?P<bb_slash>/)?(?P<bb_name>[A-Za-z]\w*)(?:=[^\[\]\n]*)?\]"
-    rf"|{_KEPT}|(?P<separator>[\n\r]+|\|(?:\s*(?:{_NUMBERS}))?)"
+    # In a string of a program %s is a placeholder even where letters follow: "%sHelp%s".
+    r"|(?<![%\d])%(?:\d+\$[-+#0]*\d*(?:\.\d+)?[a-zA-Z@]|[s@]|[di](?![A-Za-z]))"
+    rf"|(?P<separator>[\n\r]+|\|(?:\s*(?:{_NUMBERS}))?)"
 )
 
 
@@ -291,8 +295,10 @@ def _paired(marks: Sequence[_Mark], text: str) -> list[_Mark]:
         if mark.kind not in ("open", "close") or number in partners:
             if mark.kind == "open" and _is_verbatim(mark, text):
                 closing = marks[partners[number]]
-                shown = text[mark.end : closing.start]
-                mark = _Mark(mark.start, closing.end, "single", " ".join(shown.split()))
+                shown = " ".join(text[mark.end : closing.start].split())
+                # Of code with escaped tags a translator may leave halves, which would be tags.
+                shown = "" if re.search(r"[<>&]", shown) else shown
+                mark = _Mark(mark.start, closing.end, "single", shown)
                 kept_to = closing.end
             result.append(mark)
         elif mark.name[0] not in "[]":
@@ -312,4 +318,4 @@ def _is_verbatim(mark: _Mark, text: str) -> bool:
 
 def _apart(written: str) -> str:
     """Write an apostrophe before a brace so that it cannot quote the brace in an ICU message."""
-    return re.sub(r"\\?'(?=\{)", "’", written)
+    return re.sub(r"(?<=\w)\\?'(?=\{\s*\w)", "’", written)
