@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -112,11 +112,19 @@ def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passag
         if "msgid" not in entry.strings or "fuzzy" in entry.flags:
             continue
         found = list(_passages(text, entry, line_break))
-        yield from found
-        if settings.mark_machine and any(not passage.left_out for passage in found):
-            place = entry.start if entry.flags_at is None else entry.flags_at
-            mark = f"#, fuzzy{line_break}" if entry.flags_at is None else " fuzzy,"
-            yield written_mark((place, place), mark)
+        if not settings.mark_machine or any(passage.left_out for passage in found) or not found:
+            yield from found
+            continue
+        place = entry.start if entry.flags_at is None else entry.flags_at
+        mark = f"#, fuzzy{line_break}" if entry.flags_at is None else " fuzzy,"
+        end = max(passage.end for passage in found)
+        yield _together(place, end, [written_mark((place, place), mark), *found])
+
+
+def _together(start: int, end: int, passages: Sequence[Passage]) -> Passage:
+    """Return a passage that is written as a whole, or not at all."""
+    whole = PassagePart(start, end, "single")
+    return Passage(start, end, (whole,), plain, inner=tuple(passages))
 
 
 def _entries(text: str, name: str) -> Iterator[_Entry]:
@@ -194,8 +202,7 @@ def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
     if plural is None or len(filled) != len(forms):
         yield from filled
     elif filled:  # all forms or none: gettext's tools refuse one that is empty beside others
-        whole = PassagePart(forms[0].start, forms[-1].end, "single")
-        yield Passage(whole.start, whole.end, (whole,), plain, inner=tuple(filled))
+        yield _together(forms[0].start, forms[-1].end, filled)
 
 
 def _parts(text: str, string: _String) -> list[PassagePart]:
