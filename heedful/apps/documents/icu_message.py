@@ -21,7 +21,9 @@ _SELECTOR = re.compile(r"\s*(?:=\s*-?\d+(?:\.\d+)?|[^\s{}',=]+)\s*\{")
 _FOREIGN = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
 _QUOTED = re.compile(r"'(?=[{}#<|])(?:[^']|'')*'")
 _ENDING = re.compile(r"[^\W\d_]+")
-_SPECIAL = re.compile(r"'(?=[{}#<|]|$)")
+# An apostrophe quotes what follows only before these characters, and one at an end may come to
+# stand beside a brace; two are an apostrophe everywhere.
+_SPECIAL = re.compile(r"(?P<quoted>[{}']*[{}][{}']*)|^'+|''+|'(?=[#<|]|$)")
 _MOST_LEVELS = 32
 
 PartKind = Literal["argument", "number", "quoted", "apostrophe"]
@@ -83,10 +85,12 @@ def read_message(text: str) -> MessageText | None:
 
 def encode_message(text: str, place: Surroundings) -> str:
     """Write plain text so that no character of it is syntax."""
-    # An apostrophe quotes what follows only before these characters, and one at the end may come
-    # to stand before a brace; two are an apostrophe everywhere.
-    text = _SPECIAL.sub("''", text)
-    return re.sub(r"[{}]+", lambda match: f"'{match[0]}'", text)
+
+    def written(match: re.Match[str]) -> str:
+        doubled = match[0].replace("'", "''")
+        return f"'{doubled}'" if match["quoted"] else doubled
+
+    return _SPECIAL.sub(written, text)
 
 
 class _Reader:

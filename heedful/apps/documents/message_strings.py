@@ -71,6 +71,8 @@ _SCAN = (
     rf"|(?P<separator>[\n\r]+|\|(?:\s*(?:{_NUMBERS}))?)"
 )
 
+_BARE_AMPERSAND = re.compile(r"&(?!#?\w+;)")
+
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
@@ -256,15 +258,15 @@ def _mark_of(match: re.Match[str]) -> _Mark | None:
         character = html.unescape(raw)
         if raw[1] != "#" and raw[1:] not in html5:
             return None
-        return _Mark(start, end, "soft", " ") if character.isspace() else _Mark(
-            start, end, "text", character
-        )  # fmt: skip
-    if match["bb_name"] is not None:
-        return _Mark(
-            start, end, "close" if match["bb_slash"] else "open", raw, f"[{match['bb_name']}"
-        )
+        if character.isspace():
+            return _Mark(start, end, "soft", " ")
+        # Where a string has & without an entity, too, a new one is no entity either.
+        is_mixed = character == "&" and _BARE_AMPERSAND.search(match.string) is not None
+        return _Mark(start, end, "single" if is_mixed else "text", character)
+    if (name := match["bb_name"]) is not None:
+        return _Mark(start, end, "close" if match["bb_slash"] else "open", name=f"[{name}")
     if match["opens_link"] or match["ends_link"]:
-        return _Mark(start, end, "open" if match["opens_link"] else "close", raw, "](")
+        return _Mark(start, end, "open" if match["opens_link"] else "close", name="](")
     if match["first"] or match["separator"]:
         return _Mark(start, end, None)
     return _Mark(start, end, "single", "" if match["comment"] else raw)
