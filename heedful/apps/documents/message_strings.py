@@ -20,6 +20,7 @@ from heedful.apps.documents.icu_message import (
     read_message,
 )
 from heedful.apps.documents.passage import (
+    PLACEHOLDERS,
     Encode,
     Kind,
     Passage,
@@ -52,6 +53,7 @@ _VERBATIM = frozenset(("code", "kbd", "samp", "script", "style", "tt", "var"))
 """Elements whose content is not translated."""
 
 _KEPT = span_pattern(["urls", "emails", "markup", "code", "placeholders"])
+_ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z\d]*|\#\d{1,7}|\#[xX][\da-fA-F]{1,6});")
 # Choices of Vue and Laravel ("one apple | {n} apples"), with the numbers that they are for.
 _NUMBERS = r"\{-?\d+(?:,-?\d+)*\}|[\[\]](?:-?\d+|\*|-?Inf),\s*(?:-?\d+|\*|Inf)[\[\]]"
 _SCAN = (
@@ -60,7 +62,7 @@ _SCAN = (
     # A tag with attributes has an equals sign or a placeholder in it: "a <b or c> d" has no tag.
     r"(?P<attributes>\s(?=[^<>]*[={%$])(?:\"[^\"]*\"|'[^']*'|[^<>\"'])*?)?\s*(?P<single>/)?>"
     r"|(?P<comment><!--.*?-->)"
-    r"|(?P<entity>&(?:[A-Za-z][A-Za-z\d]*|\#\d{1,7}|\#[xX][\da-fA-F]{1,6});)"
+    rf"|(?P<entity>{_ENTITY.pattern})"
     # Links of Markdown.
     r"|(?P<opens_link>\[)(?=[^\[\]\n]+\]\([^()\s]+\))|(?P<ends_link>\]\([^()\s]+\))"
     rf"|{_KEPT}"
@@ -70,8 +72,6 @@ _SCAN = (
     r"|(?<![%\d])%(?:\d+\$[-+#0]*\d*(?:\.\d+)?[a-zA-Z@]|[s@]|[di](?![A-Za-z]))"
     rf"|(?P<separator>[\n\r]+|\|(?:\s*(?:{_NUMBERS}))?)"
 )
-
-_BARE_AMPERSAND = re.compile(r"&(?!#?\w+;)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _String:
             yield from self.passages(branch)
 
     def _passage(self, parts: Sequence[PassagePart]) -> Iterator[Passage]:
-        for passage in make_passage(parts, self.encode):
+        for passage in make_passage(parts, self.encode, kept=PLACEHOLDERS):
             has_braces = any(part.text.startswith("{") for part in passage.parts)
             is_quoted = "'{" in passage.text
             yield replace(passage, wrap=self.wrap) if has_braces and not is_quoted else passage
@@ -256,12 +256,13 @@ def _mark_of(match: re.Match[str]) -> _Mark | None:
         return _Mark(start, end, kind, "", name)
     if match["entity"] is not None:
         character = html.unescape(raw)
-        if raw[1] != "#" and raw[1:] not in html5:
+        if not _is_entity(raw):
             return None
         if character.isspace():
             return _Mark(start, end, "soft", " ")
         # Where a string has & without an entity, too, a new one is no entity either.
-        is_mixed = character == "&" and _BARE_AMPERSAND.search(match.string) is not None
+        bare = _ENTITY.sub(lambda m: "" if _is_entity(m[0]) else m[0], match.string)
+        is_mixed = character == "&" and "&" in bare
         return _Mark(start, end, "single" if is_mixed else "text", character)
     if (name := match["bb_name"]) is not None:
         return _Mark(start, end, "close" if match["bb_slash"] else "open", name=f"[{name}")
@@ -270,6 +271,10 @@ def _mark_of(match: re.Match[str]) -> _Mark | None:
     if match["first"] or match["separator"]:
         return _Mark(start, end, None)
     return _Mark(start, end, "single", "" if match["comment"] else raw)
+
+
+def _is_entity(raw: str) -> bool:
+    return raw[1] == "#" or raw[1:] in html5
 
 
 def _paired(marks: Sequence[_Mark], text: str) -> list[_Mark]:

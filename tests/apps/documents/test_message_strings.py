@@ -75,6 +75,8 @@ IN_CAPITALS = {
     "%{count} books, $t(common.more), @:name, {{x}}, :count, %s": (
         "%{count} BOOKS, $t(common.more), @:name, {{x}}, :count, %s"
     ),
+    "Tom &amp; Jerry &unknown; ": "TOM &amp; JERRY &UNKNOWN; ",
+    ":count apple|:count apples": ":count APPLE|:count APPLES",
     "one apple | {n} apples": "ONE APPLE | {n} APPLES",
     "{0} none|[1,19] some|[20,*] many": "{0} NONE|[1,19] SOME|[20,*] MANY",
     "Tom &amp; Jerry&nbsp;now &copy; & ": "TOM &amp; JERRY&nbsp;NOW &copy; & ",
