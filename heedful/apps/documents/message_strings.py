@@ -197,7 +197,9 @@ class _String:
 
     def _part(self, mark: _Mark, kind: Kind) -> PassagePart:
         inner = [part for part in cut(self.parts, mark.start, mark.end) if part.text]
-        return PassagePart(inner[0].start, inner[-1].end, kind, mark.text)
+        # A line break ends a sentence, and no sentence ends in a part.
+        shown = re.sub(r"\s+", " ", mark.text)
+        return PassagePart(inner[0].start, inner[-1].end, kind, shown)
 
     def _marks(self, within: MessageText) -> Iterator[tuple[_Mark, MessagePart | None]]:
         """Yield the marks of a text in order, and the part of the message that one stands for."""
