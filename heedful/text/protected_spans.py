@@ -28,13 +28,13 @@ _EMOJI = (
     "\U0001f004\U0001f0cf\U0001f170-\U0001f1e5\U0001f201-\U0001f251]"
 )
 _EMAIL = r"\b[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
-_IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)"
+_IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)|\{\w+\}|\[[\w-]+\](?=/)"
 _BEFORE_NAME = r"(?<![^\s(\[\"'“„«>¿¡])"
 _PATTERNS: dict[SpanKind, str] = {
     # A full stop or bracket after an address does not belong to it, but "c_(d)" does.
     "urls": (
         rf"(?:https?|ftps?|file)://(?:{_IN_URL})*"
-        r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\))"
+        r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\)|\{\w+\})"
         rf"|\bmailto:{_EMAIL}|\bwww\.[\w.-]+\.\w+(?:/[\w/.-]*\w)?"
         r"|(?<![\w@./-])(?:[a-z\d-]+\.)+(?:com|org|net|edu|gov|io|dev|app)(?![\w@-]|\.\w)"
         r"(?:/(?:[\w/.~%?=&#-]*\w)?)?"

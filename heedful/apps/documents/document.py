@@ -14,7 +14,7 @@ from functools import cached_property
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.line_up import TranslatedSentence, line_up, one_space
-from heedful.apps.documents.passage import Passage, PassagePart, divided, unclosed
+from heedful.apps.documents.passage import LeftOut, Passage, PassagePart, divided, unclosed
 from heedful.apps.documents.passage_writer import write_passage
 from heedful.errors import DataError
 from heedful.pipelines.aligned_text import Span
@@ -49,20 +49,29 @@ class MarkedText:
 
     def __init__(self, text: str, passages: Iterable[Passage], settings: DocumentSettings) -> None:
         self.text = text
-        ordered = sorted(passages, key=lambda p: (p.start, -p.end))
-        self.passages = [_Planned(passage, _sentences(passage, settings)) for passage in ordered]
-        for planned in self.passages:
-            planned.check()
+        self.settings = settings
+        self.passages: list[_Planned] = []
         self.inner: dict[int | None, list[int]] = {}
+        self.left_out: list[str] = []
+        self._add(None, passages)
+
+    def _add(self, parent: int | None, passages: Iterable[Passage]) -> None:
+        """Add passages that lie in the markup of another, or in that of none."""
         enclosing: list[int] = []
-        for number, passage in enumerate(ordered):
-            while enclosing and ordered[enclosing[-1]].end <= passage.start:
+        for passage in sorted(passages, key=lambda p: (p.start, -p.end)):
+            while enclosing and self.passages[enclosing[-1]].passage.end <= passage.start:
                 enclosing.pop()
-            parent = enclosing[-1] if enclosing else None
-            assert parent is None or passage.end <= ordered[parent].end, "passages do not cross"
-            self.inner.setdefault(parent, []).append(number)
+            around = self.passages[enclosing[-1]].passage if enclosing else None
+            assert around is None or passage.end <= around.end, "passages do not cross"
+            number = len(self.passages)
+            self.inner.setdefault(enclosing[-1] if enclosing else parent, []).append(number)
+            self.passages.append(_Planned(passage, _sentences(passage, self.settings)))
+            self.passages[-1].check()
             if passage.end > passage.start:
                 enclosing.append(number)
+            self._add(number, passage.inner)
+            if passage.left_out:
+                self._leave_out(passage, passage.left_out)
 
     def write(self, translations: Callable[[str], TranslatedSentence]) -> str:
         """Return the text with its passages translated.
@@ -88,7 +97,13 @@ class MarkedText:
             if passage.end > end:
                 break
             written.append(self.text[done : passage.start])
-            written.append(self._passage(number, translations))
+            try:
+                written.append(self._passage(number, translations))
+            except LeftOut as error:
+                if parent is not None and self.passages[parent].passage.inner:
+                    raise  # it is left out as a whole
+                self._leave_out(passage, str(error))
+                written.append(self.text[passage.start : passage.end])
             done = passage.end
         written.append(self.text[done:end])
         return "".join(written)
@@ -110,10 +125,16 @@ class MarkedText:
                 for piece, sentences, numbers in planned.pieces()
             )
         elif passage.is_in_place:
-            return copy(passage.start, passage.end)
+            written = copy(passage.start, passage.end)
+            if written == self.text[passage.start : passage.end]:
+                return written
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
         return written if passage.wrap is None else passage.wrap(written)
+
+    def _leave_out(self, passage: Passage, reason: str) -> None:
+        line = self.text.count("\n", 0, passage.start) + 1
+        self.left_out.append(f"line {line}: {reason}: {passage.text[:40].strip()}")
 
 
 @dataclass(frozen=True)
@@ -171,7 +192,7 @@ class _Planned:
 
 
 def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]:
-    text = passage.text
+    text = "" if passage.left_out else passage.text
     spans: list[Span] = []
     for line in re.finditer(r"[^\n]+", text):
         within = line[0]

@@ -38,6 +38,11 @@ class DocumentSettings(Config):
         description="character between the cells of CSV; if unset, the comma, semicolon or tab "
         "that is most frequent in the first row",
     )
+    mark_machine: bool = Field(
+        False,
+        description="mark translations as made by a machine: as fuzzy in PO, by the state "
+        "needs-review-translation in XLIFF",
+    )
     encoding: Name | None = Field(
         None, description="character encoding of documents that do not declare one; UTF-8 if unset"
     )

@@ -3,32 +3,62 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.message_strings import (
+    copied_string,
+    string_passages,
+    written_mark,
+)
 from heedful.apps.documents.passage import (
-    PLACEHOLDERS,
+    LeftOut,
     Passage,
     PassagePart,
     Surroundings,
     lines_of,
-    protected,
+    plain,
     text_parts,
 )
 from heedful.errors import DataError
 
 _KEYWORD = re.compile(r"\s*(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s*(?=\")")
 _STRING = re.compile(r"\s*\"((?:[^\"\\]|\\.)*)\"\s*$")
+_FOLD = re.compile(r"(\\.)|\"[ \t]*[\r\n]+[ \t]*\"", re.DOTALL)
+"""An escape, or the quotes around a line break in a string."""
 _ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]+|.)", re.DOTALL)
 _CODES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_TAG = re.compile(
-    r"</?(?:a|abbr|b|big|br|code|div|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|s|small|span|strong"
-    r"|sub|sup|tt|u|ul)(?:\s[^<>\n]*|/)?>|&[a-zA-Z]+;"
+_WIDTH = 79
+"""Columns of a line that gettext's tools write."""
+
+_WORD = re.compile(
+    r"(?:[\u3040-\u30ff\u3400-\u9fff]|\\.|[^\s\\\u3040-\u30ff\u3400-\u9fff]+)+?[^\w\s\\]*\s*|\s+"
 )
-"""Tags of HTML and Pango; other words in angle brackets, such as <none>, are text."""
-_WIDTH = 80
+
+_PRINTF = (
+    # "100% of" has the format "% o", by its flag; the word stays whole.
+    r"% [a-zA-Z]\w*"
+    r"|%(?:\([^()]+\)|\d+\$)?[-+#0'I]*(?:\*(?:\d+\$)?|\d+)?(?:\.(?:\*(?:\d+\$)?|\d+)?)?"
+    r"(?:<\w+>|(?:hh|ll|[hlLqjzt]|w\d+|I64)?[a-zA-Z%@])"
+)
+_BRACES = r"\{\{|\}\}|\{[^{}]*\}"
+_FORMATS = {
+    **dict.fromkeys(("python-brace", "perl-brace", "csharp", "java", "rust", "c++"), _BRACES),
+    **dict.fromkeys(("qt", "qt-plural", "kde", "kde-kuit", "smalltalk"), r"%L?\d{1,2}|%n|%%"),
+    **dict.fromkeys(("lisp", "scheme"), r"~[^\s~]*?[a-zA-Z%~]"),
+    "boost": r"%\d+%|%\|[^|]*\||" + _PRINTF,
+    "gcc-internal": r"%[<>']|%\+?q?[A-Z]|" + _PRINTF,
+    "ruby": r"%<\w+>|%\{\w+\}|" + _PRINTF,
+}
+"""Patterns of the formats that a flag such as `c-format` names; of all others that of printf."""
+_POSITIONAL = re.compile(r"%(?!%|\(|\d+\$|L?\d+%?$)|~(?![~%])|\{(?=[}:!])")
+"""Start of a placeholder that takes the next argument."""
+_NUMBERED = frozenset(("c", "objc", "php", "perl", "java-printf", "tcl", "awk"))
+"""Formats in which a number says which argument is meant: `%2$s`."""
 
 
 @dataclass
@@ -38,15 +68,30 @@ class _String:
     pieces: list[tuple[int, int]] = field(default_factory=list)
     start: int = 0
     end: int = 0
+    keyword: str = ""
 
 
 @dataclass
 class _Entry:
-    """An entry of a catalogue."""
+    """An entry of a catalogue.
 
-    line: int
+    Args:
+        start: start of its first string's line.
+        flags_at: place after the mark of its flags, if it has any.
+    """
+
+    start: int = 0
+    flags_at: int | None = None
+    flags: list[str] = field(default_factory=list)
     strings: dict[str, _String] = field(default_factory=dict)
-    is_fuzzy: bool = False
+
+    @property
+    def format(self) -> str | None:
+        """The kind of its placeholders, such as `c`, if a flag says it."""
+        found = [flag.removesuffix("-format") for flag in self.flags if flag.endswith("-format")]
+        return next(
+            (f for f in found if not f.startswith(("no-", "possible-", "impossible-"))), None
+        )
 
 
 def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
@@ -56,32 +101,35 @@ def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passag
 
     Args:
         text: text of the document.
-        settings: settings of the document.
+        settings: settings of the document; `mark_machine` marks what is filled as fuzzy.
         name: name of the document, for messages.
 
     Raises:
         DataError: naming the line that is not valid in a catalogue.
     """
+    line_break = "\r\n" if "\r\n" in text else "\n"
     for entry in _entries(text, name):
-        message = entry.strings.get("msgid")
-        if message is None or entry.is_fuzzy:
+        if "msgid" not in entry.strings or "fuzzy" in entry.flags:
             continue
-        plural = entry.strings.get("msgid_plural")
-        forms = [key for key in entry.strings if key.startswith("msgstr")]
-        for form in forms:
-            written = entry.strings[form]
-            if any(start < end for start, end in written.pieces):
-                continue
-            # The first form is the singular, unless the language has only one form.
-            source = (
-                message if plural is None or (form == "msgstr[0]" and len(forms) > 1) else plural
-            )
-            yield from _passage(text, source, written)
+        found = list(_passages(text, entry, line_break))
+        if not settings.mark_machine or any(passage.left_out for passage in found) or not found:
+            yield from found
+            continue
+        place = entry.start if entry.flags_at is None else entry.flags_at
+        mark = f"#, fuzzy{line_break}" if entry.flags_at is None else " fuzzy,"
+        end = max(passage.end for passage in found)
+        yield _together(place, end, [written_mark((place, place), mark), *found])
+
+
+def _together(start: int, end: int, passages: Sequence[Passage]) -> Passage:
+    """Return a passage that is written as a whole, or not at all."""
+    whole = PassagePart(start, end, "single")
+    return Passage(start, end, (whole,), plain, inner=tuple(passages))
 
 
 def _entries(text: str, name: str) -> Iterator[_Entry]:
     """Yield the entries, except obsolete ones."""
-    entry = _Entry(1)
+    entry = _Entry()
     current: _String | None = None
     for number, (start, end) in enumerate(lines_of(text), start=1):
         line = text[start:end]
@@ -90,10 +138,13 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
         if is_new or (keyword is not None and keyword[1] in ("msgctxt", "msgid")):
             if any(key.startswith("msgstr") for key in entry.strings):
                 yield entry
-                entry = _Entry(number)
+                entry = _Entry()
             current = None
         if is_new:
-            entry.is_fuzzy |= bool(re.match(r"#,.*\bfuzzy\b", line.lstrip()))
+            flags = re.match(r"\s*#,", line)
+            if flags is not None:
+                entry.flags_at = start + flags.end()
+                entry.flags += re.split(r"[\s,]+", line[flags.end() :].strip())
             continue
         content = _STRING.match(line, keyword.end() if keyword is not None else 0)
         if content is None or (keyword is None and current is None):
@@ -105,7 +156,10 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
         if keyword is not None:
             if keyword[1] in entry.strings:
                 raise DataError(f"Line {number} has a second {keyword[1]}", where=name)
-            current = entry.strings[keyword[1]] = _String(start=start + content.start(1) - 1)
+            if not entry.strings:
+                entry.start = start
+            current = _String(start=start + content.start(1) - 1, keyword=keyword[1])
+            entry.strings[keyword[1]] = current
         assert current is not None
         current.pieces.append((start + content.start(1), start + content.end(1)))
         current.end = start + content.end(1) + 1
@@ -113,43 +167,50 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
         yield entry
 
 
-def _passage(text: str, source: _String, written: _String) -> Iterator[Passage]:
-    """Yield the passage that fills a string, if its message contains words."""
-    parts: list[PassagePart] = []
-    for start, end in source.pieces:
-        parts += text_parts(text, start, end, _ESCAPE, _unescape)
-    parts = list(_tagged(text, parts))
-    passage = Passage(
-        written.start,
-        written.end,
-        protected(parts, PLACEHOLDERS),
-        _encode,
-        partial(_quoted, "\r\n" if "\r\n" in text else "\n"),
-    )
-    if any(part.kind == "text" and any(map(str.isalpha, part.text)) for part in passage.parts):
-        yield passage
-
-
-def _tagged(text: str, parts: list[PassagePart]) -> Iterator[PassagePart]:
-    """Yield parts in which tags are markup; tags interrupted by escapes or line ends stay text."""
-    for part in parts:
-        if part.end - part.start != len(part.text):
-            yield part
+def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
+    """Yield the passages that fill the empty strings of an entry, if its messages have words."""
+    forms = [string for key, string in entry.strings.items() if key.startswith("msgstr")]
+    plural = entry.strings.get("msgid_plural")
+    filled: list[Passage] = []
+    for place in forms:
+        if any(start < end for start, end in place.pieces):
             continue
-        start = part.start
-        for match in _TAG.finditer(text, part.start, part.end):
-            yield from text_parts(text, start, match.start())
-            raw = match[0]
-            kind = (
-                "close"
-                if raw[1] == "/"
-                else "single"
-                if raw[0] == "&" or raw[-2] == "/"
-                else "open"
+        source = entry.strings["msgid"] if plural is None else plural
+        parts = _parts(text, source)
+        formats = _Formats(entry.format, "".join(part.text for part in parts))
+        # The first form is the singular, unless the language has only one form, or more than two:
+        # then it may be for 21 as well, and "one file" would be wrong.
+        if plural is not None and place.keyword == "msgstr[0]" and len(forms) > 1:
+            singular = _parts(text, entry.strings["msgid"])
+            of_one = _Formats(entry.format, "".join(part.text for part in singular))
+            if len(forms) == 2 or of_one.arguments == formats.arguments:
+                source, parts, formats = entry.strings["msgid"], singular, of_one
+        inner = list(string_passages(parts, _encode, kept=formats.pattern))
+        if any(passage.left_out for passage in inner):
+            yield from inner
+            return
+        if inner:
+            pieces = source.pieces
+            filled.append(
+                copied_string(
+                    (place.start, place.end),
+                    (pieces[0][0], pieces[-1][1]),
+                    inner,
+                    partial(_quoted, place.keyword, line_break, formats),
+                )
             )
-            yield PassagePart(match.start(), match.end(), kind)  # type: ignore[arg-type]
-            start = match.end()
-        yield from text_parts(text, start, part.end)
+    if plural is None or len(filled) != len(forms):
+        yield from filled
+    elif filled:  # all forms or none: gettext's tools refuse one that is empty beside others
+        yield _together(forms[0].start, forms[-1].end, filled)
+
+
+def _parts(text: str, string: _String) -> list[PassagePart]:
+    return [
+        part
+        for start, end in string.pieces
+        for part in text_parts(text, start, end, _ESCAPE, _unescape)
+    ]
 
 
 def _unescape(escape: str) -> str:
@@ -168,21 +229,86 @@ def _encode(text: str, place: Surroundings) -> str:
     return text
 
 
-def _quoted(line_break: str, content: str) -> str:
-    """Return a string in quotes, on lines of its own if it has several lines or is long."""
+@dataclass(frozen=True)
+class _Formats:
+    """The placeholders of a message that a flag says a program formats.
+
+    Args:
+        kind: kind of its placeholders, such as `c`; None without a flag.
+        source: text of the message.
+    """
+
+    kind: str | None
+    source: str
+
+    @property
+    def pattern(self) -> str:
+        return "" if self.kind is None else _FORMATS.get(self.kind, _PRINTF)
+
+    @property
+    def arguments(self) -> Counter[str]:
+        """The placeholders of the message, and how often it has each."""
+        return Counter(re.findall(self.pattern, self.source) if self.pattern else ())
+
+    def settled(self, content: str) -> str:
+        """Return a translation whose placeholders take the same arguments as those of the message.
+
+        Args:
+            content: translation, with its escapes.
+
+        Raises:
+            LeftOut: when it has other placeholders, or in an order that cannot be written.
+        """
+        if not self.pattern:
+            return content
+        # Half a placeholder is none that the tools of gettext accept.
+        checked = re.compile(f"{self.pattern}|[{'{}' if self.pattern == _BRACES else '%'}]")
+        before = checked.findall(self.source)
+        after = checked.findall(_ESCAPE.sub(lambda m: _unescape(m[0]), content))
+        if Counter(before) != Counter(after):
+            raise LeftOut("the translation has other placeholders")
+        ordered = [each for each in before if _POSITIONAL.match(each)]
+        if ordered == [each for each in after if _POSITIONAL.match(each)]:
+            return content
+        if self.kind not in _NUMBERED or any(re.search(r"\*|^%\d+\$", each) for each in before):
+            raise LeftOut("the translation has its placeholders in another order")
+
+        def number(match: re.Match[str]) -> str:
+            if not _POSITIONAL.match(match[0]):
+                return match[0]
+            argument = ordered.index(match[0])
+            ordered[argument] = ""
+            return f"%{argument + 1}${match[0][1:]}"
+
+        return re.sub(self.pattern, number, content)
+
+
+def _quoted(keyword: str, line_break: str, formats: _Formats, content: str) -> str:
+    """Return a string in quotes, folded as gettext's tools fold it."""
+    # The parts come from the source, with the quotes where that is folded.
+    content = formats.settled(_FOLD.sub(lambda match: match[1] or "", content))
     lines = re.findall(r"(?:[^\\]|\\[^n])*?\\n|(?:[^\\]|\\[^n])+$", content)
-    if len(lines) < 2 and len(content) < _WIDTH:
-        return f'"{content}"'
     folded = [piece for line in lines for piece in _folded(line)]
+    fits = len(folded) < 2 and len(keyword) + len(' ""') + _columns(content) <= _WIDTH
+    # A word that is too long for any line gains nothing by one of its own.
+    if len(lines) < 2 and (fits or " " not in content.rstrip()):
+        return f'"{content}"'
     return line_break.join(['""', *(f'"{line}"' for line in folded)])
 
 
 def _folded(line: str) -> Iterator[str]:
-    """Yield pieces of a line, wrapped between words at the width of gettext's tools."""
-    piece = ""
-    for word in re.findall(r"\S*\s*", line):
-        if piece and len(piece) + len(word.rstrip()) > _WIDTH - 2:
+    """Yield pieces of a line, wrapped after spaces and between ideographs."""
+    piece, width = "", 0
+    for word in _WORD.findall(line):
+        columns = _columns(word)
+        if piece and width + columns > _WIDTH - len('""'):
             yield piece
-            piece = ""
+            piece, width = "", 0
         piece += word
+        width += columns
     yield piece
+
+
+def _columns(text: str) -> int:
+    """Return the columns of a text on a terminal."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)

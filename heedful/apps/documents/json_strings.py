@@ -7,18 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import (
-    PLACEHOLDERS,
-    Passage,
-    Surroundings,
-    make_passage,
-    text_parts,
-)
+from heedful.apps.documents.message_strings import string_passages
+from heedful.apps.documents.passage import Passage, Surroundings, text_parts
 from heedful.errors import DataError
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u.{4}|.)")
-_NEW_LINE = re.compile(r"\\[nr]|\\u000[aAdD]")
 _PATHS_NAMED = 5
 
 
@@ -44,7 +38,8 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
         paths.setdefault(re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
         if not patterns or any(pattern.fullmatch(path) for pattern, _ in patterns):
             _check_text(text, start, end, name)
-            yield from _lines(text, start, end)
+            parts = text_parts(text, start, end, _ESCAPE, _unescape)
+            yield from string_passages(parts, _encode)
     if unused:
         raise DataError(
             f"No string is at {', '.join(unused.values())}",
@@ -138,19 +133,6 @@ def _pattern(key: str) -> re.Pattern[str]:
     else:
         written += step
     return re.compile((rf"(?:{step}\.)*" if len(steps) == 1 else "") + written, re.DOTALL)
-
-
-def _lines(text: str, start: int, end: int) -> Iterator[Passage]:
-    """Yield a passage for each line of a string."""
-    for match in _NEW_LINE.finditer(text, start, end):
-        yield from _line(text, start, match.start())
-        start = match.end()
-    yield from _line(text, start, end)
-
-
-def _line(text: str, start: int, end: int) -> Iterator[Passage]:
-    parts = text_parts(text, start, end, _ESCAPE, _unescape)
-    yield from make_passage(parts, _encode, kept=PLACEHOLDERS)
 
 
 def _unescape(escape: str) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import PLACEHOLDERS, Passage, PassagePart, protected
-from heedful.apps.documents.xml_markup import Token, encode_xml, xml_text, xml_tokens
+from heedful.apps.documents.message_strings import (
+    copied_string,
+    string_passages,
+    written_mark,
+)
+from heedful.apps.documents.passage import Passage, PassagePart, Surroundings, text_parts
+from heedful.apps.documents.xml_markup import UNWRITABLE, Token, encode_xml, xml_text, xml_tokens
 from heedful.errors import DataError
 
 _UNITS = frozenset(("trans-unit", "segment"))
@@ -17,6 +24,8 @@ _OPENING = frozenset(("bpt", "bx", "sc"))
 _CLOSING = frozenset(("ept", "ex", "ec"))
 _UNTRANSLATED = frozenset(("new", "needs-translation", "initial"))
 """States of a target that is not translated yet."""
+_MACHINE = {"trans-unit": "needs-review-translation", "segment": "translated"}
+"""States of a target that nobody has reviewed, in XLIFF 1.2 and 2."""
 
 
 @dataclass
@@ -25,7 +34,7 @@ class _Unit:
 
     Args:
         is_translated: true if the segment is to be translated.
-        state: state of its translation, in XLIFF 2.
+        start: its opening tag, which has the state of the translation in XLIFF 2.
         source: tokens of its source, tags included.
         target: tokens of its target.
         before: white space in front of its source, for indentation.
@@ -33,7 +42,7 @@ class _Unit:
     """
 
     is_translated: bool
-    state: str | None
+    start: Token
     source: tuple[Token, ...] = ()
     target: tuple[Token, ...] = ()
     before: str = ""
@@ -57,7 +66,7 @@ def read_xliff(text: str, settings: DocumentSettings, name: str) -> Iterator[Pas
         raise DataError("The document is no XLIFF", where=name, remedy="Its root is not <xliff>")
     for unit in _units(text, tokens):
         if unit.is_translated and unit.source and not _has_target(unit):
-            yield from _passage(text, unit)
+            yield from _passages(text, unit, settings)
 
 
 def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
@@ -83,7 +92,7 @@ def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
             said = token.attribute("translate")
             allowed.append(allowed[-1] if said is None else said == "yes")
             if token.name in _UNITS:
-                unit = _Unit(allowed[-1], token.attribute("state"))
+                unit = _Unit(allowed[-1], token)
         elif token.kind == "end":
             allowed.pop()
             if unit is not None and token.name in _UNITS:
@@ -104,27 +113,54 @@ def _element_end(tokens: Sequence[Token], first: int) -> int:
 def _has_target(unit: _Unit) -> bool:
     if not unit.target:
         return False
-    state = unit.target[0].attribute("state") or unit.state
+    state = unit.target[0].attribute("state") or unit.start.attribute("state")
     return len(unit.target) > 2 and state not in _UNTRANSLATED
 
 
-def _passage(text: str, unit: _Unit) -> Iterator[Passage]:
-    parts = protected(_parts(text, unit.source[1:-1]), PLACEHOLDERS)
-    if not any(part.kind == "text" and any(map(str.isalpha, part.text)) for part in parts):
+def _passages(text: str, unit: _Unit, settings: DocumentSettings) -> Iterator[Passage]:
+    """Yield the passage that fills the target of a segment, if its source has words."""
+    inner = [
+        passage
+        for is_cdata, tokens in groupby(unit.source[1:-1], lambda token: token.kind == "cdata")
+        for passage in string_passages(
+            _parts(text, list(tokens)), _encode_cdata if is_cdata else encode_xml
+        )
+    ]
+    if any(passage.left_out for passage in inner) or not inner:
+        yield from inner
         return
+    source = (unit.source[0].end, unit.source[-1].start)
+    state = _MACHINE[unit.start.name] if settings.mark_machine else None
+    in_target = state if unit.start.name == "trans-unit" else None
     if not unit.target:
         opening = text[unit.source[0].start + 1 : unit.source[0].end - 1].split()[0]
         tag = opening.removesuffix("source") + "target"
-        start = end = unit.end
-        wrap = partial(_wrapped, f"{unit.before}<{tag}>", f"</{tag}>")
-    elif unit.target[0].kind == "empty":
-        start, end = unit.target[0].start, unit.target[0].end
-        opening = text[start : end - 2].rstrip()
-        wrap = partial(_wrapped, f"{opening}>", f"</{opening[1:].split()[0]}>")
+        before = unit.before + _with_state(f"<{tag}>", in_target)
+        place, after = (unit.end, unit.end), f"</{tag}>"
     else:
-        start, end = unit.target[0].end, unit.target[-1].start
-        wrap = partial(_wrapped, "", "")
-    yield Passage(start, end, parts, encode_xml, wrap)
+        first, last = unit.target[0], unit.target[-1]
+        opening = text[first.start : first.end]
+        if first.kind == "empty":
+            opening = opening[:-2].rstrip() + ">"
+            place, after = (first.start, first.end), f"</{opening[1:-1].split()[0]}>"
+        else:
+            place, after = (first.start, last.start), ""
+        before = _with_state(opening, in_target)
+    yield copied_string(place, source, inner, partial(_wrapped, before, after))
+    if state != in_target:
+        tag = _with_state(text[unit.start.start : unit.start.end], state)
+        yield written_mark((unit.start.start, unit.start.end), tag)
+
+
+def _with_state(tag: str, state: str | None) -> str:
+    """Return an opening tag with a state, if there is one to be set."""
+    if state is None:
+        return tag
+    return re.sub(r"\s+state\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)[:-1] + f' state="{state}">'
+
+
+def _encode_cdata(text: str, place: Surroundings) -> str:
+    return UNWRITABLE.sub(" ", text).replace("]]>", "]]]]><![CDATA[>")
 
 
 def _wrapped(before: str, after: str, content: str) -> str:
@@ -137,7 +173,10 @@ def _parts(text: str, tokens: Sequence[Token]) -> Iterator[PassagePart]:
     while number < len(tokens):
         token = tokens[number]
         after = number + 1
-        if token.kind in ("text", "cdata"):
+        if token.kind == "cdata":
+            start, end = token.start + len("<![CDATA["), token.end - len("]]>")
+            yield from text_parts(text, start, end)
+        elif token.kind == "text":
             yield from xml_text(text, token)
         elif token.kind == "end":
             yield PassagePart(token.start, token.end, "close")

@@ -119,8 +119,8 @@ def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Passage
 
 def encode_xml(text: str, place: Surroundings) -> str:
     """Escape text between tags, and drop characters that XML cannot hold."""
-    text = _UNWRITABLE.sub(" ", text)
+    text = UNWRITABLE.sub(" ", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

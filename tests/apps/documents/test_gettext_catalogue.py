@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import polib
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from heedful.apps.documents.formats import translate_document
 from heedful.errors import DataError
 
-from .translators import Dictionary, echoed, sentences, shout, shouted
+from .translators import Dictionary, Reordering, echoed, sentences, shout, shouted
 
 PO = r"""# A comment
 msgid ""
@@ -106,6 +109,7 @@ MESSAGES = st.text(st.sampled_from('abZ %s{}\\"\n\té<i>.&1'), min_size=1, max_s
 
 
 @example(["a<a> 1"], 20)
+@example(["<a1>", "<a1\n>a"], 20)
 @given(st.lists(MESSAGES, min_size=1, max_size=4, unique=True), st.sampled_from([20, 78]))
 def test_any_message_comes_back(messages: list[str], width: int) -> None:
     file = polib.POFile(wrapwidth=width)
@@ -123,7 +127,9 @@ def test_any_message_comes_back(messages: list[str], width: int) -> None:
 
 def words(message: str) -> str:
     """Without placeholders and tags."""
-    return re.sub(r"%\S*|</?[abisu](?:\s[^<>\n]*)?>|\{[^{}]*\}|&[a-z]+;", "", message)
+    return re.sub(
+        r"%\S*|</?[A-Za-z\d][\w.]*(?:\s(?:\"[^\"]*\"|[^<>])*)?>|\{[^{}]*\}|&[a-z]+;", "", message
+    )
 
 
 def test_a_declared_encoding_is_kept() -> None:
@@ -152,3 +158,90 @@ def shouted_bytes(data: bytes) -> bytes:
 def test_damage_is_named(text: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         echoed(text.encode(), "po")
+
+
+def strings_of(text: str) -> list[list[str]]:
+    """Lines of each string, read by the grammar of the format alone; a string may have escapes."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        match = re.fullmatch(r'(?:(msg\w+(?:\[\d\])?) )?"((?:[^"\\]|\\.)*)"', line)
+        assert match or not line.strip() or line[0] == "#", line
+        if match:
+            found += [[]] if match[1] else []
+            found[-1].append(match[2])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("written", "msgid"),
+    [
+        ('"See https://example.org/"\n"handbook/first steps."', "SEE https://example.org/handbook/first STEPS."),  # noqa: E501
+        ('""\n"Open <a href=\\"%(u)"\n"s\\" class=\\"big\\">this</a>."', 'OPEN <a href="%(u)s" class="big">THIS</a>.'),  # noqa: E501
+        ('"Keep {na"\r\n"me} and %"\r\n"s"', "KEEP {name} AND %s"),
+    ],
+)  # fmt: skip
+def test_a_part_across_a_fold_stays_one(written: str, msgid: str) -> None:
+    found = shouted(f'#, python-format\nmsgid {written}\nmsgstr ""\n', "po")
+    assert len(strings_of(found)) == 2
+    assert polib.pofile(found)[0].msgstr == msgid
+
+
+@given(st.lists(st.text(st.sampled_from('ab"\\\n\t好は。-'), max_size=30), max_size=12))
+def test_lines_are_folded_as_gettext_folds(words: list[str]) -> None:
+    message = "word " + " ".join(words)
+    file = polib.POFile(wrapwidth=0)
+    file.append(polib.POEntry(msgid=message))
+    found = strings_of(shouted(str(file), "po"))[-1]
+    assert polib.pofile(shouted(str(file), "po"))[0].msgstr.split() == shout(message).split()
+    for line in found:
+        # Twice the column for each wide sign; a single word may be wider.
+        columns = len(line) + sum(sign in "好は。" for sign in line)
+        assert columns <= 77 or " " not in line.rstrip()
+        assert "\\n" not in re.sub(r"\\\\[^n]", "", line)[:-2]
+
+
+def reordered(message: str, flag: str) -> str:
+    text = f'#, {flag}\nmsgid "{message}"\nmsgstr ""\n'
+    found = translate_document(text.encode(), Reordering(), format="po")
+    return polib.pofile(found.decode())[0].msgstr
+
+
+def test_an_argument_is_named_by_its_number_or_the_message_is_left_out() -> None:
+    assert reordered("Copy %s to %-5d now", "c-format") == "NOW %2$-5d TO %1$s cOPY"
+    assert reordered("Copy %(a)s to %(b)d now", "python-format") == "NOW %(b)d TO %(a)s cOPY"
+    assert reordered("Copy %s to %d now", "python-format") == ""
+    assert reordered("Copy %.*s to %d now", "c-format") == ""
+    assert reordered("100%% of %s files", "c-format") == "FILES %s OF 100%%"
+
+
+def test_the_forms_of_a_plural_are_filled_together() -> None:
+    text = """#, python-format
+msgid "%s file"
+msgid_plural "%s files in %d folders"
+msgstr[0] ""
+msgstr[1] ""
+"""
+    data = translate_document(text.encode(), Reordering(), format="po").decode()
+    assert data == text
+    # "one file" is no form for 21 files, which the first of three forms may be for.
+    three = '#, c-format\nmsgid "one file"\nmsgid_plural "%d files"\n'
+    three += "".join(f'msgstr[{n}] ""\n' for n in range(3))
+    assert set(polib.pofile(shouted(three, "po"))[0].msgstr_plural.values()) == {"%d FILES"}
+
+
+def test_what_a_machine_translated_is_marked_where_it_is_asked_for() -> None:
+    found = polib.pofile(shouted(PO, "po", mark_machine=True))
+    before = {
+        entry.msgid: entry.msgstr or any(entry.msgstr_plural.values()) for entry in polib.pofile(PO)
+    }
+    for entry in found:
+        assert entry.fuzzy == (entry.msgid == "Old" or not (before[entry.msgid] or entry.obsolete))
+    assert found[0].flags == ["fuzzy", "c-format"]
+
+
+def test_the_tools_of_gettext_accept_it(tmp_path: Path) -> None:
+    if (msgfmt := shutil.which("msgfmt")) is None:
+        pytest.skip("msgfmt is not installed")
+    (tmp_path / "a.po").write_text(shouted(PO, "po"))
+    command = [msgfmt, "--check", "-o", str(tmp_path / "a.mo"), str(tmp_path / "a.po")]
+    assert subprocess.run(command, capture_output=True).returncode == 0

@@ -107,3 +107,47 @@ def test_a_lacking_character_is_a_reference() -> None:
     text += "<xliff><segment><source>a</source></segment></xliff>"
     found = translate_document(text.encode(), Dictionary({"a": ("ä", (0,))}), format="xliff")
     assert b"<target>&#228;</target>" in found
+
+
+def one(source: str, target: str = "") -> str:
+    return f'<xliff><trans-unit id="1"><source>{source}</source>{target}</trans-unit></xliff>'
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a &lt;b&gt;bold&lt;/b&gt; c", "A &lt;b&gt;BOLD&lt;/b&gt; C"),
+        ("<![CDATA[a <b>bold</b> & c]]>", "<![CDATA[A <b>BOLD</b> & C]]>"),
+        (
+            '{VAR_PLURAL, plural, =0 {none} =1 {<x id="A"/> item} other {many &amp; more}}',
+            '{VAR_PLURAL, plural, =0 {NONE} =1 {<x id="A"/> ITEM} other {MANY &amp; MORE}}',
+        ),
+    ],
+)
+def test_markup_in_text_stays(source: str, expected: str) -> None:
+    assert f"<target>{expected}</target>" in shouted(one(source), "xliff")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("", '<target state="needs-review-translation">A B</target>'),
+        ('<target state="new"/>', '<target state="needs-review-translation">A B</target>'),
+        (
+            '<target state="needs-translation" x="1">a b</target>',
+            '<target x="1" state="needs-review-translation">A B</target>',
+        ),
+    ],
+)
+def test_what_a_machine_translated_is_marked_where_it_is_asked_for(
+    target: str, expected: str
+) -> None:
+    assert expected in shouted(one("a b", target), "xliff", mark_machine=True)
+
+
+def test_a_segment_has_the_state_in_version_2() -> None:
+    found = shouted(NEW, "xliff", mark_machine=True)
+    states = [
+        segment.get("state") for segment in etree.fromstring(found.encode()).iter("{*}segment")
+    ]
+    assert states == ["translated", "translated", "final", None]
