@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.line_up import TranslatedSentence, line_up, one_space
-from heedful.apps.documents.passage import Passage, PassagePart, divided, unclosed
+from heedful.apps.documents.passage import LeftOut, Passage, PassagePart, divided, unclosed
 from heedful.apps.documents.passage_writer import write_passage
 from heedful.errors import DataError
 from heedful.pipelines.aligned_text import Span
@@ -23,6 +23,10 @@ from heedful.text.sentences import sentence_spans
 _PIECE = 1000
 """Characters after which the next sentence of a passage begins another piece."""
 _MOST_CHARACTERS = 10_000
+
+
+Place = tuple[int, int]
+"""Index of a text of a document, and of a passage in it."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +53,44 @@ class MarkedText:
 
     def __init__(self, text: str, passages: Iterable[Passage], settings: DocumentSettings) -> None:
         self.text = text
-        ordered = sorted(passages, key=lambda p: (p.start, -p.end))
-        self.passages = [_Planned(passage, _sentences(passage, settings)) for passage in ordered]
-        for planned in self.passages:
-            planned.check()
+        self.settings = settings
+        self.passages: list[_Planned] = []
         self.inner: dict[int | None, list[int]] = {}
+        self.left_out: dict[int, str] = {}
+        self.left: Container[int] = ()
+        self._add(None, passages)
+
+    def _add(self, parent: int | None, passages: Iterable[Passage]) -> None:
+        """Add passages that lie in the markup of another, or in that of none."""
         enclosing: list[int] = []
-        for number, passage in enumerate(ordered):
-            while enclosing and ordered[enclosing[-1]].end <= passage.start:
+        for passage in sorted(passages, key=lambda p: (p.start, -p.end)):
+            while enclosing and self.passages[enclosing[-1]].passage.end <= passage.start:
                 enclosing.pop()
-            parent = enclosing[-1] if enclosing else None
-            assert parent is None or passage.end <= ordered[parent].end, "passages do not cross"
-            self.inner.setdefault(parent, []).append(number)
+            around = self.passages[enclosing[-1]].passage if enclosing else None
+            assert around is None or passage.end <= around.end, "passages do not cross"
+            number = len(self.passages)
+            self.inner.setdefault(enclosing[-1] if enclosing else parent, []).append(number)
+            self.passages.append(_Planned(passage, _sentences(passage, self.settings)))
+            self.passages[-1].check()
             if passage.end > passage.start:
                 enclosing.append(number)
+            self._add(number, passage.inner)
 
-    def write(self, translations: Callable[[str], TranslatedSentence]) -> str:
+    def write(
+        self, translations: Callable[[str], TranslatedSentence], left: Container[int] = ()
+    ) -> str:
         """Return the text with its passages translated.
 
         Args:
             translations: function that returns the translation of a sentence.
+            left: indices of passages that stay as they are.
         """
+        self.left = left
+        self.left_out = {
+            number: reason
+            for number, planned in enumerate(self.passages)
+            if (reason := planned.passage.left_out)
+        }
         return self._range(None, 0, len(self.text), translations)
 
     def _range(
@@ -88,7 +109,13 @@ class MarkedText:
             if passage.end > end:
                 break
             written.append(self.text[done : passage.start])
-            written.append(self._passage(number, translations))
+            try:
+                written.append(self._passage(number, translations))
+            except LeftOut as error:
+                if parent is not None and self.passages[parent].passage.inner:
+                    raise  # it is left out as a whole
+                self.left_out[number] = str(error)
+                written.append(self.text[passage.start : passage.end])
             done = passage.end
         written.append(self.text[done:end])
         return "".join(written)
@@ -96,10 +123,14 @@ class MarkedText:
     def _passage(self, number: int, translations: Callable[[str], TranslatedSentence]) -> str:
         planned = self.passages[number]
         passage = planned.passage
+        if number in self.left and passage.wrap is not None:
+            return self.text[passage.start : passage.end]
 
         def copy(start: int, end: int) -> str:
             return self._range(number, start, end, translations)
 
+        if number in self.left:
+            return copy(passage.start, passage.end)
         answers = [translations(text) for text in planned.texts]
         unchanged = all(
             answer.text == text for answer, text in zip(answers, planned.texts, strict=True)
@@ -110,7 +141,9 @@ class MarkedText:
                 for piece, sentences, numbers in planned.pieces()
             )
         elif passage.is_in_place:
-            return copy(passage.start, passage.end)
+            written = copy(passage.start, passage.end)
+            if written == self.text[passage.start : passage.end]:
+                return written
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
         return written if passage.wrap is None else passage.wrap(written)
@@ -171,7 +204,7 @@ class _Planned:
 
 
 def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]:
-    text = passage.text
+    text = "" if passage.left_out else passage.text
     spans: list[Span] = []
     for line in re.finditer(r"[^\n]+", text):
         within = line[0]
@@ -218,14 +251,46 @@ class Document:
         """The number of passages that are translated."""
         return sum(bool(planned.texts) for text in self.texts for planned in text.passages)
 
-    def write(self, translations: Sequence[TranslatedSentence]) -> bytes:
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The passages that the last `write` did not translate: place, text and reason of each."""
+        return tuple(
+            self.described((number, passage), reason)
+            for number, text in enumerate(self.texts)
+            for passage, reason in sorted(text.left_out.items())
+        )
+
+    def described(self, place: Place, reason: str) -> str:
+        """Return the line of a passage, its text and a reason to leave it out.
+
+        Args:
+            place: place of the passage.
+            reason: reason for leaving it as it is.
+        """
+        text = self.texts[place[0]]
+        passage = text.passages[place[1]].passage
+        shown = text.text[passage.parts[0].start : passage.parts[-1].end]
+        line = text.text.count("\n", 0, passage.parts[0].start) + 1
+        return f"line {line} ({' '.join(shown.split())[:60]}): {reason}"
+
+    def write(
+        self,
+        translations: Sequence[TranslatedSentence],
+        left: Collection[Place] = frozenset(),
+    ) -> bytes:
         """Return the translated document.
 
         Args:
             translations: translations of `sentences`, in their order.
+            left: places of passages that stay as they are.
         """
         found = {
             sentence.text: translation
             for sentence, translation in zip(self.sentences, translations, strict=True)
         }
-        return self.pack([text.write(found.__getitem__) for text in self.texts])
+        return self.pack(
+            [
+                text.write(found.__getitem__, {passage for t, passage in left if t == number})
+                for number, text in enumerate(self.texts)
+            ]
+        )

@@ -27,6 +27,8 @@ class PassagePart:
             shows, a space for `soft`.
         is_container: true for an `open` part that holds text directly; text elsewhere needs a
             container of its own (runs of a word processor).
+        instead: text in place of a `close` part if the words of its pair change, such as the name
+            of a definition that was found by these words.
     """
 
     start: int
@@ -34,6 +36,7 @@ class PassagePart:
     kind: Kind
     text: str = ""
     is_container: bool = False
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class Passage:
         wrap: function that writes the whole translation into its range. With it the parts may stand
             elsewhere in the document, and a text is written even if it stays the same.
         copies: true if unchanged text may be copied from the document with its escapes.
+        inner: passages in the markup of this one that are translated where it is copied, and not
+            where they stand.
+        left_out: reason for leaving the text as it is; empty if it is translated.
     """
 
     start: int
@@ -71,6 +77,8 @@ class Passage:
     encode: Encode
     wrap: Callable[[str], str] | None = None
     copies: bool = True
+    inner: tuple[Passage, ...] = ()
+    left_out: str = ""
 
     @property
     def text(self) -> str:
@@ -81,6 +89,13 @@ class Passage:
     def is_in_place(self) -> bool:
         """True if the translation replaces the text that is read, and not another."""
         return self.start <= self.parts[0].start and self.parts[-1].end <= self.end
+
+
+class LeftOut(Exception):
+    """A translation that cannot be written; its text says why. The document stays as it is there.
+
+    The `wrap` of a passage raises it.
+    """
 
 
 def plain(text: str, place: Surroundings) -> str:
