@@ -113,9 +113,9 @@ def translate(
         Parameter(
             consume_multiple=True,
             negative=(),
-            help="Kinds of text that a model trained with --protect copies byte for byte: all, "
-            "none, or some of urls, emails, tags, markup, code, placeholders, emoji; as trained "
-            "if unset.",
+            help="Kinds of text that are kept byte for byte: all, none, or some of urls, emails, "
+            "tags, markup, code, placeholders, emoji; if unset, those that the model was trained "
+            "for, or all.",
         ),
     ] = None,
     split: SplitFlag = None,
@@ -293,6 +293,8 @@ class LineFormat:
         fields: dict[str, Any] = {"text": str(translation), "score": translation.score}
         if translation.missing:
             fields["missing"] = translation.missing
+        if translation.untranslated:
+            fields["untranslated"] = translation.untranslated
         if self.alignment:
             alignment = translation.alignment
             fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()
@@ -440,6 +442,7 @@ class LazyTranslator:
                 device=running.device,
                 precision=running.precision,
                 split=self.request.split,
+                keeps_parts=self.request.protect is None,
             )
         self.load_seconds += time.perf_counter() - start
         return pipeline

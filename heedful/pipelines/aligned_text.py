@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,3 +101,28 @@ def _locate(words: Sequence[str], text: str) -> list[Span] | None:
         done = start + len(word)
         spans.append((start, done))
     return spans
+
+
+OF_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef]"
+"""Pattern of a letter or digit of a script with spaces between words."""
+
+
+def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]:
+    """Return the ranges at which each of some texts, or its folded case, stands in others.
+
+    A text inside a longer one or a word is no copy: `VERSION` in `lib/VERSION.rb`.
+    """
+    found: tuple[dict[str, list[Span]], ...] = tuple(defaultdict(list) for _ in sides)
+    alternatives = []
+    for text in sorted(texts, key=len, reverse=True):
+        edges = [re.match(OF_WORD, text[0]), re.match(OF_WORD, text[-1])]
+        before = rf"(?<!{OF_WORD})(?<!{OF_WORD}[./\\:@])" if edges[0] else ""
+        after = rf"(?!{OF_WORD}|[./\\:@]{OF_WORD})" if edges[1] else ""
+        alternatives.append(f"{before}{re.escape(text)}{after}")
+    if alternatives:
+        pattern = re.compile("|".join(alternatives), re.IGNORECASE)
+        for ranges, side in zip(found, sides, strict=True):
+            for match in pattern.finditer(side):
+                for text in {match[0], match[0].casefold()}:
+                    ranges[text].append(match.span())
+    return found

@@ -46,6 +46,7 @@ from heedful.pipelines.text_splitting import (
     assemble,
     cut_texts,
     distinct_texts,
+    may_keep_parts,
     warn_of_cuts,
 )
 from heedful.search.search_settings import (
@@ -79,14 +80,22 @@ class NumpyTranslationPipeline:
     Args:
         translator: the model.
         tokenizers: tokenizers of source and target.
+        keeps_parts: False to read addresses, placeholders and the like as all other text.
 
     Raises:
         Unsupported: when the model has fewer learned positions than the longest segment needs.
     """
 
-    def __init__(self, translator: NumpyTranslator, tokenizers: TokenizerPair) -> None:
+    def __init__(
+        self,
+        translator: NumpyTranslator,
+        tokenizers: TokenizerPair,
+        *,
+        keeps_parts: bool = True,
+    ) -> None:
         self._translator = translator
         self._tokenizers = tokenizers
+        self._keeps_parts = keeps_parts
         target = tokenizers.target
         self._specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
         if not self._reads_all():
@@ -100,6 +109,7 @@ class NumpyTranslationPipeline:
         device: str = "auto",
         precision: RunningPrecision = "auto",
         split: Split | None = None,
+        keeps_parts: bool = True,
     ) -> Self | None:
         """Load a model directory, or the best model of a run directory, if it runs without PyTorch.
 
@@ -108,6 +118,7 @@ class NumpyTranslationPipeline:
             device: device, see `heedful.load`.
             precision: precision, see `heedful.load`.
             split: parts of a text that are translated apart, see `heedful.load`.
+            keeps_parts: False to read addresses, placeholders and the like as all other text.
 
         Returns:
             The pipeline; None if `heedful.load` has to load the model, or to report its fault.
@@ -136,7 +147,7 @@ class NumpyTranslationPipeline:
             # Only the search in PyTorch can keep reserved tokens out of hypotheses.
             if tokenizers.unwritten:
                 return None
-            return cls(translator, tokenizers.splitting(split))
+            return cls(translator, tokenizers.splitting(split), keeps_parts=keeps_parts)
         # `heedful.load` will report the same fault, or read a model that this class does not
         # support.
         except (Unsupported, UserError):
@@ -161,8 +172,19 @@ class NumpyTranslationPipeline:
             return None
 
     def serves(self, texts: Sequence[str]) -> bool:
-        """Return True if texts are so few and short that this is the fastest way to translate."""
-        return len(texts) <= MOST_LINES and sum(map(len, texts)) <= MOST_CHARACTERS
+        """Return True if texts are so few and short that this is the fastest way to translate.
+
+        Texts with parts that stay are not served: they need an alignment.
+        """
+        if len(texts) > MOST_LINES or sum(map(len, texts)) > MOST_CHARACTERS:
+            return False
+        perhaps = [text for text in texts if self._keeps_parts and may_keep_parts(text)]
+        if not perhaps:
+            return True
+        from heedful.pipelines.kept_spans import KeptKinds
+        from heedful.text.protected_spans import SPAN_KINDS
+
+        return not any(map(KeptKinds(SPAN_KINDS).find, perhaps))
 
     def translate(
         self,
@@ -188,11 +210,26 @@ class NumpyTranslationPipeline:
         source, target = self._tokenizers.source, self._tokenizers.target
         most = self._translator.spec.max_length
         cut = cut_texts(
-            texts, source, most, self._tokenizers.reads, warn=warn, first_line=first_line
+            texts,
+            source,
+            most,
+            self._tokenizers.reads,
+            warn=warn,
+            first_line=first_line,
+            copies=self._keeps_parts,
         )
         longest = longest_output([self._translator.spec], settings)
         translations = [
-            assemble(text, [self.find(each, settings, longest) for each in text.segments], target)
+            assemble(
+                text,
+                [
+                    SegmentResult.copy_of(each.text)
+                    if each.is_copied
+                    else self.find(each, settings, longest)
+                    for each in text.segments
+                ],
+                target,
+            )
             for text in cut
         ]
         if warn is not None:

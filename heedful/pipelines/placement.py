@@ -8,70 +8,19 @@ place of its own copy. Every part of markup is written exactly once.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from heedful.pipelines.aligned_text import LineUp, Span
-
-Kind = Literal["text", "open", "close", "single", "soft"]
+from heedful.pipelines.aligned_text import OF_WORD, LineUp, Span, copies_of
+from heedful.pipelines.markup_tree import Node, PartT, descendants, markup_tree
 
 _WEAK = 0.05
 """Alignment weight below which two words are not taken for translations of each other."""
-
-
-class MarkedPart(Protocol):
-    """A part of a text: text or markup."""
-
-    @property
-    def kind(self) -> Kind:
-        """Kind of the part.
-
-        `text`; `open` and `close` of a pair of tags around words; `single` for what stands by
-        itself, such as a picture, a code span or a placeholder; `soft` for a line break that is no
-        more than a space.
-        """
-
-    @property
-    def text(self) -> str:
-        """Text for the translator: the words that `single` shows, a space for `soft`."""
-
-
-PartT = TypeVar("PartT", bound=MarkedPart)
-
-
-@dataclass(eq=False)
-class Node(Generic[PartT]):
-    """Markup of a text, its words in the text and its place in the translation.
-
-    Args:
-        opening, closing: parts that write it; one tag of a pair may be missing.
-        start, end: range of the characters inside it.
-        children: markup inside a pair.
-        target: range of characters of the translation; (-1, -1) for a line break that has none.
-        before, after: space that sets it apart from the translation.
-    """
-
-    opening: PartT | None
-    closing: PartT | None = None
-    start: int = 0
-    end: int = 0
-    children: list[Node[PartT]] = field(default_factory=list)
-    target: Span = (0, 0)
-    before: str = ""
-    after: str = ""
-
-    @property
-    def kind(self) -> Kind | Literal["pair"]:
-        """Kind of the markup."""
-        if self.opening is None or self.opening.kind == "open":
-            return "pair"
-        return self.opening.kind
 
 
 def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
@@ -81,46 +30,109 @@ def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
         parts: parts of the text, in order.
         lined: alignment of the text and its translation.
     """
-    nodes = _tree(parts)
-    _Placing(lined).place(nodes, (0, len(lined.target)))
-    return nodes
-
-
-def _tree(parts: Sequence[PartT]) -> list[Node[PartT]]:
-    """Return pairs and single parts as a tree; a tag without a partner reaches to the edge."""
-    root: Node[PartT] = Node(None)
-    stack = [root]
-    here = 0
-    for part in parts:
-        if part.kind == "open":
-            stack.append(Node(part, start=here))
-        elif part.kind == "close":
-            node = stack.pop() if len(stack) > 1 else Node(None)
-            node.closing, node.end = part, here
-            if node.opening is None:  # all parts before it are inside
-                node.children, root.children = root.children, []
-            stack[-1].children.append(node)
-        elif part.kind != "text":
-            stack[-1].children.append(Node(part, start=here, end=here + len(part.text)))
-        here += len(part.text)
-    while len(stack) > 1:
-        node = stack.pop()
-        node.end = here
-        stack[-1].children.append(node)
-    return root.children
+    nodes = markup_tree(parts)
+    return _Placing(lined, nodes).place()
 
 
 class _Placing:
     """Finds the places of markup in a translation."""
 
-    def __init__(self, lined: LineUp) -> None:
+    def __init__(self, lined: LineUp, nodes: list[Node[PartT]]) -> None:
         self.lined = lined
         self.cores = [_core(lined.target, span) for span in lined.target_words]
+        self.nodes = nodes
+        self.weights = lined.weights.copy()
+        self.kept: list[Node[PartT]] = []
 
-    def place(self, nodes: Sequence[Node[PartT]], within: Span) -> None:
-        """Set the places of sibling nodes, and of the nodes inside them."""
+    def place(self) -> list[Node[PartT]]:
+        """Set the places of all nodes and return those at the top.
+
+        Parts that stand for words come first: every other one goes around or beside them.
+        """
+        everything = (0, len(self.lined.target))
+        self._place_kept()
+        self._place_pairs(self.nodes, everything)
+        for node in self.kept:
+            self._siblings(node.target).append(node)
+        self._place_others(self.nodes, everything)
+        for node in descendants(self.nodes):
+            if node.kind == "single" and _text(node) and node.target[0] == node.target[1]:
+                self._set_apart(node)
+        ordered = sorted(self.kept, key=lambda node: node.target)
+        for one, other in pairwise(ordered):
+            touch = one.target[1] == other.target[0] and not one.after
+            if touch and (one.end < other.start or other.end < one.start):
+                other.before = " "
+        return self.nodes
+
+    def _set_apart(self, node: Node[PartT]) -> None:
+        """Put space beside a part that no word of the translation stands for."""
+        source, target, place = self.lined.source, self.lined.target, node.target[0]
+        sides = target[:place][-1:], target[place:][:1]
+        was_spaced = not source[: node.start].rstrip() or source[node.start - 1].isspace()
+        node.before = " " if sides[0].strip() and was_spaced else ""
+        touched = re.match(OF_WORD, source[node.end :]) is not None
+        node.after = " " if re.match(OF_WORD, sides[1]) and not touched else ""
+
+    def _place_kept(self) -> None:
+        """Give parts that stand for words the place of their copies, and take them off the tree."""
+        singles = [n for n in descendants(self.nodes) if n.kind == "single" and self._words(n)]
+        found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []
-        ranged = [node for node in nodes if node.kind != "soft" and self._words(node)]
+        waiting: list[Node[PartT]] = []
+        # Those that touch a word are looked for among what the others leave.
+        for node in sorted(singles, key=lambda node: not _stands_alone(node, found[0])):
+            span = self._copy(node, found, taken)
+            if span is None:
+                waiting.append(node)
+            else:
+                self._keep(node, span, taken)
+        sentences = {id(node): self._sentence(node) for node in waiting}
+        found_runs = {id(node): self._best(node, sentences[id(node)], taken) for node in waiting}
+        for node in sorted(waiting, key=lambda node: -found_runs[id(node)][0]):
+            certainty, run = self._best(node, sentences[id(node)], taken)
+            if run is None or certainty <= 0:  # no word of the translation is its copy
+                continue
+            last = min(run[1] - 1, run[0] + len(self._words(node)))
+            span = self.lined.target_words[run[0]][0], self.lined.target_words[last][1]
+            # Punctuation at its edges is the sentence's, unless the part has such a sign itself.
+            start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
+            if start < end:
+                self._keep(node, (start, end), taken)
+        kept = set(map(id, self.kept))
+        for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
+            siblings[:] = [node for node in siblings if id(node) not in kept]
+
+    def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
+        """Place a part, and link its words with those of its copy alone."""
+        node.target = span
+        taken.append(span)
+        self.kept.append(node)
+        rows = [n for n, (a, b) in enumerate(self.cores) if span[0] <= a and b <= span[1]]
+        columns = [*self._words(node)]
+        self.weights[:, columns] = 0.0
+        for row in rows:
+            self.weights[row] = 0.0
+            self.weights[row, columns] = 1.0 / len(columns)
+
+    def _sentence(self, node: Node[PartT]) -> Span:
+        """Return the range of the translation of a node's sentence."""
+        for region in self.lined.regions:
+            if region.source[0] <= node.start < region.source[1]:
+                return region.target
+        return 0, len(self.lined.target)
+
+    def _siblings(self, span: Span) -> list[Node[PartT]]:
+        """Return the nodes of the innermost pair around a range."""
+        siblings = self.nodes
+        while inner := [n for n in siblings if n.kind == "pair" and _is_around(n.target, span)]:
+            siblings = inner[0].children
+        return siblings
+
+    def _place_pairs(self, nodes: Sequence[Node[PartT]], within: Span) -> None:
+        """Set the places of pairs around words, and of the pairs inside them."""
+        taken: list[Span] = []
+        ranged = [node for node in nodes if node.kind == "pair" and self._words(node)]
         found = {id(node): self._best(node, within, taken) for node in ranged}
         # Certain places come first, so that no other node takes their copies.
         certain = {
@@ -129,17 +141,25 @@ class _Placing:
         for node in sorted(ranged, key=lambda node: (id(node) not in certain, -found[id(node)][0])):
             node.target = self._range(node, within, taken)
             taken.append(node.target)
+            self._place_pairs(node.children, node.target)
+
+    def _place_others(self, nodes: list[Node[PartT]], within: Span) -> None:
+        """Set the places of line breaks and of nodes without words, also inside pairs."""
+        kept = set(map(id, self.kept))
+        ranged = {id(n) for n in nodes if id(n) in kept or (n.kind == "pair" and self._words(n))}
+        taken = [node.target for node in nodes if id(node) in ranged]
+        nodes.sort(key=lambda node: node.start)
         for node in nodes:
             if node.kind == "soft":
                 node.target = self._line_break(node, within, taken)
                 taken.append(node.target)
-            elif not self._words(node):
+            elif id(node) not in ranged:
                 self._point(node, within, taken)
-        for one, next_one in pairwise(nodes):
-            if one.start == one.end == next_one.start == next_one.end:  # no text between
-                one.after = next_one.before = ""
+        for one, other in pairwise(nodes):
+            if one.start == one.end == other.start == other.end:  # no text between
+                one.after = other.before = ""
         for node in nodes:
-            self.place(node.children, node.target)
+            self._place_others(node.children, node.target)
 
     def _words(self, node: Node[PartT]) -> range:
         """Return the indices of the words inside a node."""
@@ -151,7 +171,7 @@ class _Placing:
 
     def _scores(self, words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return the weight of each target word from some source words, alone and less the rest."""
-        weights = self.lined.weights
+        weights = self.weights
         chosen = np.zeros(weights.shape[1], bool)
         chosen[list(words)] = True
         inside = weights[:, chosen].sum(1)
@@ -196,21 +216,22 @@ class _Placing:
         return -2.0, None
 
     def _range(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> Span:
-        """Return the characters that a node takes in the translation."""
-        if node.kind == "single" and (span := self._verbatim(node, within, taken)) is not None:
-            return span
+        """Return the characters that a pair takes in the translation."""
         _, run = self._best(node, within, taken)
         if run is None:
-            edge = _outside(within[1], taken)
+            edge = _outside(within[1], [*taken, *(each.target for each in self.kept)])
             return edge, edge
         words = self._words(node)
-        if node.kind == "single" and run[1] - run[0] > len(words) + 1:
-            run = (run[0], run[0] + len(words))
         start, end = self._edges(node, (words[0], words[-1]), (run[0], run[1] - 1))
-        start, end = max(start, within[0]), min(end, within[1])
-        for a, b in taken:
-            if a < end and start < b:
-                start, end = (b, max(b, end)) if a <= start else (start, a)
+        inside = [
+            each.target for each in self.kept if _is_around((node.start, node.end), _source(each))
+        ]
+        for a, b in inside:  # an edge that cuts a part goes around it
+            start, end = a if a < start < b else start, b if a < end < b else end
+        others = [each.target for each in self.kept if each.target not in inside]
+        start, end = _clipped((max(start, within[0]), min(end, within[1])), taken)
+        for a, b in others:
+            start, end = b if a < start < b else start, a if a < end < b else end
         return start, max(start, end)
 
     def _edges(self, node: Node[PartT], source: tuple[int, int], target: tuple[int, int]) -> Span:
@@ -249,32 +270,25 @@ class _Placing:
             return c if offset <= a < core[0] else self.cores[target][0]
         return d if offset >= b > core[1] else self.cores[target][1]
 
-    def _verbatim(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> Span | None:
-        """Return the range where the translation repeats a code span or a placeholder unchanged."""
-        assert node.opening is not None
+    def _copy(
+        self, node: Node[PartT], found: Sequence[dict[str, list[Span]]], taken: Sequence[Span]
+    ) -> Span | None:
+        """Return the range where the translation repeats a code span or a placeholder."""
         copied = self.lined.copied(node.start, after=True)
         if copied is not None:
             return copied, copied + node.end - node.start
-        wanted, text = node.opening.text, self.lined.target
-        start = text.find(wanted, *within)
-        ahead = self.lined.source.count(wanted, 0, node.start)
-        if ahead and text.count(wanted) == self.lined.source.count(wanted):
-            # Of several equal copies, take the one with the same index as in the source.
-            start = -1
-            for _ in range(ahead + 1):
-                start = text.find(wanted, start + len(wanted) if start >= 0 else 0)
-            if not within[0] <= start <= within[1] - len(wanted):
-                start = text.find(wanted, *within)
-        while start >= 0:
-            end = start + len(wanted)
-            parts_word = (
-                (start > 0 and text[start - 1].isalnum() and wanted[0].isalnum())
-                or (end < len(text) and text[end].isalnum() and wanted[-1].isalnum())
-            )  # fmt: skip
-            if not parts_word and not any(a < end and start < b for a, b in taken):
-                return start, end
-            start = text.find(wanted, start + 1, within[1])
-        return None
+        wanted, (sources, copies) = _text(node), found
+        if not copies[wanted]:  # a translator that exchanges capitals
+            wanted = wanted.casefold()
+        spans = copies[wanted]
+        if not _stands_alone(node, sources):
+            spans = [m.span() for m in re.finditer(re.escape(wanted), self.lined.target, re.I)]
+        if len(spans) == len(sources[wanted]):
+            # Of several equal copies, the one with the same index as in the source comes first.
+            rank = sum(start < node.start for start, _ in sources[wanted]) % max(1, len(spans))
+            spans = [*spans[rank:], *spans[:rank]]
+        free = (s for s in spans if not any(a < s[1] and s[0] < b for a, b in taken))
+        return next(free, None)
 
     def _point(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> None:
         """Place a node without words: beside the translation of a neighbour."""
@@ -312,7 +326,7 @@ class _Placing:
 
     def _aligned(self, word: int) -> int | None:
         """Return the target word with the largest weight from a source word."""
-        column = self.lined.weights[:, word]
+        column = self.weights[:, word]
         return int(column.argmax()) if column.size and column.max() > _WEAK else None
 
     def _line_break(self, node: Node[PartT], within: Span, taken: Sequence[Span]) -> Span:
@@ -320,7 +334,8 @@ class _Placing:
         lined = self.lined
         exact = lined.copied(node.start, after=True)
         if exact is not None:
-            return exact, exact + node.end - node.start
+            inside = within[0] <= exact and exact + node.end - node.start <= within[1]
+            return (exact, exact + node.end - node.start) if inside else (-1, -1)
         region = next(r for r in lined.regions if r.source[0] <= node.start < r.source[1])
         before = sum(start < node.start for start, _ in lined.source_words)
         words = region.source_words[1] - region.source_words[0]
@@ -339,6 +354,33 @@ class _Placing:
         return min(free)[1] if free else (-1, -1)
 
 
+def _text(node: Node[PartT]) -> str:
+    assert node.opening is not None
+    return node.opening.text.strip()
+
+
+def _stands_alone(node: Node[PartT], sources: dict[str, list[Span]]) -> bool:
+    """Return True for a part that touches no word of its text."""
+    return node.start in {start for start, _ in sources[_text(node)]}
+
+
+def _source(node: Node[PartT]) -> Span:
+    return node.start, node.end
+
+
+def _is_around(outer: Span, inner: Span) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _clipped(span: Span, taken: Iterable[Span]) -> Span:
+    """Return a range without its share of others."""
+    start, end = span
+    for a, b in taken:
+        if a < end and start < b:
+            start, end = (b, max(b, end)) if a <= start else (start, a)
+    return start, max(start, end)
+
+
 def _heaviest_run(scores: np.ndarray, allowed: np.ndarray) -> tuple[float, Span | None]:
     """Return the run of allowed words with the largest sum of scores (Kadane)."""
     best, span = 0.0, None
@@ -355,12 +397,20 @@ def _heaviest_run(scores: np.ndarray, allowed: np.ndarray) -> tuple[float, Span 
     return best, span
 
 
-def _core(text: str, span: Span) -> Span:
-    """Return the range of a word without punctuation around it; all of it for punctuation alone."""
+def _core(text: str, span: Span, but: str = "") -> Span:
+    """Return the range of a word without punctuation around it; all of it for punctuation alone.
+
+    Args:
+        text: text with the word.
+        span: range of the word.
+        but: signs that belong to the word.
+    """
     start, end = span
-    while start < end and unicodedata.category(text[start])[0] == "P":
+    while start < end and unicodedata.category(text[start])[0] == "P" and text[start] not in but:
         start += 1
-    while end > start and unicodedata.category(text[end - 1])[0] == "P":
+    while (
+        end > start and unicodedata.category(text[end - 1])[0] == "P" and text[end - 1] not in but
+    ):
         end -= 1
     return (start, end) if start < end else span
 

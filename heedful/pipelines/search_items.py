@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from heedful.data.padding import source_tensors
-from heedful.errors import DataError, ModelError
+from heedful.errors import DataError
 from heedful.pipelines.batching import plan_batches
-from heedful.pipelines.text_splitting import CutText, Segment, Warn, cut_texts, single_line
+from heedful.pipelines.text_splitting import (
+    CutText,
+    Segment,
+    Warn,
+    cut_texts,
+    may_keep_parts,
+    single_line,
+)
 from heedful.search.search_settings import SearchSettings, Specials
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import Reading, TokenizerPair
@@ -103,25 +111,26 @@ def protection_of(tokenizers: TokenizerPair, protect: Sequence[str] | None) -> P
     """Return the protection of parts of texts with a model; None to protect nothing.
 
     Args:
-        tokenizers: tokenizers of the model.
-        protect: kinds of parts, such as `urls`; those that the model was trained for if unset.
+        tokenizers: tokenizers of the model. Without reserved tokens parts are kept by alignment.
+        protect: kinds of parts, such as `urls`; those that the model was trained for if unset, and
+            all with a model without reserved tokens.
 
     Raises:
         ConfigError: when there is no such kind.
-        ModelError: when the model has no reserved tokens.
     """
-    if protect is None:
-        return tokenizers.protection
-    from heedful.text.protected_spans import Protection, span_kinds
+    trained = tokenizers.protection
+    if protect is None and trained is not None:
+        return trained
+    from heedful.text.protected_spans import SPAN_KINDS, Protection, span_kinds
 
-    kinds = span_kinds(protect)
-    if kinds and tokenizers.protection is None:
-        raise ModelError(
-            "This model has no reserved tokens for parts of a text that are to be kept",
-            where=f"protect = {','.join(protect)}",
-            remedy="Train one with --protect, or leave it out",
-        )
-    return Protection(kinds) if kinds else None
+    kinds = SPAN_KINDS if protect is None else span_kinds(protect)
+    if not kinds:
+        return None
+    if trained is not None:
+        return Protection(kinds)
+    from heedful.pipelines.kept_spans import KeptKinds
+
+    return KeptKinds(kinds)
 
 
 def cut_protected(
@@ -144,34 +153,43 @@ def cut_protected(
         protect: kinds of parts, see `protection_of`.
         warn, first_line: arguments of `cut_texts`.
     """
-    protection = protection_of(tokenizers, protect)
     if tokenizers.soft_terms:
         from heedful.text.inline_terms import without_marks
 
         # A mark in the text itself would look like the start of an inline translation.
         texts = [without_marks(text) for text in texts]
+    cut = partial(
+        cut_texts,
+        tokenizer=tokenizers.source,
+        limit=limit,
+        reading=reading,
+        warn=warn,
+        first_line=first_line,
+        copies=protect is None or bool(protect),
+    )
+    if protect is None and tokenizers.protection is None and not any(map(may_keep_parts, texts)):
+        return cut(texts)  # nearly all texts
+    protection = protection_of(tokenizers, protect)
     if protection is None:
-        return cut_texts(texts, tokenizers.source, limit, reading, warn=warn, first_line=first_line)
+        return cut(texts)
     from heedful.text.protected_spans import reserved_marks
 
     marked = [protection.protect(text) for text in texts]
-    cut = cut_texts(
-        [text for text, _ in marked],
-        tokenizers.source,
-        limit,
-        reading,
-        warn=warn,
-        first_line=first_line,
-    )
     results: list[CutText] = []
-    for text, (_, parts) in zip(cut, marked, strict=True):
+    for text, (_, parts) in zip(cut([text for text, _ in marked]), marked, strict=True):
         # Marks are in the order of the parts, so each segment takes as many parts as it has marks.
         waiting = iter(parts)
-        segments = tuple(
+        segments = [
             replace(each, parts=tuple(islice(waiting, len(reserved_marks(each.text)))))
             for each in text.segments
-        )
-        results.append(replace(text, segments=segments))
+        ]
+        if tokenizers.protection is None and parts:
+            from heedful.pipelines.kept_spans import KeptKinds, read_without_parts
+
+            assert isinstance(protection, KeptKinds)
+            source = tokenizers.source
+            segments = [read_without_parts(s, source, protection, limit) for s in segments]
+        results.append(replace(text, segments=tuple(segments)))
     return results
 
 
@@ -185,7 +203,7 @@ def search_items(
     first_line: int,
     warn: Warn | None,
 ) -> list[SearchItem]:
-    """Build the items of all segments, in order.
+    """Build the items of all segments that are searched, in order.
 
     Args:
         texts: texts in segments.
@@ -212,6 +230,8 @@ def search_items(
             prefix = tokenizer.encode(single_line(prefixes[number]))
         line = first_line + number
         for i, segment in enumerate(text.segments):
+            if segment.is_copied:
+                continue
             # Only a hard glossary has phrases, and only a soft one has inline terms.
             phrases = () if glossary is None else glossary.phrases(segment.text, tokenizer)
             phrases += _protected(segment, tokenizers)

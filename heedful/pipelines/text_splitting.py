@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from heedful.search.search_settings import Hypothesis
@@ -15,6 +15,7 @@ from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import Reading
 
 if TYPE_CHECKING:
+    from heedful.pipelines.kept_spans import KeptText
     from heedful.search.alignment import Alignment
     from heedful.search.phrase_automaton import RequiredPhrase
 
@@ -22,7 +23,13 @@ Warn = Callable[[str], None]
 
 # Perhaps the end of a sentence. Without one, and text behind it, the library need not be loaded.
 _MARK = re.compile(r"[^\w\s,;:-]")
-_LETTER = re.compile(r"\w")
+_WORD = re.compile(r"\w")
+_LETTERS = re.compile(r"[^\W\d_]")
+# Characters without which a text has no address, placeholder, tag or sign.
+_OF_A_PART = re.compile(
+    r"[{}%<>&`|_@$:\[*#~=•·\u203c-\u2bff\u3030\U0001f000-\U0010ffff\u20e3]"
+    r"|www\.|\.(?:com|org|net|edu|gov|io|dev|app)"
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class Segment:
         glued: True if the segment ends inside a word.
         gap: white space between the segment and the next one of its line.
         parts: protected parts, for which the reserved characters in `text` stand.
+        is_copied: True for a segment that is its own translation, as no letter of it is known.
+        kept: the segment with its parts that stay, where `text` is read without them.
     """
 
     text: str
@@ -44,6 +53,8 @@ class Segment:
     glued: bool
     gap: str = ""
     parts: tuple[str, ...] = ()
+    is_copied: bool = False
+    kept: KeptText | None = None
 
     def restored(self, translation: str) -> str:
         """Return a translation with the protected parts in place of the reserved characters."""
@@ -85,6 +96,11 @@ def clean(text: str) -> str:
     return "".join(map(_clean_character, text))
 
 
+def may_keep_parts(text: str) -> bool:
+    """Return False for a text without any part that `protected_spans` finds."""
+    return _OF_A_PART.search(text) is not None
+
+
 def one_line(text: str) -> str:
     """Replace all line breaks of a text, as `str.splitlines` finds them, by spaces."""
     return " ".join(text.splitlines())
@@ -103,6 +119,7 @@ def cut_texts(
     *,
     warn: Warn | None = None,
     first_line: int = 1,
+    copies: bool = True,
 ) -> list[CutText]:
     """Clean texts and cut them into segments.
 
@@ -113,6 +130,7 @@ def cut_texts(
         reading: part of a text that the model reads at once.
         warn: receiver of a sentence about every line that is too long for one segment.
         first_line: number of the first text in warnings.
+        copies: True to copy segments without a letter that the model knows.
     """
     lines = [_lines(text, reading) for text in texts]
     pieces = [[units(line, reading) for line in text] for text in lines]
@@ -141,14 +159,41 @@ def cut_texts(
                     )
                 stripped = [part.text.strip() for part in parts]
                 segments += _segments(parts, tokenizer.encode_batch(stripped), number)
+        if copies:
+            segments = [_read_or_copied(segment, tokenizer) for segment in segments]
         cut.append(CutText(len(text) if segments else 0, tuple(segments)))
     return cut
+
+
+def _read_or_copied(segment: Segment, tokenizer: TextTokenizer) -> Segment:
+    return (
+        segment
+        if is_readable(segment.text, segment.ids, tokenizer)
+        else replace(segment, is_copied=True)
+    )
+
+
+def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
+    """Return True if a text has a letter that the model knows, or the model knows no letters.
+
+    Args:
+        text: the text.
+        ids: its tokens.
+        tokenizer: tokenizer of the source.
+    """
+    if _LETTERS.search(text) is None:
+        # A model of numbers alone reads them.
+        return not any(map(_LETTERS.search, tokenizer.pieces(range(tokenizer.size))))
+    if tokenizer.unk not in ids:
+        return True
+    letters = sorted(set(_LETTERS.findall(text)))
+    return any(tokenizer.unk not in each for each in tokenizer.encode_batch(letters))
 
 
 def units(line: str, reading: Reading) -> list[TextPiece]:
     """Cut a line into the parts that a model reads at once."""
     mark = _MARK.search(line) if reading.split == "sentences" else None
-    if mark is None or not _LETTER.search(line, mark.end()):
+    if mark is None or not _WORD.search(line, mark.end()):
         return [TextPiece(line)]
     from heedful.text.sentences import sentence_pieces
 
@@ -224,6 +269,7 @@ class Translation(str):
         alignment: word alignment; None if it was not requested.
         required: number of required phrases, as by a glossary.
         missing: names of required phrases that the translation lacks.
+        untranslated: sentences that were left as they are, as no place was found for their parts.
     """
 
     score: float
@@ -236,6 +282,7 @@ class Translation(str):
     alignment: Alignment | None
     required: int
     missing: tuple[str, ...]
+    untranslated: tuple[str, ...]
 
     def __new__(
         cls,
@@ -251,6 +298,7 @@ class Translation(str):
         alignment: Alignment | None = None,
         required: int = 0,
         missing: Sequence[str] = (),
+        untranslated: Sequence[str] = (),
     ) -> Self:
         """Make a translation; by default the empty one of an empty text."""
         self = super().__new__(cls, text)
@@ -264,6 +312,7 @@ class Translation(str):
         self.alignment = alignment
         self.required = required
         self.missing = tuple(missing)
+        self.untranslated = tuple(untranslated)
         return self
 
     @property
@@ -305,11 +354,28 @@ class SegmentResult:
         hypotheses: hypotheses, best first, at least one.
         alignments: word alignment of each hypothesis; None if not requested.
         phrases: required phrases; a hypothesis has the indices of those that it lacks.
+        texts: text of each hypothesis with the parts that stay; None if its tokens say all.
+        is_copied: True if the segment itself is the result, and no search was made.
+        is_left: True if it should have been translated.
     """
 
     hypotheses: Sequence[Hypothesis]
     alignments: Sequence[Alignment] | None = None
     phrases: Sequence[RequiredPhrase] = ()
+    texts: Sequence[str] | None = None
+    is_copied: bool = False
+    is_left: bool = False
+
+    @classmethod
+    def copy_of(cls, text: str, *, is_left: bool = False) -> SegmentResult:
+        """Return the result for a segment that stays as it is.
+
+        Args:
+            text: text of the segment.
+            is_left: True if it should have been translated.
+        """
+        copy = Hypothesis((), 0.0, 0.0, (0.0,), finished=True)
+        return cls([copy], texts=[text], is_copied=True, is_left=is_left)
 
 
 def distinct_texts(hypotheses: Sequence[Hypothesis], tokenizer: TextTokenizer) -> list[Hypothesis]:
@@ -326,7 +392,11 @@ def distinct_texts(hypotheses: Sequence[Hypothesis], tokenizer: TextTokenizer) -
 
 
 def assemble(
-    text: CutText, found: Sequence[SegmentResult], tokenizer: TextTokenizer
+    text: CutText,
+    found: Sequence[SegmentResult],
+    tokenizer: TextTokenizer,
+    *,
+    is_aligned: bool = False,
 ) -> Translation:
     """Assemble the translation of a text and its next-best ones.
 
@@ -334,11 +404,13 @@ def assemble(
         text: text in segments.
         found: result of each segment; the k-th best ones make up the text's k-th best translation.
         tokenizer: tokenizer of the target.
+        is_aligned: True to join the alignments of segments, too.
     """
     if not found:
         return Translation()
-    ranks = min(len(segment.hypotheses) for segment in found)  # segments may have fewer than others
-    best, *others = (_ranked(text, found, rank, tokenizer) for rank in range(ranks))
+    # Segments may have fewer than others, and a copy is always the same.
+    ranks = min((len(each.hypotheses) for each in found if not each.is_copied), default=1)
+    best, *others = (_ranked(text, found, rank, tokenizer, is_aligned) for rank in range(ranks))
     best.others = tuple(others)
     return best
 
@@ -362,17 +434,28 @@ def warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: War
 
 
 def _ranked(
-    text: CutText, found: Sequence[SegmentResult], rank: int, tokenizer: TextTokenizer
+    text: CutText,
+    found: Sequence[SegmentResult],
+    rank: int,
+    tokenizer: TextTokenizer,
+    is_aligned: bool,
 ) -> Translation:
-    chosen = [segment.hypotheses[rank] for segment in found]
-    parts = [segment.alignments[rank] for segment in found if segment.alignments is not None]
-    pairs = zip(text.segments, chosen, strict=True)
-    texts = [segment.restored(tokenizer.decode(one.tokens)) for segment, one in pairs]
+    ranks = [0 if segment.is_copied else rank for segment in found]
+    chosen = [segment.hypotheses[n] for segment, n in zip(found, ranks, strict=True)]
+    texts = [
+        segment.restored(tokenizer.decode(one.tokens)) if each.texts is None else each.texts[n]
+        for segment, one, each, n in zip(text.segments, chosen, found, ranks, strict=True)
+    ]
     alignment = None
-    if parts:
-        from heedful.search.alignment import join_alignments
+    if is_aligned:
+        from heedful.search.alignment import copied_alignment, join_alignments
 
-        alignment = join_alignments(parts)
+        alignment = join_alignments(
+            [
+                copied_alignment(one) if each.alignments is None else each.alignments[n]
+                for one, each, n in zip(texts, found, ranks, strict=True)
+            ]
+        )
     return Translation(
         text.join(texts),
         score=math.fsum(hypothesis.score for hypothesis in chosen),
@@ -388,4 +471,5 @@ def _ranked(
             for segment, hypothesis in zip(found, chosen, strict=True)
             for place in hypothesis.missing
         ],
+        untranslated=[one for one, each in zip(texts, found, strict=True) if each.is_left],
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self, Unpack
 
@@ -12,6 +13,7 @@ from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.pipelines.search_items import (
+    SearchItem,
     Terminology,
     cut_protected,
     plan_searches,
@@ -20,6 +22,7 @@ from heedful.pipelines.search_items import (
 )
 from heedful.pipelines.segment_search import Progress, SegmentSearch
 from heedful.pipelines.text_splitting import (
+    SegmentResult,
     TargetScore,
     Translation,
     Warn,
@@ -129,7 +132,8 @@ class TranslationPipeline(SegmentSearch):
 
         A text is translated in the parts that the model has learned to read, sentence by sentence
         for most; a translation has as many lines as its text, and no other line breaks. White space
-        alone gives "". A part that is too long for the model is translated in several segments.
+        alone gives "", and a part without a letter that the model knows is its own translation. A
+        part that is too long for the model is translated in several segments.
         Batching changes no result.
 
         Args:
@@ -140,7 +144,9 @@ class TranslationPipeline(SegmentSearch):
                 translation lacks, because it reached its maximum length, are in `missing`. A soft
                 glossary writes its translations into the sources instead.
             protect: kinds of parts that are kept byte for byte, such as `urls`; those that the
-                model was trained for if unset, none if empty.
+                model was trained for if unset, all if it was trained for none, none if empty.
+                Models that were not trained for them keep them by their word alignment. A sentence
+                in whose translation they have no place stays as it is, and is in `untranslated`.
             alignment: True to align words, too; it does not change translations.
             batch_size: sentences translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: sentences × longest source × beam.
@@ -159,8 +165,7 @@ class TranslationPipeline(SegmentSearch):
                 not exist.
             DataError: when there are not as many prefixes as texts, or the model's vocabulary
                 cannot spell a target of the glossary.
-            ModelError: when parts are to be protected and the model has no tokens for them, or the
-                glossary is soft and the model was not trained with soft terms.
+            ModelError: when the glossary is soft and the model was not trained with soft terms.
         """
         # Parsed anew, so that options are checked together with the settings that they override.
         settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
@@ -189,17 +194,53 @@ class TranslationPipeline(SegmentSearch):
             first_line=first_line,
             warn=warn,
         )
-        # Segments of all texts are batched together, by similar length.
-        batches = plan_searches(items, settings, batch_tokens=batch_tokens, batch_size=batch_size)
-        results = self.search_segments(items, batches, settings, alignment, warn, progress)
-        ordered = iter(results)
+        batching = partial(
+            plan_searches, settings=settings, batch_tokens=batch_tokens, batch_size=batch_size
+        )
+        search = partial(
+            self._search_planned, batching, settings=settings, warn=warn, progress=progress
+        )
+        if any(item.segment.kept is not None for item in items):
+            from heedful.pipelines.kept_spans import search_around_parts
+
+            search = partial(
+                search_around_parts,
+                search,
+                self.tokenizers,
+                warn=warn,
+                strict=prefixes is None and glossary is None,
+            )
+        ordered = iter(search(items, alignment=alignment))
         translations = [
-            assemble(text, [next(ordered) for _ in text.segments], self.tokenizers.target)
+            assemble(
+                text,
+                [
+                    SegmentResult.copy_of(each.restored(each.text))
+                    if each.is_copied
+                    else next(ordered)
+                    for each in text.segments
+                ],
+                self.tokenizers.target,
+                is_aligned=alignment,
+            )
             for text in cut
         ]
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
+
+    def _search_planned(
+        self,
+        batching: Callable[[Sequence[SearchItem]], list[list[int]]],
+        items: Sequence[SearchItem],
+        *,
+        settings: SearchSettings,
+        alignment: bool,
+        warn: Warn | None,
+        progress: Progress | None,
+    ) -> list[SegmentResult]:
+        """Search items; segments of all texts are batched together, by similar length."""
+        return self.search_segments(items, batching(items), settings, alignment, warn, progress)
 
     def check_glossary(self, glossary: Terminology) -> None:
         """Refuse a glossary that the model cannot follow.
@@ -220,14 +261,13 @@ class TranslationPipeline(SegmentSearch):
         glossary.check(self.tokenizers.target)
 
     def check_protection(self, protect: Sequence[str] | None) -> None:
-        """Refuse kinds of parts that the model cannot keep; see `translate`.
+        """Refuse kinds of parts that do not exist; see `translate`.
 
         Args:
             protect: names of the kinds.
 
         Raises:
             ConfigError: when there is no such kind.
-            ModelError: when the model has no tokens for them.
         """
         protection_of(self.tokenizers, protect)
 

@@ -59,6 +59,13 @@ class Alignment:
         }
 
 
+def copied_alignment(text: str) -> Alignment:
+    """Return the alignment of a text with itself."""
+    words = tuple(text[start:end] for start, end in word_spans(text))
+    rows = range(len(words))
+    return Alignment(words, words, tuple(tuple(float(a == b) for b in rows) for a in rows))
+
+
 def join_alignments(parts: Sequence[Alignment]) -> Alignment:
     """Join the alignments of a text's parts, whose words attend to their own part alone."""
     if len(parts) == 1:

@@ -61,7 +61,7 @@ _PATTERNS: dict[SpanKind, str] = {
         r"|%\([^()\s]+\)[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # %(name)s
         r"|%<\w+>[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # Ruby
         # %s, %1$s, %5.2f, %Y-%m, but no "100 %" and no "50%discount"
-        r"|(?<![\d%\w])%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlqjzt])?"
+        r"|(?:(?<![\d%\w])|(?<=%[sdicuxf]))%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlqjzt])?"
         r"[diouxXeEfFgGcrsap@nYmHMSBbAIyZ](?![^\W\d_])"
         r"|(?<![\d%\w])%L?\d{1,2}(?![\w%]|\.\d)"  # Qt
         r"|(?<![\w%])%%?[A-Za-z_][\w.]*%%?(?![\w%])"  # Symfony
@@ -78,7 +78,7 @@ _PATTERNS: dict[SpanKind, str] = {
         rf"|{_BEFORE_NAME}:(?:[a-z][a-z\d_+-]*|[+-]1):(?![\w:`]))"
     ),
 }
-_RESERVED_CLASS = f"[{RESERVED[0]}-{RESERVED[-1]}]"
+RESERVED_CLASS = f"[{RESERVED[0]}-{RESERVED[-1]}]"
 
 
 def span_kinds(names: Iterable[str]) -> tuple[SpanKind, ...]:
@@ -124,7 +124,7 @@ class Protection:
         A reserved character in the text itself is a span, too, as it would otherwise be restored as
         another span.
         """
-        pattern = re.compile(f"{span_pattern(self.kinds)}|{_RESERVED_CLASS}")
+        pattern = re.compile(f"{span_pattern(self.kinds)}|{RESERVED_CLASS}")
         return [match.span() for match in pattern.finditer(text)]
 
     def protect(self, text: str) -> tuple[str, tuple[str, ...]]:
@@ -184,7 +184,7 @@ def restored(text: str, marks: Sequence[str], parts: Sequence[str]) -> str:
     for mark, part in zip(marks, parts, strict=True):
         waiting[mark].append(part)
     return re.sub(
-        _RESERVED_CLASS,
+        RESERVED_CLASS,
         # A reserved character that the source lacks stands for nothing, and is removed.
         lambda match: waiting[match[0]].popleft() if waiting[match[0]] else "",
         text,
@@ -193,7 +193,7 @@ def restored(text: str, marks: Sequence[str], parts: Sequence[str]) -> str:
 
 def reserved_marks(text: str) -> list[str]:
     """Return the reserved characters of a text, in their order."""
-    return re.findall(_RESERVED_CLASS, text)
+    return re.findall(RESERVED_CLASS, text)
 
 
 def _first_number(text: str) -> int:
@@ -203,7 +203,7 @@ def _first_number(text: str) -> int:
 def _marks_or_parts(marks: Iterable[str | None], parts: Iterable[str]) -> list[str]:
     """Return the mark of each part, or the part itself, with U+FFFD for reserved characters."""
     return [
-        mark or re.sub(_RESERVED_CLASS, "\ufffd", part)
+        mark or re.sub(RESERVED_CLASS, "\ufffd", part)
         for mark, part in zip(marks, parts, strict=True)
     ]
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Literal
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.line_up import one_space
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
     Passage,
@@ -220,7 +219,8 @@ def _text(text: str, start: int, end: int) -> Iterator[PassagePart]:
 
 def _shown(raw: str, tag: str) -> str:
     """Return the text that an element shows."""
-    return "" if tag in _UNREAD else one_space(html.unescape(re.sub(r"<[^>]*>", "", raw)))
+    # Space at its edges sets it apart from the words beside it.
+    return "" if tag in _UNREAD else re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", raw)))
 
 
 def _attributes(text: str, start: int, end: int) -> Iterator[tuple[str, tuple[int, int, str]]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from heedful.pipelines.placement import Kind
+from heedful.pipelines.markup_tree import Kind
 from heedful.text.protected_spans import span_pattern
 
 
@@ -226,26 +226,32 @@ def unclosed(parts: Iterable[PassagePart]) -> list[PassagePart]:
 def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
     """Return the parts without space and markup before the first word and after the last.
 
-    A pair of tags around all words is left out as well; a pair around some of them stays.
+    A pair of tags around all words is left out as well; a pair around some of them stays. What is
+    left is a range of the parts, so that no tag is left out between two others.
     """
-    kept = list(parts)
-    while kept:
-        if kept[0].kind == "open" and (closing := _partner(kept)) is not None:
-            if closing < len(kept) - 1 and any(part.text.strip() for part in kept[closing:]):
-                break
-            kept = [*kept[1:closing], *kept[closing + 1 :]]
-        elif kept[0].kind == "close" or not kept[0].text.strip():
-            kept = kept[1:]
-        else:
-            kept[0] = _stripped(kept[0])
-            break
-    while kept:
-        if kept[-1].kind == "close" and _opens_within(kept):
-            break
-        if kept[-1].kind != "close" and kept[-1].text.strip():
-            kept[-1] = _stripped(kept[-1], at_end=True)
-            break
-        kept.pop()
+    words = [
+        number for number, part in enumerate(parts) if part.kind != "close" and part.text.strip()
+    ]
+    if not words:
+        return ()
+    first, last = words[0], words[-1]
+    partners = _partners(parts)
+    # A tag before the first word belongs to the range if its partner stands among the words, and
+    # then all tags between it and the word do.
+    start = min((n for n in range(first) if first < partners.get(n, -1) <= last), default=first)
+    end = max(
+        (
+            n
+            for n in range(last + 1, len(parts))
+            if partners.get(n, n) >= start and partners.get(n, n) < last
+        ),
+        default=last,
+    )
+    kept = [*parts[start : end + 1]]
+    if start == first:
+        kept[0] = _stripped(kept[0])
+    if end == last:
+        kept[-1] = _stripped(kept[-1], at_end=True)
     return tuple(kept)
 
 
@@ -260,24 +266,17 @@ def _stripped(part: PassagePart, *, at_end: bool = False) -> PassagePart:
     return PassagePart(part.end - len(text), part.end, "text", text)
 
 
-def _partner(parts: Sequence[PassagePart]) -> int | None:
-    """Return the index of the part that closes the pair which the first part opens."""
-    depth = 0
+def _partners(parts: Sequence[PassagePart]) -> dict[int, int]:
+    """Return the index of the other tag of each tag that has one."""
+    partners: dict[int, int] = {}
+    opened: list[int] = []
     for number, part in enumerate(parts):
-        depth += (part.kind == "open") - (part.kind == "close")
-        if depth == 0:
-            return number
-    return None
-
-
-def _opens_within(parts: Sequence[PassagePart]) -> bool:
-    """Return True if another part opens the pair that the last part closes."""
-    depth = 0
-    for part in reversed(parts):
-        depth += (part.kind == "close") - (part.kind == "open")
-        if depth == 0:
-            return True
-    return False
+        if part.kind == "open":
+            opened.append(number)
+        elif part.kind == "close" and opened:
+            other = opened.pop()
+            partners[other], partners[number] = number, other
+    return partners
 
 
 def make_passage(

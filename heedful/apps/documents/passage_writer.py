@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
 from heedful.pipelines.aligned_text import LineUp, Span
-from heedful.pipelines.placement import Node, placed_markup
+from heedful.pipelines.markup_tree import Node
+from heedful.pipelines.placement import placed_markup
 
 
 def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> str:

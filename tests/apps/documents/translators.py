@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from heedful.apps.documents.document_settings import DocumentSettings
@@ -87,3 +88,30 @@ def sentences(data: str, format: str, **settings: object) -> list[str]:
     parsed = DocumentSettings.parse(settings)
     document = open_document(data.encode(), format=format, settings=parsed)
     return [sentence.text for sentence in document.sentences]
+
+
+class Reordering:
+    """Exchanges capitals and small letters, and puts the words in another order, with links.
+
+    Args:
+        seed: number that the order of words depends on; the last word comes first if it is unset.
+        is_aligned: False to withhold the links.
+    """
+
+    def __init__(self, seed: int | None = None, *, is_aligned: bool = True) -> None:
+        self.seed = seed
+        self.is_aligned = is_aligned
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
+        return [self._one(text, alignment and self.is_aligned) for text in texts]
+
+    def _one(self, text: str, alignment: bool) -> TranslatedSentence:
+        words = text.split()
+        order = [*reversed(range(len(words)))]
+        if self.seed is not None:
+            random.Random(f"{self.seed} {text}").shuffle(order)
+        target = tuple(words[number].swapcase() for number in order)
+        if not alignment:
+            return TranslatedSentence(" ".join(target))
+        matrix = tuple(tuple(0.9 * (n == link) for n in range(len(words))) for link in order)
+        return TranslatedSentence(" ".join(target), Alignment(tuple(words), target, matrix))
