@@ -226,6 +226,8 @@ def _kept_lines(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 def _last_kept(state: StateBlock, start: int, end: int) -> tuple[int | None, str]:
     """Return the last line of a block that is kept, and the reason if it has words."""
+    from markdown_it.rules_block import table
+
     line = _line(state, start)
     for begin, ending in _KEPT_BLOCKS:
         if (match := begin.match(line)) is not None:
@@ -243,7 +245,8 @@ def _last_kept(state: StateBlock, start: int, end: int) -> tuple[int | None, str
         last = start
         while last + 1 < end and _line(state, last + 1).startswith(("|", "+")):
             last += 1
-        if line[0] == "+" or last > start:
+        is_table = any(table(state, number, end, True) for number in range(start, last))
+        if line[0] == "+" or (last > start and not is_table):
             return last, "a table or a block of lines"
     if _is_simple_table(state, start, end):
         last = start

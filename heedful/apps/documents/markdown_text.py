@@ -127,7 +127,7 @@ class _Page:
             if token.type == "inline" and token.map is not None:
                 yield from self._inline(token, around, table)
             elif token.type == "html_block" and token.map is not None:
-                yield from self._html(token.map)
+                yield from self._html(token)
             elif token.info and token.type == "kept_lines" and token.map is not None:
                 yield from self._left_out(token.map, token.info)
             around = token
@@ -162,8 +162,13 @@ class _Page:
             wrap = partial(reading.checked, passage.start, passage.end)
             yield replace(passage, wrap=wrap)
 
-    def _html(self, rows: Sequence[int]) -> Iterator[Passage]:
-        block = self.lines[slice(*rows)]
+    def _html(self, token: Token) -> Iterator[Passage]:
+        assert token.map is not None
+        rows, block = token.map, self.lines[slice(*token.map)]
+        if block:  # the mark of an item of a list before it is not part of the HTML
+            bare = token.content.split("\n")[0].strip()
+            found = self.masked.find(bare, *block[0])
+            block[0] = (max(block[0][0], found), block[0][1])
         # The marks of a quotation in front of its lines are not part of the HTML.
         if any(_QUOTE.match(self.text, *line) for line in block):
             if any(True for _ in html_passages(self.text, block[0][0], block[-1][1])):

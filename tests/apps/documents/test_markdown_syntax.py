@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from heedful.apps.documents.formats import open_document, translate_document
 
-from .translators import Dictionary, Reversing, Shouting, echoed, sentences, shouted
+from .translators import Dictionary, Reordering, Shouting, echoed, sentences, shouted
 
 SHOUTED = [
     # CommonMark
@@ -49,6 +49,8 @@ SHOUTED = [
     # VitePress and Docusaurus
     ("::: tip a dog {open}\nruns\n:::", "::: tip A DOG {open}\nRUNS\n:::"),
     (":::note[a dog]\nruns\n:::", ":::note[A DOG]\nRUNS\n:::"),
+    ("1. <img src=a>\n   a dog", "1. <img src=a>\n   A DOG"),
+    ("| a dog |\n| b |\n|---|\n| c |", "| A DOG |\n| B |\n|---|\n| C |"),
     ("import a from 'b';\n\na <X.y /> dog", "import a from 'b';\n\nA <X.y /> DOG"),
 ]  # fmt: skip
 DEFINITIONS = "\n\n[the dog]: http://x.y\n[our cat]: z\n"
@@ -66,25 +68,25 @@ def test_what_is_shown_to_a_translator() -> None:
 
 
 def test_what_is_left_out_is_told() -> None:
-    page = "a dog\n\n> <div>a cat</div>\n\n| a verse\n| of a poem\n"
+    page = "a dog\n\n> <div>a\n> cat</div>\n\n| a verse\n| of a poem\n"
     document = open_document(page.encode(), format="markdown")
     answers = Shouting().translate([s.text for s in document.sentences], alignment=True)
     assert document.write(answers) == page.replace("a dog", "A DOG").encode()
     assert document.left_out == (
-        "line 3 (> <div>a cat</div>): HTML in a quotation",
-        "line 5 (| a verse | of a poem): a table or a block of lines",
+        "line 3 (> <div>a > cat</div>): HTML in a quotation",
+        "line 6 (| a verse | of a poem): a table or a block of lines",
     )
 
 
 def test_a_translation_that_reads_otherwise_is_refused() -> None:
-    """Words next to an address would belong to it, so the source stays, and this is told."""
-    page = "open https://x.org\n\nnow"
-    known = {"open https://x.org": ("öffne https://x.org/bitte", (0, 1)), "now": ("jetzt", (0,))}
+    """An address that nobody wrote would become a link, so the source stays, and this is told."""
+    page = "open *the* door\n\nnow"
+    known = {"open the door": ("öffne die http://x.org", (0, 1, 2)), "now": ("jetzt", (0,))}
     document = open_document(page.encode(), format="markdown")
     answers = Dictionary(known).translate([s.text for s in document.sentences], alignment=True)
-    assert document.write(answers) == b"open https://x.org\n\njetzt"
+    assert document.write(answers) == b"open *the* door\n\njetzt"
     assert document.left_out == (
-        "line 1 (open https://x.org): its translation would read as other markup",
+        "line 1 (open *the* door): its translation would read as other markup",
     )
 
 
@@ -136,11 +138,11 @@ def pages(draw: st.DrawFn) -> str:
     return "\n\n".join([*blocks, names])
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(derandomize=True, max_examples=40, deadline=None)
 @given(pages())
 def test_structure_stays(page: str) -> None:
     assert echoed(page.encode(), "markdown") == page.encode()
-    for translator in (Shouting(), Reversing()):
+    for translator in (Shouting(), Reordering()):
         found = translate_document(page.encode(), translator, format="markdown").decode()
         assert marks(found) == marks(page)
         assert outline(found) == outline(page)

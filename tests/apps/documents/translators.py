@@ -25,21 +25,6 @@ class Shouting:
         return [TranslatedSentence(shout(text)) for text in texts]
 
 
-class Reversing:
-    """Returns the words of its input from the last to the first, with links between them."""
-
-    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
-        return [self._one(text.split()) for text in texts]
-
-    def _one(self, words: Sequence[str]) -> TranslatedSentence:
-        count = len(words)
-        matrix = tuple(
-            tuple(0.9 * (n == count - 1 - row) for n in range(count)) for row in range(count)
-        )
-        target = tuple(reversed(words))
-        return TranslatedSentence(" ".join(target), Alignment(tuple(words), target, matrix))
-
-
 class Dictionary:
     """Translates whole sentences that it knows, with links between their words.
 
