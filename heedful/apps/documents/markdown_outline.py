@@ -61,7 +61,9 @@ class BlockReading:
             LeftOut: when the translation reads as other markup.
         """
         before = self.text[start:end]
-        if written == before or (_WORDS.fullmatch(before) and _WORDS.fullmatch(written)):
+        # Without footnotes, the one word of [^1]: word is an address.
+        are_words = _WORDS.fullmatch(before) and _WORDS.fullmatch(written)
+        if written == before or (are_words and "[^" not in self.text[self.start : start]):
             return written
         if self._outlines(self.text[self.start : start] + written + self.text[end : self.end]) != (
             self._source
@@ -85,7 +87,6 @@ class BlockReading:
         placeholders = [match[0] for match in PLACEHOLDERS.finditer(source)]
         marks = Counter(("mark", mark) for mark in [*masked_marks(source), *placeholders])
         plain = _github_parser().parse(source, github)
-        # Without footnotes, [^1]: word is the definition of a link.
         defined = Counter(
             ("definition", name, str(definition["href"]))
             for name, definition in github["references"].items()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.ruler import RuleOptionsType
     from markdown_it.rules_block import StateBlock
     from markdown_it.rules_inline import StateInline
 
@@ -97,7 +98,7 @@ _ADMONITION = re.compile(
     r"(?:!!!|\?\?\?\+?) ?[\w-]+(?: +[\w-]+)*(?: +\"(.*)\")? *|===[!+]? *\"(.*)\" *"
 )
 _RULE_OF_TABLE = re.compile(r"-{2,}(?: +-{2,})+|-{10,}")
-_ENDS_PARAGRAPH = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+_ENDS_PARAGRAPH: RuleOptionsType = {"alt": ["paragraph", "reference", "blockquote", "list"]}
 
 
 def masked(source: str) -> str:
@@ -177,8 +178,13 @@ def _kept(state: StateInline, silent: bool) -> bool:
 _SPAN_END = re.compile(rf"{UNSEEN}+|\[[^\[\]\n]*\]|\((?=[^()\n]*[./#])[^()\n]+\)")
 
 
+_HIGHLIGHT = re.compile(r"==(?=[^\s=])[^=\n]*(?<=[^\s=])==(?!=)")
+
+
 def _span(state: StateInline, silent: bool) -> bool:
-    """Find [words]{.class}, ^[a note], and links to what other files define: [words][name]."""
+    """Find [words]{.class}, ^[a note], ==words==, and links defined elsewhere: [words][name]."""
+    if (match := _HIGHLIGHT.match(state.src, state.pos, state.posMax)) is not None:
+        return _push_span(state, 2, match.end() - 2, match.end(), silent)
     start = state.pos
     words = start + (2 if state.src.startswith("^[", start) else 1)
     if state.src[words - 1] != "[":
@@ -190,9 +196,23 @@ def _span(state: StateInline, silent: bool) -> bool:
     if match is None and words == start + 1:
         return False
     end = close + 1 if match is None or words > start + 1 else match.end()
+    return _push_span(state, words - start, close, end, silent)
+
+
+def _push_span(state: StateInline, opening: int, close: int, end: int, silent: bool) -> bool:
+    """Add a span and what is in it.
+
+    Args:
+        state: state of the parser, at the start of the span.
+        opening: length of the mark that opens it.
+        close: position of the mark that closes it.
+        end: position behind that mark.
+        silent: true to move behind the span only.
+    """
     if not silent:
-        limit, state.pos, state.posMax = state.posMax, words, close
-        state.push("span_open", "span", 1).markup = state.src[start:words]
+        words, limit = state.pos + opening, state.posMax
+        state.push("span_open", "span", 1).markup = state.src[state.pos : words]
+        state.pos, state.posMax = words, close
         state.md.inline.tokenize(state)
         # [words][] is the same as [words][words], which it becomes with other words.
         name = " ".join(state.src[words:close].split()) if state.src[close:end] == "][]" else ""

@@ -42,7 +42,10 @@ from heedful.errors import ConfigError
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
-_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*\r?\n)*?\1[ \t]*(?:\r?\n|\Z)")
+# YAML, TOML or JSON.
+_FRONT_MATTER = re.compile(
+    r"(?:(---|\+\+\+)[ \t]*\r?\n(?:.*\r?\n)*?\1|\{\r?\n(?:.*\r?\n)*?\})[ \t]*(?:\r?\n|\Z)"
+)
 _AFTER_CONTENT = re.compile(r"\s*(?:#+\s*)?")
 _QUOTE = re.compile(r"\s*>|\s*(?:[-+*]|\d+[.)])\s+>")
 # Links and code inside HTML, which some readers look for there, too.

@@ -38,11 +38,13 @@ SHOUTED = [
     ('!!! note "a dog"\n\n    it *barks*', '!!! note "A DOG"\n\n    IT *BARKS*'),
     ('=== "a tab"\n\n    - a dog\n', '=== "A TAB"\n\n    - A DOG\n'),
     ("the html\n\n*[html]: a language", "THE HTML\n\n*[html]: a language"),
+    ("a ==big dog== ++ctrl+c++", "A ==BIG DOG== ++ctrl+c++"),
     ("a dog\n{: .big }\n\n--8<-- \"x.md\"", "A DOG\n{: .big }\n\n--8<-- \"x.md\""),
     ("a [dog][a.Dog] or [Dog][]", "A [DOG][a.Dog] OR [DOG][Dog]"),
     # Hugo and Jekyll
     ("{{< note >}}\na dog\n{{< /note >}}", "{{< note >}}\nA DOG\n{{< /note >}}"),
     ("+++\ntitle = 'a'\n+++\na dog", "+++\ntitle = 'a'\n+++\nA DOG"),
+    ('{\n"t": "a"\n}\na dog', '{\n"t": "a"\n}\nA DOG'),
     ("{% code %}\na dog\n{% endcode %}\na dog", "{% code %}\na dog\n{% endcode %}\nA DOG"),
     ("the {{ page.x }} [dog]({{ s }}/a b) {% x %}", "THE {{ page.x }} [DOG]({{ s }}/a b) {% x %}"),
     ('<p>\n[a dog](http://x.y "t") `z`\n</p>', '<p>\n[A DOG](http://x.y "t") `z`\n</p>'),
@@ -99,7 +101,7 @@ MARKS = st.sampled_from(
 )  # fmt: skip
 PAIRS = st.sampled_from(
     ["**{}**", "*{}*", "[{}](http://x.y)", "[{}](z 'T')", "[{}][name]", "[{}][none]", "[{}]{{.a}}",
-     "~~{}~~", "<span class=a>{}</span>", "[{}]({{{{ x }}}}/y)", "^[{}]"]
+     "~~{}~~", "=={}==", "<span class=a>{}</span>", "[{}]({{{{ x }}}}/y)", "^[{}]"]
 )  # fmt: skip
 PLAIN = st.lists(WORDS, min_size=1, max_size=4).map(" ".join)
 INLINE = st.one_of(
