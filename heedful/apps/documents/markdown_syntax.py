@@ -33,9 +33,9 @@ _ATTRIBUTE = rf"(?:[#.][\w:./-]+|[\w:-]+={_VALUE})"
 _ATTRIBUTES = (
     rf"\{{:[^{{}}\n`]*\}}|\{{=\w+\}}|\{{-\}}|\{{ ?{_ATTRIBUTE}(?: +(?:{_ATTRIBUTE}|[\w-]+))* ?\}}"
 )
-# A tag of MDX that is none in HTML: <Release.Date />, <Note body={"words"} />.
+# What looks like a tag and is none in HTML: <Release.Date />, <Note body={"words"} />, <user_name>.
 _COMPONENT = (
-    r"</?[A-Z]\w*(?:\.\w+)+(?:\s[^<>\n`]*)?/?>"
+    r"</?(?:[A-Z]\w*(?:\.\w+)+|[A-Za-z][A-Za-z\d-]*_[\w-]*)(?:\s[^<>\n`]*)?/?>"
     r"|<[A-Z]\w*\s(?:[^<>\n`{}]*\{[^\n`{}]*\})+[^<>\n`{}]*/?>"
 )
 _MASKS = re.compile(

@@ -53,7 +53,7 @@ SHOUTED = [
     (":::note[a dog]\nruns\n:::", ":::note[A DOG]\nRUNS\n:::"),
     ("1. <img src=a>\n   a dog", "1. <img src=a>\n   A DOG"),
     ("| a dog |\n| b |\n|---|\n| c |", "| A DOG |\n| B |\n|---|\n| C |"),
-    ("import a from 'b';\n\na <X.y /> dog", "import a from 'b';\n\nA <X.y /> DOG"),
+    ("import a from 'b';\n\na <X.y /> <d_g>", "import a from 'b';\n\nA <X.y /> <d_g>"),
 ]  # fmt: skip
 DEFINITIONS = "\n\n[the dog]: http://x.y\n[our cat]: z\n"
 
