@@ -1,7 +1,8 @@
-"""Markdown (CommonMark, with tables and strikethrough): its prose, but not its code.
+"""Markdown: its prose, but not its code, its marks and its formulas.
 
 markdown-it-py finds the blocks and their lines; each inline construct is then located in these
-lines, character by character. A block with a construct that cannot be located stays as it is.
+lines, character by character. A block with a construct that cannot be located stays as it is, and
+so does a passage whose translation would read otherwise than the source.
 """
 
 from __future__ import annotations
@@ -9,38 +10,61 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.html_text import html_passages, inline_kind
+from heedful.apps.documents.html_text import html_passages
+from heedful.apps.documents.markdown_inline import BlockKind, InlineContent
+from heedful.apps.documents.markdown_outline import BlockReading
+from heedful.apps.documents.markdown_syntax import (
+    ENDS,
+    SHOWN,
+    SOURCE,
+    UNSEEN,
+    markdown_parser,
+    masked,
+)
 from heedful.apps.documents.passage import (
-    Encode,
+    PLACEHOLDERS,
+    Kind,
     Passage,
     PassagePart,
-    Surroundings,
     cut,
     lines_of,
     make_passage,
+    protected,
     text_parts,
 )
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-    from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*\r?\n)*?\1[ \t]*(?:\r?\n|\Z)")
-_CLOSING_MARKS = re.compile(r"[ \t]+#+$")
-_SOFT_BREAK = re.compile(r" *\n *")
-_HARD_BREAK = re.compile(r"(?: {2,}|\\)\n *")
-_SPECIAL = re.compile(r"[\\`*_~\[\]<]|&(?=#?\w+;)|!(?=\[)")
-_BAR = re.compile(r"\\\|")
+# YAML, TOML or JSON.
+_FRONT_MATTER = re.compile(
+    r"(?:(---|\+\+\+)[ \t]*\r?\n(?:.*\r?\n)*?\1|\{\r?\n(?:.*\r?\n)*?\})[ \t]*(?:\r?\n|\Z)"
+)
+_AFTER_CONTENT = re.compile(r"\s*(?:#+\s*)?")
 _QUOTE = re.compile(r"\s*>|\s*(?:[-+*]|\d+[.)])\s+>")
-_TASK = re.compile(r"\[[ xX]\]\s")
-_NUMBERED = re.compile(r"\d{1,9}(?=[.)](?:\s|$))")
+# Links and code inside HTML, which some readers look for there, too.
+_IN_HTML = re.compile(
+    r"(?P<open>\[)[^\[\]\n]*(?P<close>\]\([^()\n]*\))"
+    r"|(?P<strong>\*\*)(?=\S)[^*\n]*(?P<strong_end>\*\*)"
+    rf"|(?P<single>`[^`\n]+`|{UNSEEN}+|{SHOWN}+)"
+)
+_KINDS: dict[str, Kind] = {
+    "open": "open",
+    "close": "close",
+    "strong": "open",
+    "strong_end": "close",
+    "single": "single",
+}
+_DIRECTIVE = re.compile(r"\s*(?::{3,}|/{3,}|\{\{[<%]|\{%)")
+_RAW_HTML = re.compile(r"<(?:pre|script|style|!--)", re.IGNORECASE)
+_NOT_LOCATED = "its marks were not found in its lines"
+_QUOTED_HTML = "HTML in a quotation"
 
 
 def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
@@ -52,263 +76,220 @@ def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[
         name: name of the document, for messages.
 
     Raises:
-        ConfigError: when markdown-it-py is not installed.
+        ConfigError: when a library is not installed.
     """
-    if importlib.util.find_spec("markdown_it") is None:
-        raise ConfigError(
-            "Markdown needs the package markdown-it-py",
-            where=name,
-            remedy="Install it with: pip install 'heedful[documents]'",
-        )
+    for module, package in (
+        ("markdown_it", "markdown-it-py"),
+        ("mdit_py_plugins", "mdit-py-plugins"),
+    ):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(
+                f"Markdown needs the package {package}",
+                where=name,
+                remedy="Install it with: pip install 'heedful[documents]'",
+            )
     front = _FRONT_MATTER.match(text)
     start = 0 if front is None else front.end()
-    lines = [(start + a, start + b) for a, b in lines_of(text[start:])]
-    # The same lines, ended by the only line break that the parser knows.
-    source = "\n".join(text[a:b].replace("\0", "\ufffd") for a, b in lines)
-    ends: Ends = {}
-    columns: dict[int, int] = {}
-    is_cell = False
-    for token in _parser().parse(source, {_ENDS: ends}):
-        if token.type == "inline" and token.map is not None:
-            offsets = (
-                _locate_cell(text, lines[token.map[0]], token, columns)
-                if is_cell
-                else _locate(text, lines, token)
+    yield from _Page(text, start).passages()
+
+
+class _Page:
+    """A document and its blocks.
+
+    Args:
+        text: the document.
+        start: start of its text, behind the front matter.
+    """
+
+    def __init__(self, text: str, start: int) -> None:
+        self.text = text
+        self.lines = [(start + a, start + b) for a, b in lines_of(text[start:])]
+        # The same lines, ended by the only line break that the parser knows.
+        source = "\n".join(text[a:b].replace("\0", "\ufffd") for a, b in self.lines)
+        masks = masked(source)
+        self.masks = masks.split("\n")
+        # The same masks in the document, whose line breaks may be longer.
+        breaks = [b for _, b in self.lines]
+        self.masked = text[:start] + "".join(
+            line + text[end:follows]
+            for line, end, (follows, _) in zip(
+                self.masks, breaks, [*self.lines[1:], (len(text), 0)], strict=True
             )
-            if offsets is not None:
-                encode = partial(_encode, is_cell=is_cell)
-                yield from _Inline(text, token.content, offsets, ends, encode).passages(token)
-        elif token.type == "html_block" and token.map is not None:
-            block = lines[slice(*token.map)]
-            # The marks of a quotation in front of its lines are not part of the HTML.
-            if block and not any(_QUOTE.match(text, *line) for line in block):
-                yield from html_passages(text, block[0][0], block[-1][1])
-        is_cell = token.type in ("th_open", "td_open")
-
-
-Ends = dict[tuple[str, str, int], int]
-"""Ends of links and pictures, by the text that contains them, their kind and their start."""
-
-_ENDS = "ends of links"
-
-
-def _parser() -> MarkdownIt:
-    """Return a parser that keeps escapes apart from text, and records the ends of links."""
-    from markdown_it import MarkdownIt
-    from markdown_it.rules_inline import image, link
-
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    parser.disable("text_join")
-    parser.inline.ruler.at("link", partial(_noting, "link", link))
-    parser.inline.ruler.at("image", partial(_noting, "image", image))
-    return parser
-
-
-def _noting(kind: str, rule: Any, state: StateInline, silent: bool) -> bool:
-    start = state.pos
-    matched: bool = rule(state, silent)
-    if matched and not silent:
-        state.env[_ENDS][state.src, kind, start] = state.pos
-    return matched
-
-
-def _locate(text: str, lines: Sequence[tuple[int, int]], token: Token) -> list[int] | None:
-    """Return the offset in the document of each character of a block's content.
-
-    Args:
-        text: the document.
-        lines: ranges of its lines.
-        token: token with the content and its lines.
-
-    Returns:
-        The offsets, with the one of the end; None if the lines differ from the content.
-    """
-    assert token.map is not None
-    offsets: list[int] = []
-    for number, piece in enumerate(token.content.split("\n"), start=token.map[0]):
-        start, end = lines[number]
-        bare = piece.lstrip()
-        line = text[start:end].rstrip()
-        if not line.endswith(bare):
-            line = _CLOSING_MARKS.sub("", line).rstrip()
-        if not line.endswith(bare):
-            return None
-        place = start + len(line) - len(bare)
-        offsets += [place] * (len(piece) - len(bare))
-        offsets += range(place, place + len(bare) + 1)  # one more for the line break, or the end
-    return offsets
-
-
-def _locate_cell(
-    text: str, line: tuple[int, int], token: Token, columns: dict[int, int]
-) -> list[int] | None:
-    """Return the same as `_locate` for a cell of a table, in which vertical bars are escaped.
-
-    Args:
-        text: the document.
-        line: range of the row.
-        token: token with the content.
-        columns: earliest start of the next cell, by row.
-    """
-    written = token.content.replace("|", "\\|")
-    place = text.find(written, columns.get(line[0], line[0]), line[1])
-    if place < 0:
-        return None
-    columns[line[0]] = place + len(written)
-    offsets: list[int] = []
-    for character in token.content:
-        offsets.append(place)
-        place += 1 + (character == "|")
-    return [*offsets, place]
-
-
-@dataclass
-class _Inline:
-    """The inline content of a block, located in the document.
-
-    Args:
-        text: the document.
-        content: content of the block.
-        offsets: offset in the document of each of its characters, and of its end.
-        ends: ends of links and pictures.
-        encode: function that writes text for the block.
-    """
-
-    text: str
-    content: str
-    offsets: Sequence[int]
-    ends: Ends
-    encode: Encode
-    place: int = 0
-    alternatives: list[Passage] = field(default_factory=list)
-    link_ends: list[int | None] = field(default_factory=list)
-
-    def passages(self, token: Token) -> Iterator[Passage]:
-        """Yield the passages of the block; none if a construct cannot be located."""
-        parts: list[PassagePart] = []
-        found: list[Passage] = []
-        for child in token.children or ():
-            if child.type == "hardbreak":
-                found += make_passage(_without_box(parts), self.encode)
-                parts = []
-            part = self._part(child)
-            if part is None:
-                return
-            parts += part
-        found += make_passage(_without_box(parts), self.encode)
-        yield from found
-        yield from self.alternatives
-
-    def _part(self, token: Token) -> list[PassagePart] | None:
-        """Return the parts of a construct and move behind it; None if it does not begin here."""
-        handler = getattr(self, f"_{token.type}", None)
-        if handler is not None:
-            parts: list[PassagePart] | None = handler(token)
-            return parts
-        if token.type.endswith(("_open", "_close")):  # emphasis
-            kind = token.type.rpartition("_")[2]
-            return self._raw(token.markup, "open" if kind == "open" else "close")
-        return None
-
-    def _raw(self, raw: str, kind: Any, text: str = "") -> list[PassagePart] | None:
-        if not self.content.startswith(raw, self.place):
-            return None
-        return self._until(self.place + len(raw), kind, text)
-
-    def _until(self, end: int, kind: Any, text: str = "") -> list[PassagePart]:
-        start, self.place = self.place, end
-        first, last = self.offsets[start], self.offsets[end]
-        return [PassagePart(first, last, kind, text)] if last > first else []
-
-    def _text(self, token: Token) -> list[PassagePart] | None:
-        if not token.content:
-            return []
-        start = self.place
-        while self.content.startswith(" ", self.place) and not token.content.startswith(" "):
-            self.place += 1
-        if not self.content.startswith(token.content, self.place):
-            return None
-        self.place += len(token.content)
-        return [*text_parts(self.text, self.offsets[start], self.offsets[self.place], _BAR, _last)]
-
-    def _text_special(self, token: Token) -> list[PassagePart] | None:
-        return self._raw(token.markup, "text", token.content)
-
-    def _softbreak(self, token: Token) -> list[PassagePart] | None:
-        match = _SOFT_BREAK.match(self.content, self.place)
-        return None if match is None else self._until(match.end(), "soft", " ")
-
-    def _hardbreak(self, token: Token) -> list[PassagePart] | None:
-        match = _HARD_BREAK.match(self.content, self.place)
-        if match is not None:
-            self._until(match.end(), "single")
-        return None if match is None else []
-
-    def _code_inline(self, token: Token) -> list[PassagePart] | None:
-        fence = re.escape(token.markup)
-        pattern = re.compile(rf"{fence}.*?(?<!`){fence}(?!`)", re.DOTALL)
-        match = pattern.match(self.content, self.place)
-        if match is None:
-            return None
-        return self._until(match.end(), "single", " ".join(token.content.split()))
-
-    def _html_inline(self, token: Token) -> list[PassagePart] | None:
-        return self._raw(token.content, inline_kind(token.content))
-
-    def _link_open(self, token: Token) -> list[PassagePart] | None:
-        if token.markup == "autolink":
-            return self._raw("<", "open")
-        self.link_ends.append(self.ends.get((self.content, "link", self.place)))
-        return self._raw("[", "open")
-
-    def _link_close(self, token: Token) -> list[PassagePart] | None:
-        if token.markup == "autolink":
-            return self._raw(">", "close")
-        end = self.link_ends.pop() if self.link_ends else None
-        return None if end is None or end <= self.place else self._until(end, "close")
-
-    def _image(self, token: Token) -> list[PassagePart] | None:
-        end = self.ends.get((self.content, "image", self.place))
-        if end is None:
-            return None
-        offsets = self.offsets[self.place + 2 :]
-        inner = _Inline(self.text, token.content, offsets, self.ends, self.encode)
-        if self.content.startswith(f"![{token.content}](", self.place):
-            self.alternatives += inner.passages(token)
-        return self._until(end, "single")
-
-
-def _without_box(parts: Sequence[PassagePart]) -> Sequence[PassagePart]:
-    """Return parts without the box of a task, [ ] or [x], at their beginning."""
-    box = _TASK.match("".join(part.text for part in parts))
-    return parts if box is None else cut(parts, box.end(), sum(len(part.text) for part in parts))
-
-
-def _last(text: str) -> str:
-    return text[-1]
-
-
-def _encode(text: str, place: Surroundings, *, is_cell: bool) -> str:
-    """Escape text so that no character of it is read as markup."""
-    written = _SPECIAL.sub(partial(_escaped, text), text)
-    if is_cell:
-        written = written.replace("|", "\\|")
-    if place.at_line_start:
-        number = _NUMBERED.match(written)
-        written = (
-            written[: number.end()] + "\\" + written[number.end() :]
-            if number is not None
-            else re.sub(r"^(?=[-+>=#|])", r"\\", written)
         )
-    return written
+        self.env: dict[str, Any] = {SOURCE: source, ENDS: {}}
+        self.tokens = markdown_parser().parse(masks, self.env)
+        self.columns: dict[int, int] = {}
+
+    def passages(self) -> Iterator[Passage]:
+        """Yield the passages of all blocks."""
+        table = 0
+        around: Token | None = None
+        for token in self.tokens:
+            if token.type == "table_open" and token.map is not None:
+                table = token.map[0]
+            if token.type == "inline" and token.map is not None:
+                yield from self._inline(token, around, table)
+            elif token.type == "html_block" and token.map is not None:
+                yield from self._html(token)
+            elif token.info and token.type == "kept_lines" and token.map is not None:
+                yield from self._left_out(token.map, token.info)
+            around = token
+
+    def _inline(self, token: Token, around: Token | None, table: int) -> Iterator[Passage]:
+        assert token.map is not None
+        first, last = token.map[0], max(token.map[0] + 1, token.map[1])
+        is_cell = around is not None and around.type in ("th_open", "td_open")
+        head = ""
+        if is_cell:
+            offsets = self._cell(token)
+            # A row is read below the head of its table, and the head above the line under it.
+            rows = self.env[SOURCE].split("\n")[table : table + 2]
+            head, last = ("\n".join(rows) + "\n", last) if first > table else ("", table + 2)
+        else:
+            offsets = self._offsets(token)
+            if around is not None and around.type == "heading_open" and around.map is not None:
+                last = around.map[1]  # with the line under it
+        if offsets is None:
+            yield from self._left_out([first, last], _NOT_LOCATED)
+            return
+        reading = self._reading(first, last, head)
+        kind: BlockKind = "cell" if is_cell else "title" if token.meta else "lines"
+        if around is not None and around.markup.startswith("#"):
+            kind = "line"
+        inline = InlineContent(self.text, token.content, offsets, self.env[ENDS], kind)
+        found = inline.passages(token)
+        if found is None:
+            yield from self._left_out([first, last], _NOT_LOCATED)
+            return
+        for passage in found:
+            wrap = partial(reading.checked, passage.start, passage.end)
+            yield replace(passage, wrap=wrap)
+
+    def _html(self, token: Token) -> Iterator[Passage]:
+        assert token.map is not None
+        rows, block = token.map, self.lines[slice(*token.map)]
+        if block:  # the mark of an item of a list before it is not part of the HTML
+            bare = token.content.split("\n")[0].strip()
+            found = self.masked.find(bare, *block[0])
+            block[0] = (max(block[0][0], found), block[0][1])
+        # The marks of a quotation in front of its lines are not part of the HTML.
+        if any(_QUOTE.match(self.text, *line) for line in block):
+            if any(True for _ in html_passages(self.text, block[0][0], block[-1][1])):
+                yield from self._left_out(rows, _QUOTED_HTML)
+            return
+        is_raw = any(_RAW_HTML.search(self.text, *line) for line in block)
+        stretch: list[tuple[int, int]] = []
+        for line in [*block, None]:  # the lines of directives stay between stretches of HTML
+            if line is not None and (is_raw or not _DIRECTIVE.match(self.text, *line)):
+                stretch.append(line)
+                continue
+            if stretch:
+                yield from self._stretch(stretch[0][0], stretch[-1][1], rows)
+            stretch = []
+
+    def _stretch(self, start: int, end: int, rows: Sequence[int]) -> Iterator[Passage]:
+        """Yield the passages of lines of HTML."""
+        first = rows[0]
+        while first > 0 and self.masks[first - 1].strip():
+            first -= 1
+        reading = self._reading(first, rows[1])
+        for passage in html_passages(self.text, start, end):
+            marked = _with_markdown(passage, self.masked)
+            if first < rows[0] and marked.wrap is None:
+                # Below a line of text, such as a directive that a reader does not know, HTML is
+                # read as part of a paragraph.
+                wrap = partial(reading.checked, passage.start, passage.end)
+                marked = replace(marked, wrap=wrap)
+            yield marked
+
+    def _reading(self, first: int, end: int, head: str = "") -> BlockReading:
+        """Return the reading of some lines."""
+        references = self.env.get("references", {})
+        begin, last = self.lines[first][0], self.lines[end - 1][1]
+        return BlockReading(self.text, begin, last, head, references)
+
+    def _left_out(self, rows: Sequence[int], reason: str) -> Iterator[Passage]:
+        """Yield a passage for lines whose words stay."""
+        start, end = self.lines[rows[0]][0], self.lines[rows[1] - 1][1]
+        for passage in make_passage(text_parts(self.text, start, end)):
+            yield replace(passage, left_out=reason)
+
+    def _offsets(self, token: Token) -> list[int] | None:
+        """Return the offset in the document of each character of a block's content.
+
+        Returns:
+            The offsets, with the one of the end; None if the lines differ from the content.
+        """
+        assert token.map is not None
+        offsets: list[int] = []
+        for number, piece in enumerate(token.content.split("\n"), start=token.map[0]):
+            bare, line = piece.lstrip(), self.masks[number]
+            place = token.meta.get("column", line.rfind(bare))
+            rest = line[place + len(bare) :]
+            if place < 0 or not (token.meta or _AFTER_CONTENT.fullmatch(rest)):
+                return None
+            place += self.lines[number][0]
+            offsets += [place] * (len(piece) - len(bare))
+            offsets += range(
+                place, place + len(bare) + 1
+            )  # one more for the line break, or the end
+        return offsets
+
+    def _cell(self, token: Token) -> list[int] | None:
+        """Return the same for a cell of a table, in which vertical bars are escaped."""
+        assert token.map is not None
+        row = token.map[0]
+        written = token.content.replace("|", "\\|")
+        place = self.masks[row].find(written, self.columns.get(row, 0))
+        if place < 0:
+            return None
+        self.columns[row] = place + len(written)  # where the next cell is looked for
+        place += self.lines[row][0]
+        offsets: list[int] = []
+        for character in token.content:
+            offsets.append(place)
+            place += 1 + (character == "|")
+        return [*offsets, place]
 
 
-def _escaped(text: str, match: re.Match[str]) -> str:
-    """Return a character, escaped where it could begin markup."""
-    character, start, end = match[0], match.start(), match.end()
-    before, after = text[start - 1 : start], text[end : end + 1]
-    between_spaces = before.isspace() and after.isspace()
-    inside_word = before.isalnum() and after.isalnum()
-    if (character in "*_~" and between_spaces) or (character == "_" and inside_word):
-        return character
-    return "\\" + character
+def _with_markdown(passage: Passage, masked: str) -> Passage:
+    """Return a passage of HTML in which marks, code and the ends of links are kept.
+
+    Args:
+        passage: passage of HTML.
+        masked: document in which marks are masked.
+    """
+    parts: list[PassagePart] = []
+    for part in passage.parts:
+        before = parts[-1] if parts else None
+        if not _is_written_plainly(part):
+            parts.append(part)
+        elif before is not None and before.end == part.start and _is_written_plainly(before):
+            parts[-1] = replace(before, end=part.end, text=before.text + part.text)
+        else:  # an address or a placeholder, too: it may stand in a link
+            parts.append(replace(part, kind="text"))
+    marked = [piece for part in parts for piece in _marked(part, masked)]
+    return replace(passage, parts=protected(marked, PLACEHOLDERS))
+
+
+def _is_written_plainly(part: PassagePart) -> bool:
+    """Return True for text, an address or a placeholder whose characters need no escapes."""
+    return part.kind in ("text", "single") and 0 < len(part.text) == part.end - part.start
+
+
+def _marked(part: PassagePart, masked: str) -> Iterator[PassagePart]:
+    """Yield the parts of text in HTML: words, and the marks of Markdown around them."""
+    done = part.start
+    text = masked[part.start : part.end] if _is_written_plainly(part) else ""
+    for match in _IN_HTML.finditer(text):
+        for name, kind in _KINDS.items():
+            if match[name]:
+                start, end = (part.start + offset for offset in match.span(name))
+                if start > done:
+                    yield from cut([part], done - part.start, start - part.start)
+                is_shown = kind == "single" and UNSEEN not in match[name]
+                shown = part.text[match.start() : match.end()].strip("`") if is_shown else ""
+                yield PassagePart(start, end, kind, shown)
+                done = end
+    if done < part.end:
+        yield from cut([part], done - part.start, len(part.text)) if done > part.start else [part]

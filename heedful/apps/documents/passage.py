@@ -27,6 +27,8 @@ class PassagePart:
             shows, a space for `soft`.
         is_container: true for an `open` part that holds text directly; text elsewhere needs a
             container of its own (runs of a word processor).
+        instead: text in place of a `close` part if the words of its pair change, such as the name
+            of a definition that was found by these words.
     """
 
     start: int
@@ -34,6 +36,7 @@ class PassagePart:
     kind: Kind
     text: str = ""
     is_container: bool = False
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)

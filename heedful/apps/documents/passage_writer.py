@@ -62,9 +62,7 @@ class _Writer:
         if node.kind == "pair":
             start = "" if opening is None else self.copy(opening.start, opening.end)
             inside = self._nodes(node.children, node.target, opening or parent)
-            return (
-                start + inside + ("" if closing is None else self.copy(closing.start, closing.end))
-            )
+            return start + inside + self._closing(opening, closing, inside)
         assert opening is not None
         raw = self.copy(opening.start, opening.end)
         self.at_line_start = node.kind == "soft"
@@ -73,6 +71,17 @@ class _Writer:
             for space in (node.before, node.after)
         )
         return before + raw + after
+
+    def _closing(
+        self, opening: PassagePart | None, closing: PassagePart | None, inside: str
+    ) -> str:
+        """Return the closing tag of a pair around some words."""
+        if closing is None:
+            return ""
+        if opening is not None and closing.instead:
+            same = inside == self.copy(opening.end, closing.start)
+            return self.copy(closing.start, closing.end) if same else closing.instead
+        return self.copy(closing.start, closing.end)
 
     def _text(self, span: Span, parent: PassagePart | None) -> str:
         written = ""
