@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,6 +23,10 @@ from heedful.text.sentences import sentence_spans
 _PIECE = 1000
 """Characters after which the next sentence of a passage begins another piece."""
 _MOST_CHARACTERS = 10_000
+
+
+Place = tuple[int, int]
+"""Index of a text of a document, and of a passage in it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class MarkedText:
         self.settings = settings
         self.passages: list[_Planned] = []
         self.inner: dict[int | None, list[int]] = {}
-        self.left_out: list[str] = []
+        self.left_out: dict[int, str] = {}
+        self.left: Container[int] = ()
         self._add(None, passages)
 
     def _add(self, parent: int | None, passages: Iterable[Passage]) -> None:
@@ -70,15 +75,22 @@ class MarkedText:
             if passage.end > passage.start:
                 enclosing.append(number)
             self._add(number, passage.inner)
-            if passage.left_out:
-                self._leave_out(passage, passage.left_out)
 
-    def write(self, translations: Callable[[str], TranslatedSentence]) -> str:
+    def write(
+        self, translations: Callable[[str], TranslatedSentence], left: Container[int] = ()
+    ) -> str:
         """Return the text with its passages translated.
 
         Args:
             translations: function that returns the translation of a sentence.
+            left: indices of passages that stay as they are.
         """
+        self.left = left
+        self.left_out = {
+            number: reason
+            for number, planned in enumerate(self.passages)
+            if (reason := planned.passage.left_out)
+        }
         return self._range(None, 0, len(self.text), translations)
 
     def _range(
@@ -102,7 +114,7 @@ class MarkedText:
             except LeftOut as error:
                 if parent is not None and self.passages[parent].passage.inner:
                     raise  # it is left out as a whole
-                self._leave_out(passage, str(error))
+                self.left_out[number] = str(error)
                 written.append(self.text[passage.start : passage.end])
             done = passage.end
         written.append(self.text[done:end])
@@ -111,10 +123,14 @@ class MarkedText:
     def _passage(self, number: int, translations: Callable[[str], TranslatedSentence]) -> str:
         planned = self.passages[number]
         passage = planned.passage
+        if number in self.left and passage.wrap is not None:
+            return self.text[passage.start : passage.end]
 
         def copy(start: int, end: int) -> str:
             return self._range(number, start, end, translations)
 
+        if number in self.left:
+            return copy(passage.start, passage.end)
         answers = [translations(text) for text in planned.texts]
         unchanged = all(
             answer.text == text for answer, text in zip(answers, planned.texts, strict=True)
@@ -131,10 +147,6 @@ class MarkedText:
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
         return written if passage.wrap is None else passage.wrap(written)
-
-    def _leave_out(self, passage: Passage, reason: str) -> None:
-        line = self.text.count("\n", 0, passage.start) + 1
-        self.left_out.append(f"line {line}: {reason}: {passage.text[:40].strip()}")
 
 
 @dataclass(frozen=True)
@@ -239,14 +251,46 @@ class Document:
         """The number of passages that are translated."""
         return sum(bool(planned.texts) for text in self.texts for planned in text.passages)
 
-    def write(self, translations: Sequence[TranslatedSentence]) -> bytes:
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The passages that the last `write` did not translate: place, text and reason of each."""
+        return tuple(
+            self.described((number, passage), reason)
+            for number, text in enumerate(self.texts)
+            for passage, reason in sorted(text.left_out.items())
+        )
+
+    def described(self, place: Place, reason: str) -> str:
+        """Return the line of a passage, its text and a reason to leave it out.
+
+        Args:
+            place: place of the passage.
+            reason: reason for leaving it as it is.
+        """
+        text = self.texts[place[0]]
+        passage = text.passages[place[1]].passage
+        shown = text.text[passage.parts[0].start : passage.parts[-1].end]
+        line = text.text.count("\n", 0, passage.parts[0].start) + 1
+        return f"line {line} ({' '.join(shown.split())[:60]}): {reason}"
+
+    def write(
+        self,
+        translations: Sequence[TranslatedSentence],
+        left: Collection[Place] = frozenset(),
+    ) -> bytes:
         """Return the translated document.
 
         Args:
             translations: translations of `sentences`, in their order.
+            left: places of passages that stay as they are.
         """
         found = {
             sentence.text: translation
             for sentence, translation in zip(self.sentences, translations, strict=True)
         }
-        return self.pack([text.write(found.__getitem__) for text in self.texts])
+        return self.pack(
+            [
+                text.write(found.__getitem__, {passage for t, passage in left if t == number})
+                for number, text in enumerate(self.texts)
+            ]
+        )
