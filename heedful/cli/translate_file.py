@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 else:
     DocumentFlags = flags_of(DocumentSettings, "Document")
 
+_LEFT_OUT_SAID = 10
+
 
 def translate_file(
     input: Annotated[Path, Parameter(help="Document to translate, in one of the formats above.")],
@@ -66,11 +68,20 @@ def translate_file(
         bool,
         Parameter(negative=(), show_default=False, help="Overwrite OUT if it exists."),
     ] = False,
+    lenient: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Leave passages as they are whose translation would change the structure of the "
+            "document; without it, such a passage is an error.",
+        ),
+    ] = False,
     languages: Annotated[
         str | None,
         Parameter(
-            help="Language codes of source and target, such as en-de, for --numbers; taken from "
-            "the model's name or card if unset."
+            help="Language codes of source and target, such as en-de, for --numbers and where the "
+            "document's are not given; taken from the model's name or card if unset."
         ),
     ] = None,
     document: DocumentFlags | None = None,
@@ -82,9 +93,11 @@ def translate_file(
 ) -> None:
     """Translate the text of a document, and keep its format.
 
-    Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, CSV, TSV and
-    DOCX. Tags inside a sentence are placed at the corresponding words, by word alignment. Code,
-    URLs, placeholders and text marked translate="no" are copied.
+    Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, YAML, strings of
+    Android, Apple and .NET, TMX, TBX, CSV, TSV and DOCX. Tags inside a sentence are placed at the
+    corresponding words, by word alignment. Code, URLs, placeholders and text marked
+    translate="no" are copied. The translation is read again before OUT is written: its structure
+    must be that of the document.
 
     For example:
 
@@ -94,7 +107,9 @@ def translate_file(
     """
     from heedful.apps.documents.formats import FORMATS, format_of, open_document
 
-    settings = DocumentSettings.parse(overrides(document))
+    settings = _with_languages(
+        DocumentSettings.parse(overrides(document)), *languages_of(model, languages)
+    )
     search_options = search_settings(search)
     name = format or format_of(PurePath(input))
     if name not in FORMATS:
@@ -121,16 +136,41 @@ def translate_file(
             [sentence.text for sentence in opened.sentences],
             [sentence.alignment for sentence in opened.sentences],
         )
-        result = opened.write(translations)
+        written = FORMATS[name].write(
+            opened, translations, data, settings, str(input), lenient=lenient
+        )
     with whole(output_file) as file:
-        file.write(result)
+        file.write(written.data)
     say(
         f"{len(opened.sentences):,} different sentences in {opened.passages:,} passages "
         f"translated: {output_file}"
     )
     mended = consistency.counts(translator.consistent)
     say_counts(mended)
-    report.finish({"passages": opened.passages, "sentences": len(opened.sentences), **mended})
+    _say_left_out(written.left_out)
+    counts = {"passages": opened.passages, "sentences": len(opened.sentences), **mended}
+    report.finish({**counts, "left_out": written.left_out})
+
+
+def _with_languages(
+    settings: DocumentSettings, source: str | None, target: str | None
+) -> DocumentSettings:
+    """Return settings in which the model's languages stand for those that are not given."""
+    codes = {"language": source, "target_language": target}
+    given = settings.model_fields_set
+    return settings.model_copy(
+        update={key: code for key, code in codes.items() if code is not None and key not in given}
+    )
+
+
+def _say_left_out(left_out: Sequence[str]) -> None:
+    """Say which passages were not translated, and why; of many the first."""
+    if left_out:
+        say(f"{len(left_out):,} {'passages' if len(left_out) > 1 else 'passage'} left as before:")
+    for each in left_out[:_LEFT_OUT_SAID]:
+        say(f"  {each}")
+    if len(left_out) > _LEFT_OUT_SAID:
+        say("  …")
 
 
 class _Translator:

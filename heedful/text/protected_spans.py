@@ -59,6 +59,7 @@ _PATTERNS: dict[SpanKind, str] = {
         r"|\{ ?[$-]?[^\W\d][\w.-]* ?\}"  # Fluent, Angular, Smarty
         r"|\{ ?\w+ ?, ?(?:number|date|time|ordinal|spellout|duration) ?(?:,[^{}\n]*)?\}"  # ICU
         r"|%\([^()\s]+\)[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # %(name)s
+        r"|%(?:\d+\$)?#@\w+@"  # plural forms of Apple
         r"|%<\w+>[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # Ruby
         # %s, %1$s, %5.2f, %Y-%m, but no "100 %" and no "50%discount"
         r"|(?:(?<![\d%\w])|(?<=%[sdicuxf]))%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlqjzt])?"

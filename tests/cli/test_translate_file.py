@@ -79,6 +79,38 @@ def test_mistakes_are_said_and_leave_nothing(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_passages_left_out_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yml").write_text('a: A dog runs.\nb: "%H o\'clock, %M"\n')
+    assert translate(tmp_path / "a.yml", tmp_path / "b.yml", "--json") == 0
+    said = capsys.readouterr()
+    reason = 'line 2 ("%H o\'clock, %M"): a format of dates or times'
+    assert json.loads(said.out)["left_out"] == [reason]
+    assert f"1 passage left as before:\n  {reason}\n" in said.err
+    assert "Hund" in (tmp_path / "b.yml").read_text()
+
+
+def test_a_damaged_structure_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from heedful.apps.documents import yaml_strings
+
+    monkeypatch.setattr(yaml_strings, "_quoted_if_needed", lambda is_flow, content: f"- {content}")
+    (tmp_path / "a.yml").write_text("a: A dog runs.\nb: 'A man.'\n")
+    assert translate(tmp_path / "a.yml", tmp_path / "b.yml") == 2
+    assert "structure of the document at line 1 (A dog runs.)" in capsys.readouterr().err
+    assert not (tmp_path / "b.yml").exists()
+    assert translate(tmp_path / "a.yml", tmp_path / "b.yml", "--lenient") == 0
+    assert (tmp_path / "b.yml").read_text().startswith("a: A dog runs.\nb: 'Ein Mann")
+    assert "1 passage left as before" in capsys.readouterr().err
+
+
+def test_the_languages_of_the_model_are_those_of_the_document(tmp_path: Path) -> None:
+    (tmp_path / "a.xcstrings").write_text('{"sourceLanguage": "en", "strings": {"A dog": {}}}')
+    assert translate(tmp_path / "a.xcstrings", tmp_path / "b.xcstrings") == 0
+    strings = json.loads((tmp_path / "b.xcstrings").read_text())["strings"]
+    assert "Hund" in strings["A dog"]["localizations"]["de"]["stringUnit"]["value"]
+
+
 def test_a_missing_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert translate(tmp_path / "none.txt", tmp_path / "out.txt") == 2
     assert "none.txt" in capsys.readouterr().err

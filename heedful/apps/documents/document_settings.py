@@ -23,10 +23,16 @@ class DocumentSettings(Config):
     language: Name = Field(
         "en", description="language code of the document, for splitting it into sentences"
     )
+    target_language: Name | None = Field(
+        None,
+        description="language code of the translation, for TMX, TBX and .xcstrings, which hold "
+        "several languages; that of the model if unset",
+    )
     keys: tuple[Name, ...] = Field(
         (),
-        description="JSON values to translate, by their last key (title) or their whole path "
-        "(items.*.title, with ** for any number of keys); all strings if unset",
+        description="values of JSON, YAML and catalogues of strings to translate, by their last "
+        "key (title) or their whole path (items.*.title, with ** for any number of keys); all "
+        "strings if unset",
     )
     columns: tuple[Name, ...] = Field(
         (),
@@ -41,7 +47,7 @@ class DocumentSettings(Config):
     mark_machine: bool = Field(
         False,
         description="mark translations as made by a machine: as fuzzy in PO, by the state "
-        "needs-review-translation in XLIFF",
+        "needs-review-translation in XLIFF, or needs_review in .xcstrings",
     )
     encoding: Name | None = Field(
         None, description="character encoding of documents that do not declare one; UTF-8 if unset"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Protocol
 
 from heedful.apps.documents import document_encoding as encodings
+from heedful.apps.documents.checked_writing import WrittenDocument, write_checked
 from heedful.apps.documents.document import Document, MarkedText
 from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
+from heedful.apps.documents.document_structure import STRUCTURES, StructurePart, docx_structure
 from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.apps.documents.readers import READERS
 from heedful.apps.documents.word_document import open_docx
@@ -40,11 +42,33 @@ class Format:
         name: value of `--format`.
         suffixes: suffixes of file names.
         open: function that reads a document from its bytes, settings and name.
+        structure: function that yields the structure of a document from the same.
     """
 
     name: str
     suffixes: tuple[str, ...]
     open: Callable[[bytes, DocumentSettings, str], Document]
+    structure: Callable[[bytes, DocumentSettings, str], Iterator[StructurePart]]
+
+    def write(
+        self,
+        document: Document,
+        translations: Sequence[TranslatedSentence],
+        source: bytes,
+        settings: DocumentSettings,
+        name: str,
+        *,
+        lenient: bool,
+    ) -> WrittenDocument:
+        """Write a translated document, and compare its structure with that of its source.
+
+        Arguments and errors are those of `write_checked`.
+        """
+
+        def structure(data: bytes) -> Iterator[StructurePart]:
+            return self.structure(data, settings, name)
+
+        return write_checked(document, translations, source, structure, name, lenient=lenient)
 
 
 def translate_document(
@@ -54,6 +78,7 @@ def translate_document(
     format: str,
     settings: DocumentSettings = SETTINGS,
     name: str = "document",
+    lenient: bool = False,
 ) -> bytes:
     """Translate a document; all bytes that are not text stay the same.
 
@@ -64,9 +89,11 @@ def translate_document(
         format: name of one of the `FORMATS`.
         settings: settings of the document.
         name: name of the document, for messages.
+        lenient: true to leave passages as they are whose translation would change the structure.
 
     Raises:
-        DataError: when the document is damaged or has another format.
+        DataError: when the document is damaged or has another format, or its translation would
+            change its structure.
         ConfigError: when the format is unknown, or a library for it is missing.
     """
     document = open_document(data, format=format, settings=settings, name=name)
@@ -76,7 +103,9 @@ def translate_document(
         if texts:
             answers = translator.translate(texts, alignment=alignment)
             found |= zip(texts, map(_sentence, answers), strict=True)
-    return document.write([found[sentence.text] for sentence in document.sentences])
+    translations = [found[sentence.text] for sentence in document.sentences]
+    chosen = FORMATS[format]
+    return chosen.write(document, translations, data, settings, name, lenient=lenient).data
 
 
 def _sentence(answer: TranslatedSentence | Translation) -> TranslatedSentence:
@@ -137,7 +166,16 @@ def _text_format(
         marked = MarkedText(text, READERS[name](text, settings, where), settings)
         return Document([marked], lambda texts: charset.encode(texts[0], where, escape))
 
-    return Format(name, tuple(suffixes.split()), open_text)
+    def structure(data: bytes, settings: DocumentSettings, where: str) -> Iterator[StructurePart]:
+        encoding = settings.encoding or (declared(data) if declared is not None else None)
+        text, _ = encodings.decode(data, where, encoding)
+        return STRUCTURES[name](text, settings)
+
+    return Format(name, tuple(suffixes.split()), open_text, structure)
+
+
+def _xml_format(name: str, suffixes: str) -> Format:
+    return _text_format(name, suffixes, encodings.xml_encoding, encodings.xml_reference)
 
 
 FORMATS = {
@@ -149,9 +187,16 @@ FORMATS = {
         _text_format("srt", ".srt"),
         _text_format("vtt", ".vtt"),
         _text_format("po", ".po .pot", encodings.po_encoding),
-        _text_format("xliff", ".xliff .xlf", encodings.xml_encoding, encodings.xml_reference),
+        _xml_format("xliff", ".xliff .xlf"),
         _text_format("json", ".json .jsonl .ndjson", escape=encodings.json_escape),
-        Format("docx", (".docx",), open_docx),
+        _text_format("yaml", ".yaml .yml"),
+        _xml_format("android", ".xml"),
+        _xml_format("resx", ".resx .resw"),
+        _text_format("strings", ".strings"),
+        _text_format("xcstrings", ".xcstrings", escape=encodings.json_escape),
+        _xml_format("tmx", ".tmx"),
+        _xml_format("tbx", ".tbx"),
+        Format("docx", (".docx",), open_docx, docx_structure),
         _text_format("csv", ".csv"),
         _text_format("tsv", ".tsv .tab"),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from heedful.apps.documents.chosen_keys import ChosenKeys
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.message_strings import string_passages
 from heedful.apps.documents.passage import Passage, Surroundings, text_parts
@@ -13,7 +14,6 @@ from heedful.errors import DataError
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u.{4}|.)")
-_PATHS_NAMED = 5
 
 
 def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
@@ -27,37 +27,23 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
     Raises:
         DataError: naming the line with invalid JSON or text, or the keys without a value.
     """
-    _check(text, name)
-    patterns = [(_pattern(key), key) for key in settings.keys]
-    unused = dict(patterns)
-    paths: dict[str, None] = {}
+    check_json(text, name)
+    keys = ChosenKeys(settings.keys)
     for path, start, end in _strings(text):
-        matching = [pattern for pattern in unused if pattern.fullmatch(path)]
-        for pattern in matching:
-            del unused[pattern]
-        paths.setdefault(re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
-        if not patterns or any(pattern.fullmatch(path) for pattern, _ in patterns):
+        if keys.has(path):
             _check_text(text, start, end, name)
-            parts = text_parts(text, start, end, _ESCAPE, _unescape)
-            yield from string_passages(parts, _encode)
-    if unused:
-        raise DataError(
-            f"No string is at {', '.join(unused.values())}",
-            where=name,
-            remedy="There are strings at " + ", ".join(list(paths)[:_PATHS_NAMED])
-            if paths
-            else "There are no strings at all",
-        )
+            yield from value_passages(text, start, end)
+    keys.check(name)
 
 
-def _check(text: str, name: str) -> None:
-    """Parse all documents, so that errors come first."""
+def check_json(text: str, name: str) -> None:
+    """Parse all documents, so that errors come first; arguments are those of `read_json`."""
     decoder = json.JSONDecoder()
     try:
-        start = _skip_space(text, 0)
+        start = skip_space(text, 0)
         while True:
             _, end = decoder.raw_decode(text, start)
-            start = _skip_space(text, end)
+            start = skip_space(text, end)
             if start == len(text):
                 return
             if not re.search(r"[\r\n]", text[end:start]):
@@ -85,13 +71,14 @@ def _check_text(text: str, start: int, end: int, name: str) -> None:
         ) from None
 
 
-def _skip_space(text: str, start: int) -> int:
+def skip_space(text: str, start: int) -> int:
+    """Return the place of the first character that is no white space."""
     match = re.compile(r"[ \t\r\n]*").match(text, start)
     assert match is not None
     return match.end()
 
 
-def _strings(text: str) -> Iterator[tuple[str, int, int]]:
+def _strings(text: str) -> Iterator[tuple[tuple[str | int, ...], int, int]]:
     """Yield the path of each string value, and the range inside its quotes."""
     path: list[str | int] = []
     is_key = False
@@ -113,26 +100,17 @@ def _strings(text: str) -> Iterator[tuple[str, int, int]]:
         elif token[0] == '"' and is_key:
             pending = json.loads(token, strict=False)
         elif token[0] == '"':
-            yield ".".join(_escaped(step) for step in path), match.start(1), match.end(1)
+            yield tuple(path), match.start(1), match.end(1)
 
 
-def _escaped(step: str | int) -> str:
-    return str(step).replace("\\", "\\\\").replace(".", "\\.")
+def value_passages(text: str, start: int, end: int) -> Iterator[Passage]:
+    """Yield the passages of a string.
 
-
-def _pattern(key: str) -> re.Pattern[str]:
-    """Return a pattern for the paths that a key of `--keys` selects."""
-    step = r"(?:[^.\\]|\\.)*"
-    steps: Sequence[str] = re.findall(r"(?:[^.\\]|\\.)+", key)
-    written = "".join(
-        rf"(?:{step}\.)*" if each == "**" else (step if each == "*" else re.escape(each)) + r"\."
-        for each in steps
-    )
-    if written.endswith(r"\."):
-        written = written.removesuffix(r"\.")
-    else:
-        written += step
-    return re.compile((rf"(?:{step}\.)*" if len(steps) == 1 else "") + written, re.DOTALL)
+    Args:
+        text: text of the document.
+        start, end: range inside the quotes of the string.
+    """
+    yield from string_passages(text_parts(text, start, end, _ESCAPE, _unescape), _encode)
 
 
 def _unescape(escape: str) -> str:

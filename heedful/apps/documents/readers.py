@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.gettext_catalogue import read_po
 from heedful.apps.documents.html_text import read_html
-from heedful.apps.documents.json_strings import read_json
 from heedful.apps.documents.markdown_text import read_markdown
 from heedful.apps.documents.passage import Passage
 from heedful.apps.documents.plain_text import read_plain_text
+from heedful.apps.documents.string_catalogues import CATALOGUES
 from heedful.apps.documents.subtitles import read_srt, read_vtt
 from heedful.apps.documents.table_cells import read_csv, read_tsv
-from heedful.apps.documents.xliff import read_xliff
 
 Reader = Callable[[str, DocumentSettings, str], Iterator[Passage]]
 """Function that finds the passages of a text from the text, settings and the document's name."""
@@ -24,9 +22,7 @@ READERS: dict[str, Reader] = {
     "markdown": read_markdown,
     "srt": read_srt,
     "vtt": read_vtt,
-    "po": read_po,
-    "xliff": read_xliff,
-    "json": read_json,
     "csv": read_csv,
     "tsv": read_tsv,
+    **CATALOGUES,
 }

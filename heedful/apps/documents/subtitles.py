@@ -1,4 +1,4 @@
-"""Subtitles: SubRip (SRT) and WebVTT, with a passage for each utterance."""
+"""Subtitles: SubRip (SRT) and WebVTT, with a passage for each utterance or spread sentence."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
-    Kind,
     Passage,
     PassagePart,
     Surroundings,
-    lines_of,
-    make_passage,
     plain,
     text_parts,
 )
+from heedful.apps.documents.spread_sentences import Cue, Line, Utterance, spread_passages
 from heedful.errors import DataError
+from heedful.pipelines.markup_tree import Kind
 
-_TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->\s*(?:\d+:)?\d+:\d+[.,]\d+")
+_TIME = r"((?:\d+:)?\d+:\d+[.,]\d+)"
+_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
 _SRT_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|\{\\[^{}]*\}")
 _VTT_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>")
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|nbsp|lrm|rlm|#\d+|#x[\da-fA-F]+);")
 _SPEAKER = re.compile(r"(?:</?[^<>]*>|\{[^{}]*\})*[-–—‐]\s*\S")
+_LINE_END = re.compile(r"\r*\n|\r")  # CR CR LF, as left by programs that translate LF twice
 _NOT_CUES = ("NOTE", "STYLE", "REGION")
-Line = tuple[int, int]
 
 
 def read_srt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
@@ -39,7 +39,8 @@ def read_srt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
     Raises:
         DataError: naming the line where the times of the first subtitle are missing.
     """
-    yield from _cues(text, list(_numbered(text)), _SRT_TAG, name)
+    cues = _cues(text, list(_numbered(text)), _SRT_TAG, name)
+    yield from _passages(text, cues, _SRT_TAG, settings)
 
 
 def read_vtt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
@@ -61,29 +62,33 @@ def read_vtt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
             skips = line.split(maxsplit=1)[:1] in [[word] for word in _NOT_CUES]
         if not skips or not line.strip():
             kept.append((number, (start, end)))
-    yield from _cues(text, kept, _VTT_TAG, name)
+    yield from _passages(text, _cues(text, kept, _VTT_TAG, name), _VTT_TAG, settings)
 
 
 def _numbered(text: str) -> Iterator[tuple[int, Line]]:
-    yield from enumerate(lines_of(text), start=1)
+    starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+    ends = [*(match.start() for match in _LINE_END.finditer(text)), len(text)]
+    yield from enumerate(zip(starts, ends, strict=True), start=1)
 
 
 def _cues(
     text: str, lines: Sequence[tuple[int, Line]], tags: re.Pattern[str], name: str
-) -> Iterator[Passage]:
-    """Yield the passages of cues, which reach from a line of times to an empty line."""
+) -> Iterator[Cue]:
+    """Yield the cues, which reach from a line of times to an empty line."""
     said: list[Line] = []
+    times = (0.0, 0.0)
     is_cue = in_text = False
     for position, (number, (start, end)) in enumerate(lines):
         line = text[start:end]
         follows = text[slice(*lines[position + 1][1])] if position + 1 < len(lines) else ""
-        if _TIMES.match(line):
-            yield from _passages(text, said, tags)  # of a cue without an empty line behind it
+        if (match := _TIMES.match(line)) is not None:
+            yield Cue(*times, tuple(said))  # a cue without an empty line behind it
+            times = (_seconds(match[1]), _seconds(match[2]))
             said, is_cue, in_text = [], True, True
         elif in_text and tags is _SRT_TAG and line.strip().isdigit() and _TIMES.match(follows):
             continue  # the number of the next cue, as players read it
         elif not line.strip():
-            yield from _passages(text, said, tags)
+            yield Cue(*times, tuple(said))
             said, in_text = [], False
         elif in_text:
             said.append((start, end))
@@ -98,22 +103,35 @@ def _cues(
                 where=name,
                 remedy="Such as 00:00:01,000 --> 00:00:02,500",
             )
-    yield from _passages(text, said, tags)
+    yield Cue(*times, tuple(said))
 
 
-def _passages(text: str, lines: Sequence[Line], tags: re.Pattern[str]) -> Iterator[Passage]:
-    """Yield the passages of a cue; a line that begins with a dash is another speaker's."""
-    spoken: list[list[Line]] = []
-    for start, end in lines:
-        is_other = _SPEAKER.match(text, start, end)
-        if is_other is not None:
-            spoken.append([(start, end)])
-        elif spoken:
-            spoken[-1].append((start, end))
-        else:
-            spoken = [[(start, end)]]
-    for each in spoken:
-        yield from make_passage(_parts(text, each, tags), _vtt if tags is _VTT_TAG else plain)
+def _seconds(time: str) -> float:
+    seconds = 0.0
+    for part in time.replace(",", ".").split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
+
+
+def _passages(
+    text: str, cues: Iterator[Cue], tags: re.Pattern[str], settings: DocumentSettings
+) -> Iterator[Passage]:
+    """Yield the passages of cues; a line that begins with a dash is another speaker's."""
+    utterances: list[Utterance] = []
+    for cue in cues:
+        spoken: list[list[Line]] = []
+        for start, end in cue.lines:
+            if spoken and _SPEAKER.match(text, start, end) is None:
+                spoken[-1].append((start, end))
+            else:
+                spoken.append([(start, end)])
+        for number, lines in enumerate(spoken):
+            is_answer = _SPEAKER.match(text, *lines[0]) is not None
+            parts = tuple(_parts(text, lines, tags))
+            is_last = number == len(spoken) - 1
+            utterances.append(Utterance(cue, parts, number == 0, is_last, is_answer))
+    encode = _vtt if tags is _VTT_TAG else plain
+    yield from spread_passages(text, utterances, encode, settings)
 
 
 def _parts(text: str, lines: Sequence[Line], tags: re.Pattern[str]) -> Iterator[PassagePart]:

@@ -57,7 +57,7 @@ def read_csv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
         ConfigError: when no columns are named, or a named one is missing.
         DataError: naming the line that is damaged or lacks a wanted cell.
     """
-    delimiter = settings.delimiter or _delimiter(text)
+    delimiter = settings.delimiter or delimiter_of(text)
     yield from _read(text, list(_quoted_rows(text, delimiter, name)), delimiter, settings, name)
 
 
@@ -132,7 +132,7 @@ def _columns(text: str, first: TableRow, settings: DocumentSettings, name: str) 
     return list(dict.fromkeys(columns))
 
 
-def _delimiter(text: str) -> str:
+def delimiter_of(text: str) -> str:
     """Return the delimiter that is most frequent in the first row, outside of quotes."""
     row = re.match(r'(?:"(?:[^"]|"")*"|[^\r\n"])*', text)
     bare = re.sub(r'"(?:[^"]|"")*"', "", row[0] if row is not None else "")

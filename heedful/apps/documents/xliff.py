@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -15,7 +15,14 @@ from heedful.apps.documents.message_strings import (
     written_mark,
 )
 from heedful.apps.documents.passage import Passage, PassagePart, Surroundings, text_parts
-from heedful.apps.documents.xml_markup import UNWRITABLE, Token, encode_xml, xml_text, xml_tokens
+from heedful.apps.documents.xml_markup import (
+    UNWRITABLE,
+    Token,
+    element_end,
+    encode_xml,
+    xml_text,
+    xml_tokens,
+)
 from heedful.errors import DataError
 
 _UNITS = frozenset(("trans-unit", "segment"))
@@ -77,7 +84,7 @@ def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
         token = tokens[number]
         number += 1
         if unit is not None and token.kind in ("start", "empty"):
-            after = _element_end(tokens, number - 1)
+            after = element_end(tokens, number - 1)
             if token.name == "source":
                 unit.source = tuple(tokens[number - 1 : after])
                 previous = tokens[number - 2]
@@ -100,16 +107,6 @@ def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
                 unit = None
 
 
-def _element_end(tokens: Sequence[Token], first: int) -> int:
-    """Return the index of the token after an element."""
-    depth = 0
-    for number in range(first, len(tokens)):
-        depth += (tokens[number].kind == "start") - (tokens[number].kind == "end")
-        if depth == 0:
-            return number + 1
-    return len(tokens)
-
-
 def _has_target(unit: _Unit) -> bool:
     if not unit.target:
         return False
@@ -123,7 +120,7 @@ def _passages(text: str, unit: _Unit, settings: DocumentSettings) -> Iterator[Pa
         passage
         for is_cdata, tokens in groupby(unit.source[1:-1], lambda token: token.kind == "cdata")
         for passage in string_passages(
-            _parts(text, list(tokens)), _encode_cdata if is_cdata else encode_xml
+            inline_parts(text, list(tokens)), encode_cdata if is_cdata else encode_xml
         )
     ]
     if any(passage.left_out for passage in inner) or not inner:
@@ -159,7 +156,8 @@ def _with_state(tag: str, state: str | None) -> str:
     return re.sub(r"\s+state\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)[:-1] + f' state="{state}">'
 
 
-def _encode_cdata(text: str, place: Surroundings) -> str:
+def encode_cdata(text: str, place: Surroundings) -> str:
+    """Write text of a section of character data, in two where it has the end of one."""
     return UNWRITABLE.sub(" ", text).replace("]]>", "]]]]><![CDATA[>")
 
 
@@ -167,8 +165,21 @@ def _wrapped(before: str, after: str, content: str) -> str:
     return before + content + after
 
 
-def _parts(text: str, tokens: Sequence[Token]) -> Iterator[PassagePart]:
-    """Yield the parts of a source; native codes are kept unchanged."""
+def inline_parts(
+    text: str,
+    tokens: Sequence[Token],
+    is_pair: Callable[[str], bool] = _PAIRS.__contains__,
+    *,
+    folds: bool = True,
+) -> Iterator[PassagePart]:
+    """Yield the parts of a text with elements; native codes are kept unchanged.
+
+    Args:
+        text: the document.
+        tokens: tokens of the text.
+        is_pair: function that returns True for elements around words that are translated.
+        folds: true if a line break stands for a space.
+    """
     number = 0
     while number < len(tokens):
         token = tokens[number]
@@ -177,20 +188,20 @@ def _parts(text: str, tokens: Sequence[Token]) -> Iterator[PassagePart]:
             start, end = token.start + len("<![CDATA["), token.end - len("]]>")
             yield from text_parts(text, start, end)
         elif token.kind == "text":
-            yield from xml_text(text, token)
+            yield from xml_text(text, token, folds=folds)
         elif token.kind == "end":
             yield PassagePart(token.start, token.end, "close")
-        elif token.kind == "start" and token.name in _PAIRS and not _is_protected(token):
+        elif token.kind == "start" and is_pair(token.name) and not _is_protected(token):
             yield PassagePart(token.start, token.end, "open")
         elif token.kind == "other":
             yield PassagePart(token.start, token.end, "single")
         else:
-            after = _element_end(tokens, number)
+            after = element_end(tokens, number)
             end = tokens[after - 1].end
             if token.name in _OPENING or token.name in _CLOSING:
                 yield PassagePart(token.start, end, "open" if token.name in _OPENING else "close")
             else:
-                inner = tokens[number:after] if token.name == "mrk" else ()
+                inner = tokens[number:after] if token.name in ("mrk", "g") else ()
                 shown = "".join(
                     p.text for t in inner if t.kind == "text" for p in xml_text(text, t)
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from xml.parsers import expat
@@ -115,6 +115,21 @@ def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Passage
         yield PassagePart(match.start(), match.end(), "soft", " ")
         start = match.end()
     yield from text_parts(text, start, token.end, _REFERENCE, html.unescape)
+
+
+def element_end(tokens: Sequence[Token], first: int) -> int:
+    """Return the index of the token after an element.
+
+    Args:
+        tokens: tokens of the document.
+        first: index of the element's first tag.
+    """
+    depth = 0
+    for number in range(first, len(tokens)):
+        depth += (tokens[number].kind == "start") - (tokens[number].kind == "end")
+        if depth == 0:
+            return number + 1
+    return len(tokens)
 
 
 def encode_xml(text: str, place: Surroundings) -> str:

@@ -8,9 +8,10 @@ from functools import partial
 
 from anyio import to_thread
 
+from heedful.apps.documents.checked_writing import WrittenDocument
 from heedful.apps.documents.document import Document
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.formats import open_document
+from heedful.apps.documents.formats import FORMATS, open_document
 from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.apps.serve.service import Service, TranslatedText
 from heedful.search.search_settings import SearchSettings
@@ -24,9 +25,12 @@ async def translate_documents(
     *,
     settings: SearchSettings | None = None,
     language: str = "en",
+    target_language: str | None = None,
     name: str = "document",
-) -> list[list[bytes]]:
+) -> list[list[WrittenDocument]]:
     """Translate documents.
+
+    Passages whose translation would change the structure of a document stay as they are.
 
     Args:
         service: service of the server.
@@ -35,6 +39,7 @@ async def translate_documents(
         route: names of the models, in order.
         settings: settings of the search; the server's if unset.
         language: language of the documents.
+        target_language: language of their translations, for formats that hold several.
         name: name of the documents, for messages.
 
     Returns:
@@ -44,7 +49,7 @@ async def translate_documents(
         DataError: when a document is damaged or too large.
         UserError: as for `Service.translate`.
     """
-    chosen = DocumentSettings(language=language)
+    chosen = DocumentSettings(language=language, target_language=target_language)
     opened = partial(open_document, format=format, settings=chosen, name=name)
     documents = [await to_thread.run_sync(opened, data) for data in contents]
     texts = {
@@ -69,21 +74,30 @@ async def translate_documents(
         )
     )
     found = [dict(zip(texts[wanted], answers[wanted], strict=True)) for wanted in (False, True)]
+
+    def write(
+        document: Document, data: bytes, translations: Sequence[TranslatedSentence]
+    ) -> WrittenDocument:
+        return FORMATS[format].write(document, translations, data, chosen, name, lenient=True)
+
     ranks = max((text.ranks for each in answers for text in each), default=0)
     return [
-        [await to_thread.run_sync(_written, document, found, rank) for rank in range(ranks + 1)]
-        for document in documents
+        [
+            await to_thread.run_sync(write, document, data, _ranked(document, found, rank))
+            for rank in range(ranks + 1)
+        ]
+        for document, data in zip(documents, contents, strict=True)
     ]
 
 
-def _written(document: Document, found: Sequence[dict[str, TranslatedText]], rank: int) -> bytes:
-    """Return a document with translations of one rank, 0 for the best."""
-    return document.write(
-        [
-            _translation(found[sentence.alignment][sentence.text], rank)
-            for sentence in document.sentences
-        ]
-    )
+def _ranked(
+    document: Document, found: Sequence[dict[str, TranslatedText]], rank: int
+) -> list[TranslatedSentence]:
+    """Return the translations of one rank, 0 for the best, of the sentences of a document."""
+    return [
+        _translation(found[sentence.alignment][sentence.text], rank)
+        for sentence in document.sentences
+    ]
 
 
 def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:

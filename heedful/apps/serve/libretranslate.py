@@ -213,7 +213,7 @@ class LibreTranslate:
             documents = await translate_documents(
                 self.service, pages, format, route, settings=settings, language=language
             )
-            return [[answer.decode("utf-8") for answer in answers] for answers in documents]
+            return [[answer.data.decode("utf-8") for answer in answers] for answers in documents]
         found = await self.service.translate(texts, route, settings=settings)
         return [
             [text.text, *(text.alternative(rank) for rank in range(1, text.ranks + 1))]

@@ -45,6 +45,9 @@ class TranslatedFile(pydantic.BaseModel):
     """The address of a translated file."""
 
     translatedFileUrl: str = Field(description="address of the file, which is kept for ten minutes")
+    leftOut: list[str] = Field(
+        description="passages that stay as they were: line, text and reason of each"
+    )
 
 
 class DownloadBody(Body):
@@ -128,11 +131,12 @@ class FileTranslation:
                 route,
                 settings=self.service.search.model_copy(update={"n_best": 1}),
                 language=body.source,
+                target_language=body.target,
                 name=name.name,
             ),
         )
         try:
-            stored = await to_thread.run_sync(self.files.put, translated, name.suffix.lower())
+            stored = await to_thread.run_sync(self.files.put, translated.data, name.suffix.lower())
         except OSError as error:
             raise RunError(f"The translated file cannot be stored: {error.strerror}") from None
         address = request.url_for("/download_file/{name}", name=stored)
@@ -140,7 +144,9 @@ class FileTranslation:
             "x-forwarded-host"
         ):  # the host name of the request that a proxy passed on
             address = address.replace(netloc=host)
-        return json_response({"translatedFileUrl": str(address)})
+        return json_response(
+            {"translatedFileUrl": str(address), "leftOut": list(translated.left_out)}
+        )
 
     async def download(self, request: Request, body: DownloadBody) -> Response:
         """Answer `/download_file/NAME`."""

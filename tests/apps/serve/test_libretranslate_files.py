@@ -86,6 +86,11 @@ def test_a_file_is_translated_and_fetched(client: TestClient, dog: str) -> None:
     assert fetched.headers["content-disposition"].startswith("attachment")
 
 
+def test_passages_left_out_are_listed(client: TestClient) -> None:
+    answer = send(client, "a.yml", b"a: '%H o clock %M'\n").json()
+    assert answer["leftOut"] == ["line 1 ('%H o clock %M'): a format of dates or times"]
+
+
 def test_a_document_of_word(client: TestClient, dog: str) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
