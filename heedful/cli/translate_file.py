@@ -82,9 +82,9 @@ def translate_file(
 ) -> None:
     """Translate the text of a document, and keep its format.
 
-    Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, CSV, TSV and
-    DOCX. Tags inside a sentence are placed at the corresponding words, by word alignment. Code,
-    URLs, placeholders and text marked translate="no" are copied.
+    Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, CSV, TSV, DOCX,
+    PPTX, XLSX, ODT and EPUB. Tags inside a sentence are placed at the corresponding words, by word
+    alignment. Code, URLs, placeholders and text marked translate="no" are copied.
 
     For example:
 

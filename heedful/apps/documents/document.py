@@ -109,7 +109,9 @@ class MarkedText:
                 for piece, sentences, numbers in planned.pieces()
             )
         elif passage.is_in_place:
-            return copy(passage.start, passage.end)
+            written = copy(passage.start, passage.end)
+            if passage.copies:
+                return written
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
         return written if passage.wrap is None else passage.wrap(written)

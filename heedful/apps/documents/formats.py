@@ -11,8 +11,8 @@ from heedful.apps.documents import document_encoding as encodings
 from heedful.apps.documents.document import Document, MarkedText
 from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
 from heedful.apps.documents.line_up import TranslatedSentence
+from heedful.apps.documents.office_documents import DOCX, ODT, PPTX, XLSX, open_epub
 from heedful.apps.documents.readers import READERS
-from heedful.apps.documents.word_document import open_docx
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import Translation
 
@@ -151,7 +151,11 @@ FORMATS = {
         _text_format("po", ".po .pot", encodings.po_encoding),
         _text_format("xliff", ".xliff .xlf", encodings.xml_encoding, encodings.xml_reference),
         _text_format("json", ".json .jsonl .ndjson", escape=encodings.json_escape),
-        Format("docx", (".docx",), open_docx),
+        Format("docx", (".docx", ".docm", ".dotx"), DOCX.open),
+        Format("pptx", (".pptx", ".pptm", ".ppsx", ".potx"), PPTX.open),
+        Format("xlsx", (".xlsx", ".xlsm", ".xltx"), XLSX.open),
+        Format("odt", (".odt", ".ott", ".odp"), ODT.open),
+        Format("epub", (".epub",), open_epub),
         _text_format("csv", ".csv"),
         _text_format("tsv", ".tsv .tab"),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from random import Random
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.formats import open_document, translate_document
@@ -72,3 +73,26 @@ def sentences(data: str, format: str, **settings: object) -> list[str]:
     parsed = DocumentSettings.parse(settings)
     document = open_document(data.encode(), format=format, settings=parsed)
     return [sentence.text for sentence in document.sentences]
+
+
+class Shuffling:
+    """Puts words in another order, with links between them.
+
+    Args:
+        random: source of the order.
+        change: function that changes each word.
+    """
+
+    def __init__(self, random: Random, change: Callable[[str], str]) -> None:
+        self.random = random
+        self.change = change
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
+        return [self._one(text) for text in texts]
+
+    def _one(self, text: str) -> TranslatedSentence:
+        words = text.split()
+        order = self.random.sample(range(len(words)), len(words))
+        target = tuple(self.change(words[number]) for number in order)
+        matrix = tuple(tuple(0.9 * (n == link) for n in range(len(words))) for link in order)
+        return TranslatedSentence(" ".join(target), Alignment(tuple(words), target, matrix))
