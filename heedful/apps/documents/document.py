@@ -188,7 +188,7 @@ def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]
         after = here + len(part.text)
         if part.kind == "text":
             words[here:after] = [character.isalpha() for character in part.text]
-        elif here < after:  # a sentence cannot end inside a code span
+        elif part.text.strip():  # a sentence cannot end inside a code span
             before = [span for span in spans if span[1] <= here]
             across = [span for span in spans if span[0] < after and span[1] > here]
             behind = [span for span in spans if span[0] >= after]

@@ -145,8 +145,12 @@ class AtomReader:
                 if not self.markup.text:
                     yield from self.atoms(number + 1, after - 1, self._span(number, look))
                 elif (field := self._field(number, last)) is not None:
-                    yield from self._field_atoms(number, *field)
-                    after = field[2]
+                    result, end, after = field
+                    if result is not None and end == after:  # it ends in another paragraph
+                        after = result
+                        yield Atom("single", (number, after))
+                    else:
+                        yield from self._field_atoms(number, result, end, after)
                 else:
                     yield from self._run(number, after)
             elif name in self.markup.pairs and token.kind == "start":
@@ -258,12 +262,14 @@ class AtomReader:
         return result, last, last
 
     def _field_atoms(self, first: int, result: int | None, end: int, after: int) -> Iterator[Atom]:
-        """Yield the atoms of a field: one, unless it is a link or ends in another paragraph."""
-        is_link = result is not None and _LINK.search(self.tree.raw(first, result)) is not None
-        if result is not None and end == after:
-            yield Atom("single", (first, result))
-            yield from self.atoms(result, end)
-        elif result is not None and result <= end and is_link and self.names[end] == "w:r":
+        """Yield the atoms of a field: one, unless it is a link."""
+        if (
+            result is not None
+            and result <= end
+            and self.names[end] == "w:r"
+            and _LINK.search(self.tree.raw(first, result)) is not None
+            and _LINK.search(self.tree.raw(result, end)) is None  # no link in a link
+        ):
             yield Atom("open", (first, result))
             yield from self.atoms(result, end)
             yield Atom("close", (end, after))
