@@ -94,10 +94,10 @@ def translate_file(
     """Translate the text of a document, and keep its format.
 
     Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, YAML, strings of
-    Android, Apple and .NET, TMX, TBX, CSV, TSV and DOCX. Tags inside a sentence are placed at the
-    corresponding words, by word alignment. Code, URLs, placeholders and text marked
-    translate="no" are copied. The translation is read again before OUT is written: its structure
-    must be that of the document.
+    Android, Apple and .NET, TMX, TBX, CSV, TSV, DOCX, PPTX, XLSX, ODT and EPUB. Tags inside a
+    sentence are placed at the corresponding words, by word alignment. Code, URLs, placeholders and
+    text marked translate="no" are copied. The translation is read again before OUT is written: its
+    structure must be that of the document.
 
     For example:
 

@@ -142,7 +142,7 @@ class MarkedText:
             )
         elif passage.is_in_place:
             written = copy(passage.start, passage.end)
-            if written == self.text[passage.start : passage.end]:
+            if passage.copies and written == self.text[passage.start : passage.end]:
                 return written
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
@@ -220,7 +220,7 @@ def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]
         after = here + len(part.text)
         if part.kind == "text":
             words[here:after] = [character.isalpha() for character in part.text]
-        elif here < after:  # a sentence cannot end inside a code span
+        elif part.text.strip():  # a sentence cannot end inside a code span
             before = [span for span in spans if span[1] <= here]
             across = [span for span in spans if span[0] < after and span[1] > here]
             behind = [span for span in spans if span[0] >= after]

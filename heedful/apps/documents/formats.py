@@ -13,8 +13,8 @@ from heedful.apps.documents.document import Document, MarkedText
 from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
 from heedful.apps.documents.document_structure import STRUCTURES, StructurePart, docx_structure
 from heedful.apps.documents.line_up import TranslatedSentence
+from heedful.apps.documents.office_documents import DOCX, ODT, PPTX, XLSX, open_epub
 from heedful.apps.documents.readers import READERS
-from heedful.apps.documents.word_document import open_docx
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import Translation
 
@@ -196,7 +196,11 @@ FORMATS = {
         _text_format("xcstrings", ".xcstrings", escape=encodings.json_escape),
         _xml_format("tmx", ".tmx"),
         _xml_format("tbx", ".tbx"),
-        Format("docx", (".docx",), open_docx, docx_structure),
+        Format("docx", (".docx", ".docm", ".dotx"), DOCX.open, docx_structure),
+        Format("pptx", (".pptx", ".pptm", ".ppsx", ".potx"), PPTX.open, docx_structure),
+        Format("xlsx", (".xlsx", ".xlsm", ".xltx"), XLSX.open, docx_structure),
+        Format("odt", (".odt", ".ott", ".odp"), ODT.open, docx_structure),
+        Format("epub", (".epub",), open_epub, docx_structure),
         _text_format("csv", ".csv"),
         _text_format("tsv", ".tsv .tab"),
     )

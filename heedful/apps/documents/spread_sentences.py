@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 from heedful.apps.documents.document_settings import DocumentSettings
@@ -202,9 +202,13 @@ def _spread(
             parts.append(PassagePart(part.start, part.start, "text", " ") if is_break else part)
     gaps = [text[one[-1].end : other[0].start] for one, other in pairwise(pieces)]
     line_break = "\r\n" if "\r\n" in text else "\n"
-    wrap = partial(_laid_out, gaps, weights, line_counts, line_break)
+    start, end = pieces[0][0].start, pieces[-1][-1].end
+
+    def wrap(written: str) -> str:
+        unchanged = written == text[start:end]
+        return written if unchanged else _laid_out(gaps, weights, line_counts, line_break, written)
+
     for passage in make_passage(parts, encode):
-        start, end = pieces[0][0].start, pieces[-1][-1].end
         yield replace(passage, start=start, end=end, wrap=wrap, copies=False)
 
 

@@ -34,6 +34,7 @@ class Token:
         name: name of a tag, without its prefix.
         start, end: range of its characters.
         attributes: attributes of a tag, as written.
+        prefix: prefix of a tag's name.
     """
 
     kind: Kind
@@ -41,6 +42,7 @@ class Token:
     start: int
     end: int
     attributes: str = ""
+    prefix: str = ""
 
     def attribute(self, name: str) -> str | None:
         """Return the value of an attribute by its name with prefix."""
@@ -62,14 +64,23 @@ def xml_tokens(text: str, name: str) -> Iterator[Token]:
             documents grow without bounds.
     """
     _check(text, name)
+    yield from _tokens(text)
+
+
+def first_tag(text: str) -> Token | None:
+    """Return the first tag of what may be a document of XML."""
+    return next((token for token in _tokens(text) if token.name), None)
+
+
+def _tokens(text: str) -> Iterator[Token]:
     for match in _TOKEN.finditer(text):
         start, end = match.span()
         if match["name"] is not None:
             kind: Kind = "end" if match["end"] else "start"
             if match["attributes"].endswith("/"):
                 kind = "empty"
-            local = match["name"].rpartition(":")[2]
-            yield Token(kind, local, start, end, match["attributes"])
+            prefix, _, local = match["name"].rpartition(":")
+            yield Token(kind, local, start, end, match["attributes"], prefix)
         elif match["text"] is not None:
             yield Token("text", "", start, end)
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from random import Random
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.formats import open_document, translate_document
@@ -98,5 +99,28 @@ class Reordering:
         target = tuple(words[number].swapcase() for number in order)
         if not alignment:
             return TranslatedSentence(" ".join(target))
+        matrix = tuple(tuple(0.9 * (n == link) for n in range(len(words))) for link in order)
+        return TranslatedSentence(" ".join(target), Alignment(tuple(words), target, matrix))
+
+
+class Shuffling:
+    """Puts words in another order, with links between them.
+
+    Args:
+        random: source of the order.
+        change: function that changes each word.
+    """
+
+    def __init__(self, random: Random, change: Callable[[str], str]) -> None:
+        self.random = random
+        self.change = change
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
+        return [self._one(text) for text in texts]
+
+    def _one(self, text: str) -> TranslatedSentence:
+        words = text.split()
+        order = self.random.sample(range(len(words)), len(words))
+        target = tuple(self.change(words[number]) for number in order)
         matrix = tuple(tuple(0.9 * (n == link) for n in range(len(words))) for link in order)
         return TranslatedSentence(" ".join(target), Alignment(tuple(words), target, matrix))

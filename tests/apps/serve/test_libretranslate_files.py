@@ -154,7 +154,8 @@ def test_files_are_kept_for_a_while_and_within_a_size(tmp_path: Path) -> None:
 def test_settings_and_description(client: TestClient) -> None:
     settings = client.get("/frontend/settings").json()
     assert settings["filesTranslation"] is True
-    assert {".html", ".docx", ".po"} <= set(settings["supportedFilesFormat"])
+    office = {".docx", ".pptx", ".xlsx", ".odt", ".epub"}
+    assert {".html", ".po", *office} <= set(settings["supportedFilesFormat"])
     assert ".csv" not in settings["supportedFilesFormat"]
     spec = client.get("/spec").json()
     content = spec["paths"]["/translate_file"]["post"]["requestBody"]["content"]

@@ -1,0 +1,82 @@
+"""Documents that are ZIP archives of files: unpacked within limits, and packed again in order."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+
+from heedful.errors import DataError
+
+_MOST_BYTES = 1 << 28
+"""Most bytes of an unpacked document."""
+_MOST_FILES = 10_000
+_COMPOUND = bytes.fromhex("d0cf11e0a1b11ae1")
+"""First bytes of a compound file, in which Office encrypts documents and once wrote all of them."""
+
+
+def unpacked(data: bytes, name: str) -> dict[str, bytes]:
+    """Return the files of an archive by their paths.
+
+    Args:
+        data: bytes of the archive.
+        name: name of the document, for messages.
+
+    Raises:
+        DataError: when it is no archive, is encrypted, or unpacks to too many bytes or files.
+    """
+    too_large = DataError(
+        f"The document is larger than {_MOST_BYTES >> 20} MB when unpacked", where=name
+    )
+    if data.startswith(_COMPOUND):
+        raise DataError(
+            "The document is encrypted, or of a format from before 2007",
+            where=name,
+            remedy="Save it without a password in a format of today, such as DOCX",
+        )
+    files: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            if len(entries) > _MOST_FILES or _size(entries) > _MOST_BYTES:
+                raise too_large
+            for entry in entries:
+                if entry.flag_bits & 1:
+                    raise DataError(
+                        "The document is encrypted", where=name, remedy="Save it without a password"
+                    )
+                # zipfile reads no more of an entry than the size in its header.
+                files[entry.filename] = archive.read(entry)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(
+            f"The document is no whole archive: {error}", where=name, remedy="Save it again"
+        ) from None
+    return files
+
+
+def _size(entries: Sequence[zipfile.ZipInfo]) -> int:
+    return sum(entry.file_size for entry in entries)
+
+
+def packed(data: bytes, files: Mapping[str, bytes], changed: Mapping[str, bytes]) -> bytes:
+    """Return an archive with the same files in the same order, some of them changed.
+
+    Args:
+        data: bytes of the archive before.
+        files: its files.
+        changed: new content of some files.
+    """
+    if all(files[path] == content for path, content in changed.items()):
+        return data
+    stream = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as archive,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as result,
+    ):
+        result.comment = archive.comment
+        for entry in archive.infolist():
+            content = changed.get(entry.filename, files[entry.filename])
+            # The way of packing stays: readers of EPUB and ODT want `mimetype` as plain bytes.
+            result.writestr(entry, content, compress_type=entry.compress_type)
+    return stream.getvalue()
