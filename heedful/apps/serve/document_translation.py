@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from anyio import to_thread
@@ -12,8 +12,13 @@ from heedful.apps.documents.document import Document
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.formats import open_document
 from heedful.apps.documents.line_up import TranslatedSentence
-from heedful.apps.serve.service import Service, TranslatedText
+from heedful.apps.serve.languages import primary_subtag
+from heedful.apps.serve.service import Service
+from heedful.apps.serve.translated_text import TranslatedText
 from heedful.search.search_settings import SearchSettings
+
+Advance = Callable[[int, int], None]
+"""Receiver of the numbers of translated and of all sentences of a document."""
 
 
 async def translate_documents(
@@ -25,6 +30,7 @@ async def translate_documents(
     settings: SearchSettings | None = None,
     language: str = "en",
     name: str = "document",
+    advance: Advance | None = None,
 ) -> list[list[bytes]]:
     """Translate documents.
 
@@ -36,6 +42,8 @@ async def translate_documents(
         settings: settings of the search; the server's if unset.
         language: language of the documents.
         name: name of the documents, for messages.
+        advance: function called with the numbers of translated and of all sentences, for files
+            that may take longer than a request; if unset, the limits of a request hold.
 
     Returns:
         For each document its translation, followed by those from next-best sentence translations.
@@ -44,7 +52,10 @@ async def translate_documents(
         DataError: when a document is damaged or too large.
         UserError: as for `Service.translate`.
     """
-    chosen = DocumentSettings(language=language)
+    apart = service.models.split in (None, "sentences")
+    chosen = DocumentSettings(
+        language=primary_subtag(language), split="sentences" if apart else "passages"
+    )
     opened = partial(open_document, format=format, settings=chosen, name=name)
     documents = [await to_thread.run_sync(opened, data) for data in contents]
     texts = {
@@ -58,12 +69,27 @@ async def translate_documents(
         )
         for wanted in (False, True)
     }
-    service.check([*texts[False], *texts[True]])
+    count = len(texts[False]) + len(texts[True])
+    done = 0
+
+    def finished(number: int) -> None:
+        nonlocal done
+        done += number
+        if advance is not None:
+            advance(done, count)
+
+    if advance is None:
+        service.check([*texts[False], *texts[True]])
+    finished(0)
     # Over a pivot, alignments start at the pivot's words, so markup keeps its order instead.
     answers = await asyncio.gather(
         *(
-            service.translate(
-                texts[wanted], route, settings=settings, alignment=wanted and len(route) == 1
+            service.translate_passages(
+                texts[wanted],
+                route,
+                settings=settings,
+                alignment=wanted and len(route) == 1,
+                advance=finished,
             )
             for wanted in (False, True)
         )
@@ -87,7 +113,7 @@ def _written(document: Document, found: Sequence[dict[str, TranslatedText]], ran
 
 
 def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:
-    (line,) = text.lines  # a sentence of a document is one line
+    (line,) = text.lines  # a passage is not cut into lines
     best = line.n_best
     chosen = best[min(rank, len(best) - 1)]
     return TranslatedSentence(str(chosen), chosen.alignment)

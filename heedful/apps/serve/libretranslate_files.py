@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import pydantic
 from anyio import to_thread
@@ -29,13 +30,13 @@ from heedful.errors import RunError
 _WITH_QUESTIONS = ("csv", "tsv")
 """Formats that need the names of text columns, which LibreTranslate's requests cannot give."""
 
-_Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
+Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
 
 
 class TranslateFileBody(Body):
     """A request for the translation of a file."""
 
-    file: _Upload = Field(description="document; the suffix of its name determines the format")
+    file: Upload = Field(description="document; the suffix of its name determines the format")
     source: str = Field(min_length=1, description="source language code")
     target: str = Field(min_length=1, description="target language code")
     api_key: str = Field("", description="API key, if the server requires one")
@@ -59,6 +60,28 @@ def supported_suffixes() -> list[str]:
         if format.name not in _WITH_QUESTIONS
         for suffix in format.suffixes
     ]
+
+
+def translated_format(name: PurePath) -> str:
+    """Return the format of a document by the suffix of its name.
+
+    Raises:
+        RefusedRequest, DataError: when documents of that suffix are not translated.
+    """
+    format = format_of(name)
+    if format in _WITH_QUESTIONS:
+        raise RefusedRequest(400, "Which columns are text is not known", "invalid", where="file")
+    return format
+
+
+def attachment(content: bytes, name: str) -> Response:
+    """Return a translated document as a download, so that browsers run none of its scripts."""
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name)}",
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }
+    return Response(content, headers=headers, media_type="application/octet-stream")
 
 
 class FileTranslation:
@@ -108,15 +131,14 @@ class FileTranslation:
         ]
 
     async def translate(self, request: Request, body: TranslateFileBody) -> Response:
-        """Answer `/translate_file`."""
+        """Answer `/translate_file`, however long it takes.
+
+        LibreTranslate's clients wait for the address of a file, and know no jobs to ask for again.
+        """
         if self.files is None:
             raise RefusedRequest(403, "This server does not translate files", "files")
         name = PurePath(body.file.filename or "document")
-        format = format_of(name)
-        if format in _WITH_QUESTIONS:
-            raise RefusedRequest(
-                400, "Which columns are text is not known", "invalid", where="file"
-            )
+        format = translated_format(name)
         route = self.route(body.source, body.target)
         data = await body.file.read()
         ((translated,),) = await while_connected(
@@ -129,6 +151,7 @@ class FileTranslation:
                 settings=self.service.search.model_copy(update={"n_best": 1}),
                 language=body.source,
                 name=name.name,
+                advance=lambda done, total: None,
             ),
         )
         try:
@@ -136,9 +159,7 @@ class FileTranslation:
         except OSError as error:
             raise RunError(f"The translated file cannot be stored: {error.strerror}") from None
         address = request.url_for("/download_file/{name}", name=stored)
-        if host := request.headers.get(
-            "x-forwarded-host"
-        ):  # the host name of the request that a proxy passed on
+        if host := request.headers.get("x-forwarded-host"):  # the name that the client knows
             address = address.replace(netloc=host)
         return json_response({"translatedFileUrl": str(address)})
 
@@ -150,10 +171,4 @@ class FileTranslation:
             content = await to_thread.run_sync(self.files.get, name)
         if content is None:
             raise RefusedRequest(404, "There is no such file, or it has expired", "missing")
-        # As an attachment, so that browsers do not run scripts of a translated page from this site.
-        headers = {
-            "content-disposition": f'attachment; filename="{name}"',
-            "cache-control": "no-store",
-            "x-content-type-options": "nosniff",
-        }
-        return Response(content, headers=headers, media_type="application/octet-stream")
+        return attachment(content, name)

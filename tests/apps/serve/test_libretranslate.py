@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 import heedful
 from heedful.apps.serve.application import ServerParts
+from heedful.apps.serve.clients import Clients
 from heedful.apps.serve.keys import Keys, key_hash
 from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.served_models import parse_model
@@ -136,8 +137,9 @@ def test_languages_and_settings_are_listed(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({}, "'q'"),
-        ({"q": DOG, "source": "xx"}, "en-de, de-fr, de-en"),
+        ({}, "Invalid request: missing q parameter"),
+        ({"q": DOG, "source": "xx"}, "xx is not supported"),
+        ({"q": DOG, "source": "fr", "target": "en"}, "en-de, de-fr, de-en"),
         ({"q": DOG, "target": ""}, "target"),
         ({"q": DOG, "format": "pdf"}, "format"),
         ({"q": 7}, "q"),
@@ -186,7 +188,7 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 def test_keys_are_asked_for() -> None:
     keys = Keys({"alice": key_hash("secret")})
-    with client_of(make_parts("en-de", keys=keys)) as client:
+    with client_of(make_parts("en-de", clients=Clients(keys))) as client:
         assert post(client, q=DOG).status_code == 403
         assert post(client, q=DOG, api_key="wrong").status_code == 403
         assert post(client, q=DOG, api_key="secret").status_code == 200
