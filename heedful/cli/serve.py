@@ -76,6 +76,13 @@ class Access:
             "https://example.org, or *; may be repeated.",
         ),
     ] = ()
+    suggestions: Annotated[
+        Path | None,
+        Parameter(
+            help="File for better translations that clients suggest (LibreTranslate's /suggest), "
+            "a line of JSON for each; if unset, none are taken."
+        ),
+    ] = None
     forwarded_from: Annotated[
         tuple[str, ...],
         Parameter(
@@ -105,7 +112,14 @@ class Access:
 
         if self.access_log not in ("-", "none"):
             AccessLog.open(self.access_log).close()
-
+        if self.suggestions is not None:
+            try:
+                self.suggestions.open("ab").close()
+            except OSError as error:
+                raise ConfigError(
+                    f"Suggestions cannot be written: {error.strerror}",
+                    where=f"--suggestions {self.suggestions}",
+                ) from None
         for proxy in self.forwarded_from:
             try:
                 proxy == "*" or ipaddress.ip_network(proxy)
@@ -341,6 +355,7 @@ def serve(
             positions=load.batch_tokens,
             workers=load.workers,
             jobs=load.jobs,
+            suggestions=access.suggestions,
             keys=access.keys,
             allowance=Allowance(load.requests_per_minute, load.characters_per_minute),
             access_log=None if access.access_log == "none" else access.access_log,

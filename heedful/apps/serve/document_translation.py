@@ -52,9 +52,9 @@ async def translate_documents(
         DataError: when a document is damaged or too large.
         UserError: as for `Service.translate`.
     """
-    apart = service.models.split in (None, "sentences")
+    split = service.models.split or "sentences"
     chosen = DocumentSettings(
-        language=primary_subtag(language), split="sentences" if apart else "passages"
+        language=primary_subtag(language), split="passages" if split == "none" else split
     )
     opened = partial(open_document, format=format, settings=chosen, name=name)
     documents = [await to_thread.run_sync(opened, data) for data in contents]

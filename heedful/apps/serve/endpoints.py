@@ -26,7 +26,12 @@ def all_endpoints(parts: ServerParts) -> list[Endpoint[Any]]:
     """Return the endpoints of all interfaces."""
     needs_key = parts.clients.keys is not None
     endpoints = [
-        *LibreTranslate(parts.service, needs_key=needs_key, files=parts.files).endpoints(),
+        *LibreTranslate(
+            parts.service,
+            needs_key=needs_key,
+            files=parts.files,
+            suggestions=parts.suggestions,
+        ).endpoints(),
         *OpenAI(parts.service).endpoints(),
         *OpenAIResponses(parts.service).endpoints(),
         *NativeApi(parts.service).endpoints(),

@@ -5,10 +5,13 @@ Fields, shapes and statuses are those of https://docs.libretranslate.com (versio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
+from anyio import to_thread
 from babel import Locale
 from pydantic import BeforeValidator, Field
 from starlette.requests import Request
@@ -89,6 +92,22 @@ class DetectBody(Body):
     api_key: str = ""
 
 
+class SuggestBody(Body):
+    """A better translation, from a client."""
+
+    q: str = Field(min_length=1, description="text")
+    s: str = Field(min_length=1, description="its translation")
+    source: str = Field(min_length=1, description="source language code")
+    target: str = Field(min_length=1, description="target language code")
+    api_key: str = ""
+
+
+class SuggestResult(pydantic.BaseModel):
+    """A suggestion that was kept."""
+
+    success: bool
+
+
 class NoBody(Body):
     """A request without values."""
 
@@ -133,14 +152,21 @@ class LibreTranslate:
         service: service of the server.
         needs_key: true if clients need a key.
         files: store of translated files; None to translate no files.
+        suggestions: file of suggested translations; None to take none.
     """
 
     def __init__(
-        self, service: Service, *, needs_key: bool, files: FileStore | None = None
+        self,
+        service: Service,
+        *,
+        needs_key: bool,
+        files: FileStore | None = None,
+        suggestions: Path | None = None,
     ) -> None:
         self.service = service
         self.needs_key = needs_key
         self.files = files
+        self.suggestions = suggestions
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the paths of LibreTranslate that are answered here."""
@@ -162,18 +188,23 @@ class LibreTranslate:
                 error_body,
                 result=DetectResult,
             ),
-            *(
-                Endpoint(
-                    "/languages",
-                    "List the languages and what each can be translated to",
-                    NoBody,
-                    self.languages,
-                    error_body,
-                    method=method,
-                    result=Languages,
-                    is_open=True,
-                )
-                for method in ("GET", "POST")
+            Endpoint(
+                "/languages",
+                "List the languages and what each can be translated to",
+                NoBody,
+                self.languages,
+                error_body,
+                method="GET",
+                result=Languages,
+                is_open=True,
+            ),
+            Endpoint(
+                "/suggest",
+                "Keep a better translation for whoever runs the server",
+                SuggestBody,
+                self.suggest,
+                error_body,
+                result=SuggestResult,
             ),
             *(
                 Endpoint(
@@ -264,6 +295,17 @@ class LibreTranslate:
             ]
         )
 
+    async def suggest(self, request: Request, body: SuggestBody) -> Response:
+        """Answer `/suggest`: append a line of JSON to the file of suggestions."""
+        if self.suggestions is None:
+            raise RefusedRequest(403, "Suggestions are disabled on this server.", "suggestions")
+        languages = {"source": self._known(body.source), "target": self._known(body.target)}
+        line = json.dumps({"q": body.q, "s": body.s, **languages}, ensure_ascii=False) + "\n"
+        # One write of a file opened for appending: lines of several workers do not mix.
+        with self.suggestions.open("ab", buffering=0) as file:
+            await to_thread.run_sync(file.write, line.encode())
+        return json_response({"success": True})
+
     async def settings(self, request: Request, body: NoBody) -> Response:
         """Answer `/frontend/settings`."""
         sources = self._sources()
@@ -280,7 +322,7 @@ class LibreTranslate:
                     "source": {"code": source, "name": language_name(source)},
                     "target": {"code": target, "name": language_name(target)},
                 },
-                "suggestions": False,
+                "suggestions": self.suggestions is not None,
                 "supportedFilesFormat": [] if self.files is None else supported_suffixes(),
             }
         )

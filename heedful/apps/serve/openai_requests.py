@@ -171,7 +171,9 @@ class TextFormat(Body):
 class ResponseBody(Sampling):
     """A request for a response."""
 
-    input: str | list[Message] = Field(description="text, or messages")
+    input: str | Annotated[list[Message], Field(min_length=1)] = Field(
+        description="text, or messages"
+    )
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     previous_response_id: None = Field(None, description="responses are not stored")

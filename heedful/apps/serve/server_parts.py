@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from heedful.apps.serve.clients import Clients
 from heedful.apps.serve.file_store import FileStore
@@ -26,6 +27,7 @@ class ServerParts:
         log: log of requests; None without one.
         files: store of translated files; None to translate no files.
         jobs: translations that outlast a request; None without them.
+        suggestions: file of suggested translations; None to take none.
     """
 
     service: Service
@@ -35,6 +37,7 @@ class ServerParts:
     log: AccessLog | None = None
     files: FileStore | None = None
     jobs: Jobs | None = None
+    suggestions: Path | None = None
 
 
 def open_parts(settings: ServerSettings, service: Service, metrics: Metrics) -> ServerParts:
@@ -52,4 +55,5 @@ def open_parts(settings: ServerSettings, service: Service, metrics: Metrics) -> 
         log=None if log is None else AccessLog.open(log),
         files=None if settings.files is None else FileStore(settings.files),
         jobs=None if settings.jobs is None else Jobs(settings.jobs),
+        suggestions=settings.suggestions,
     )

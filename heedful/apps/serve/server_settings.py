@@ -35,6 +35,7 @@ class ServerSettings:
         keys: file of API keys; None to serve anybody.
         access_log: file of the access log, - for standard error; None without a log.
         files: folder of translated files, which workers share; None to translate no files.
+        suggestions: file of suggested translations; None to take none.
         jobs: folder of jobs, which workers share; if None, a temporary one.
         shared: folder in which workers share weights; None to load weights in each worker.
         allowance: use that each client may make of the server in a minute.
@@ -59,6 +60,7 @@ class ServerSettings:
     access_log: str | None = "-"
     files: Path | None = None
     jobs: Path | None = None
+    suggestions: Path | None = None
     shared: Path | None = None
     allowance: Allowance = field(default_factory=Allowance)
     rates: Path | None = None

@@ -215,6 +215,9 @@ def test_a_client_that_leaves_is_not_waited_for(start: Start) -> None:
         (["en-de", "--workers", "0"], 2, "--workers"),
         (["en-de", "--host", "192.0.2.1", "--without-keys"], 2, "Cannot listen"),
         (["en-de", "--beam", "0"], 2, "beam"),
+        (["en-de", "--forwarded-from", "proxy.example"], 2, "no address or network"),
+        (["en-de", "--requests-per-minute", "0"], 2, "--requests-per-minute"),
+        (["en-de", "--suggestions", "missing/file"], 2, "cannot be written"),
         (["broken"], 1, "could not start"),
     ],
 )
