@@ -102,6 +102,16 @@ async def translate_documents(
     ]
 
 
+async def document_text(data: bytes, format: str, name: str) -> str:
+    """Return the text of a document, for finding out its language.
+
+    Raises:
+        DataError: when the document is damaged or too large.
+    """
+    document = await to_thread.run_sync(partial(open_document, format=format, name=name), data)
+    return "\n".join(sentence.text for sentence in document.sentences)
+
+
 def _written(document: Document, found: Sequence[dict[str, TranslatedText]], rank: int) -> bytes:
     """Return a document with translations of one rank, 0 for the best."""
     return document.write(

@@ -171,7 +171,9 @@ class LibreTranslate:
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the paths of LibreTranslate that are answered here."""
         return [
-            *FileTranslation(self.service, self.files, self._route, error_body).endpoints(),
+            *FileTranslation(
+                self.service, self.files, self._route, self._source_of, error_body
+            ).endpoints(),
             Endpoint(
                 "/translate",
                 "Translate text from a language to another",
@@ -229,8 +231,7 @@ class LibreTranslate:
         detected: list[Detected] = []
         sources = [body.source] * len(texts)
         if body.source == "auto":
-            target = self._known(body.target)
-            detected = [await self._detected(text, target) for text in texts]
+            detected = [await self._detected(text, body.target) for text in texts]
             sources = [each.language for each in detected]
         routes = [
             () if detected and not has_letters(text) else self._route(source, body.target)
@@ -353,17 +354,24 @@ class LibreTranslate:
         except ModelError as error:
             raise RefusedRequest(400, str(error), "language") from None
 
+    async def _source_of(self, text: str, target: str) -> str:
+        return (await self._detected(text, target)).language
+
     async def _detected(self, text: str, target: str) -> Detected:
         """Return the language of a text among all; one that the models read in doubt.
 
         Raises:
             RefusedRequest: when it is surely one that no model translates to the target.
         """
+        target = self._known(target)
         able = [code for code, targets in self._sources().items() if target in targets]
         ranked = await self.service.detect(text)
-        if not ranked or not able:
+        if not ranked:
             return _detected(next(iter(able), target), 0.0)
         language, probability, is_able = choose_source(ranked, [*able, target])
+        if not able:  # not even in doubt is a text said to be in the target language
+            language, probability = ranked[0]
+            is_able = language == target
         found = _detected(language, probability)
         if not is_able:
             raise RefusedRequest(

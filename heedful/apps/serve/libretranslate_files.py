@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heedful.apps.documents.formats import FORMATS, format_of
-from heedful.apps.serve.document_translation import translate_documents
+from heedful.apps.serve.document_translation import document_text, translate_documents
 from heedful.apps.serve.exchange import (
     Body,
     Endpoint,
@@ -37,7 +37,7 @@ class TranslateFileBody(Body):
     """A request for the translation of a file."""
 
     file: Upload = Field(description="document; the suffix of its name determines the format")
-    source: str = Field(min_length=1, description="source language code")
+    source: str = Field(min_length=1, description="source language code, or auto to detect it")
     target: str = Field(min_length=1, description="target language code")
     api_key: str = Field("", description="API key, if the server requires one")
 
@@ -91,6 +91,7 @@ class FileTranslation:
         service: service of the server.
         files: store of translated files; None to translate no files.
         route: function that returns the names of the models from one language to another.
+        detect: function that returns the language of a text, for a target.
         error: function that writes an error for clients.
     """
 
@@ -99,11 +100,13 @@ class FileTranslation:
         service: Service,
         files: FileStore | None,
         route: Callable[[str, str], tuple[str, ...]],
+        detect: Callable[[str, str], Awaitable[str]],
         error: Callable[[RefusedRequest], Mapping[str, Any]],
     ) -> None:
         self.service = service
         self.files = files
         self.route = route
+        self.detect = detect
         self.error = error
 
     def endpoints(self) -> list[Endpoint[Any]]:
@@ -139,8 +142,12 @@ class FileTranslation:
             raise RefusedRequest(403, "This server does not translate files", "files")
         name = PurePath(body.file.filename or "document")
         format = translated_format(name)
-        route = self.route(body.source, body.target)
         data = await body.file.read()
+        source = body.source
+        if source == "auto":
+            text = await document_text(data, format, name.name)
+            source = await self.detect(text, body.target)
+        route = self.route(source, body.target)
         ((translated,),) = await while_connected(
             request,
             translate_documents(
@@ -149,7 +156,7 @@ class FileTranslation:
                 format,
                 route,
                 settings=self.service.search.model_copy(update={"n_best": 1}),
-                language=body.source,
+                language=source,
                 name=name.name,
                 advance=lambda done, total: None,
             ),

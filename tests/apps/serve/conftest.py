@@ -112,8 +112,9 @@ def start_server(folder: Path, *words: str, port: str = "0") -> ServerProcess:
     assert process.stdout is not None
     with selectors.DefaultSelector() as waiting:  # knows descriptors above 1023, too
         waiting.register(process.stdout, selectors.EVENT_READ)
-        if not waiting.select(60):
+        if not waiting.select(180):  # a loaded machine takes over a minute to import torch
             process.kill()
+            process.communicate()
             raise AssertionError(errors.read_text())
     line = process.stdout.readline()
     assert line, errors.read_text()

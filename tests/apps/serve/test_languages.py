@@ -128,6 +128,8 @@ def test_a_language_that_no_model_reads_is_said(client: TestClient) -> None:
     assert answer.json()["detectedLanguage"] == found
     assert found["language"] == "it"
     assert found["confidence"] > 90
+    hello = client.post("/translate", json={"q": "Hello", "source": "auto", "target": "pt-BR"})
+    assert hello.status_code == 400  # nothing is translated to it
     numbers = client.post("/translate", json=values | {"q": "12345"}).json()
     nothing = {"confidence": 0.0, "language": "pt-BR"}
     assert numbers == {"translatedText": "12345", "detectedLanguage": nothing}

@@ -124,6 +124,15 @@ def test_a_dead_worker_is_replaced_and_others_serve_on(start: Start) -> None:
     wait_until(lambda: counted_texts(server) >= 11)
 
 
+def test_a_worker_ends_with_its_parent(start: Start) -> None:
+    import psutil
+
+    server = start("en-de")
+    (worker,) = server.workers()
+    server.process.kill()
+    wait_until(lambda: not psutil.pid_exists(worker))
+
+
 def test_connections_that_come_at_once_spread_over_the_workers(start: Start) -> None:
     import psutil
 
