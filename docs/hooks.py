@@ -137,18 +137,20 @@ def show(value: Any) -> str:
 
 def http_tables() -> str:
     """A heading and tables of values for each address of the server."""
-    from heedful.apps.serve.application import ServerParts, all_endpoints
+    from heedful.apps.serve.endpoints import all_endpoints
+    from heedful.apps.serve.jobs import Jobs
     from heedful.apps.serve.limits import GateSettings, Limits
     from heedful.apps.serve.metrics import Metrics
     from heedful.apps.serve.openapi import describe
     from heedful.apps.serve.scheduler import Scheduler
     from heedful.apps.serve.served_models import ServedModels
+    from heedful.apps.serve.server_parts import ServerParts
     from heedful.apps.serve.service import Service
     from heedful.search.search_settings import SearchSettings
 
     scheduler = Scheduler(threads=0, positions=1, most_waiting=1)
     service = Service(ServedModels([]), scheduler, Limits(), SearchSettings())
-    parts = ServerParts(service, Metrics(), GateSettings())
+    parts = ServerParts(service, Metrics(), GateSettings(), jobs=Jobs(Path()))
     spec = describe(all_endpoints(parts), needs_key=False)
     schemas = spec["components"]["schemas"]
     pages = []
@@ -158,7 +160,7 @@ def http_tables() -> str:
         page = [f"## {methods} {path}", f"{operation['summary']}."]
         for title, content in (
             ("Request", operation.get("requestBody", {}).get("content", {})),
-            ("Answer", operation["responses"]["200"]["content"]),
+            ("Answer", operation["responses"]["200"].get("content", {})),
         ):
             described = next(iter(content.values()), {})
             reference = described.get("schema", {}).get("$ref")

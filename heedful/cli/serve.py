@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import ipaddress
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from heedful.cli.flags import (
     DeviceFlag,
     PrecisionFlag,
     SearchFlags,
+    SplitFlag,
     search_settings,
 )
 from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
@@ -27,7 +29,15 @@ if TYPE_CHECKING:
     from heedful.apps.serve.limits import GateSettings, Limits
     from heedful.apps.serve.served_models import ServedModels
 
-_NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart", "sentencex")
+_NEEDED = (
+    "starlette",
+    "uvicorn",
+    "prometheus_client",
+    "py3langid",
+    "langcodes",
+    "multipart",
+    "sentencex",
+)
 
 
 @Parameter(name="*", group=Group("Access", sort_key=20))
@@ -66,6 +76,22 @@ class Access:
             "https://example.org, or *; may be repeated.",
         ),
     ] = ()
+    suggestions: Annotated[
+        Path | None,
+        Parameter(
+            help="File for better translations that clients suggest (LibreTranslate's /suggest), "
+            "a line of JSON for each; if unset, none are taken."
+        ),
+    ] = None
+    forwarded_from: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Address or network of a proxy, such as 127.0.0.1 or 10.0.0.0/8, whose "
+            "X-Forwarded-For, -Proto and -Host are believed, or *; may be repeated.",
+        ),
+    ] = ()
     access_log: Annotated[
         str,
         Parameter(
@@ -86,7 +112,23 @@ class Access:
 
         if self.access_log not in ("-", "none"):
             AccessLog.open(self.access_log).close()
-
+        if self.suggestions is not None:
+            try:
+                self.suggestions.open("ab").close()
+            except OSError as error:
+                raise ConfigError(
+                    f"Suggestions cannot be written: {error.strerror}",
+                    where=f"--suggestions {self.suggestions}",
+                ) from None
+        for proxy in self.forwarded_from:
+            try:
+                proxy == "*" or ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ConfigError(
+                    f"This is no address or network: {error}",
+                    where=f"--forwarded-from {proxy}",
+                    remedy="Name the proxy's address, such as 127.0.0.1",
+                ) from None
         if self.keys is not None:
             Keys.read(self.keys)
         elif not is_loopback(self.host) and not self.without_keys:
@@ -123,21 +165,49 @@ class Load:
         int,
         Parameter(help="Size of a batch in tokens: texts x longest text x beam, padding included."),
     ] = 2048
+    requests_per_minute: Annotated[
+        int | None,
+        Parameter(
+            help="Maximum number of requests of a client in a minute; a client is a key, or an "
+            "address without keys; unlimited if unset."
+        ),
+    ] = None
+    characters_per_minute: Annotated[
+        int | None,
+        Parameter(help="Maximum number of characters of a client in a minute; likewise."),
+    ] = None
     max_texts: Annotated[int, Parameter(help="Maximum number of texts in a request.")] = 1000
     max_characters: Annotated[int, Parameter(help="Maximum number of characters in a request.")] = (
         100_000
     )
     max_body: Annotated[float, Parameter(help="Maximum size of a request in MB.")] = 2.0
+    max_file: Annotated[
+        float, Parameter(help="Maximum size of a request with a document in MB.")
+    ] = 20.0
+    jobs: Annotated[
+        Path | None,
+        Parameter(
+            help="Folder for documents that are translated as jobs, which then go on after a "
+            "restart; if unset, they end with the server."
+        ),
+    ] = None
 
     def check(self) -> None:
-        """Refuse limits that are not positive.
+        """Refuse limits that are not positive; make the folder of jobs.
 
         Raises:
             ConfigError: naming the flag.
         """
+        try:
+            if self.jobs is not None:
+                self.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"The folder of jobs cannot be made: {error.strerror}", where=f"--jobs {self.jobs}"
+            ) from None
         for name, value in dataclasses.asdict(self).items():
-            least = 0 if name in ("memory", "max_body", "deadline") else 1
-            if value is not None and (value < least or value == 0):
+            least = 0 if name in ("memory", "max_body", "max_file", "deadline") else 1
+            if isinstance(value, int | float) and (value < least or value == 0):
                 flag = name.replace("_", "-")
                 raise ConfigError(f"It must be positive: {value}", where=f"--{flag}")
 
@@ -206,14 +276,15 @@ def serve(
         str,
         Parameter(
             help="Models to serve: directories, names of models that come with Heedful, or "
-            "OWNER/NAME of the Hugging Face hub; LANGUAGES=MODEL, such as en-de=run, names the "
-            "languages."
+            "OWNER/NAME of the Hugging Face hub; LANGUAGES=MODEL, such as en-de=run or "
+            "pt-BR:en=run, names the languages."
         ),
     ],
     access: Access = _ACCESS,
     load: Load = _LOAD,
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
+    split: SplitFlag = None,
     search: SearchFlags | None = None,
     consistency: ConsistencyFlags = AS_THE_MODEL,
     terms: ServedTerms = _TERMS,
@@ -237,18 +308,13 @@ def serve(
     if access.new_key is not None:
         _make_key(access.new_key, access.keys)
         return
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"The server needs {' and '.join(missing)}",
-            where="heedful serve",
-            remedy="Install it with: pip install 'heedful[serve]'",
-        )
+    _refuse_missing()
     settings = search_settings(search)
-    flags = {"models": list(models), "device": device, "precision": precision}
+    flags = {"models": list(models), "device": device, "precision": precision, "split": split}
     flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
     flags |= {**consistency.plain(), **dataclasses.asdict(terms)}
     report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
+    from heedful.apps.serve.limits import Allowance
     from heedful.apps.serve.served_models import ServedModels, parse_model, pinned_model
     from heedful.apps.serve.server import serve as run
     from heedful.apps.serve.server_settings import ServerSettings
@@ -280,6 +346,7 @@ def serve(
             precision=precision,
             search=settings,
             consistency=consistency.arguments() if consistency.is_on else None,
+            split=split,
             **glossaries,
             limits=_limits(load, settings),
             gate=_gate(access, load),
@@ -287,13 +354,26 @@ def serve(
             most_waiting=load.queue,
             positions=load.batch_tokens,
             workers=load.workers,
+            jobs=load.jobs,
+            suggestions=access.suggestions,
             keys=access.keys,
+            allowance=Allowance(load.requests_per_minute, load.characters_per_minute),
             access_log=None if access.access_log == "none" else access.access_log,
         ),
         listening,
         ready,
     )
     report.finish({"address": address}, summary=False)
+
+
+def _refuse_missing() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"The server needs {' and '.join(missing)}",
+            where="heedful serve",
+            remedy="Install it with: pip install 'heedful[serve]'",
+        )
 
 
 def _plain(value: object) -> object:
@@ -312,7 +392,13 @@ def _limits(load: Load, settings: SearchSettings) -> Limits:
 def _gate(access: Access, load: Load) -> GateSettings:
     from heedful.apps.serve.limits import GateSettings
 
-    return GateSettings(access.host, int(load.max_body * 1e6), origins=access.cors)
+    return GateSettings(
+        access.host,
+        int(load.max_body * 1e6),
+        int(load.max_file * 1e6),
+        origins=access.cors,
+        proxies=access.forwarded_from,
+    )
 
 
 def _make_key(name: str, file: Path | None) -> None:

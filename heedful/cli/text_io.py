@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import select
+import selectors
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -178,8 +178,10 @@ def _read_some(stream: BinaryIO) -> bytes:
 def _has_more(stream: BinaryIO) -> bool:
     """Return True if a read would not wait, or where that is unknown."""
     try:
-        return bool(select.select([stream], [], [], 0)[0])
-    except (OSError, ValueError, TypeError):  # no file descriptor that select can wait for
+        with selectors.DefaultSelector() as waiting:  # select() knows no descriptor above 1023
+            waiting.register(stream, selectors.EVENT_READ)
+            return bool(waiting.select(0))
+    except (OSError, ValueError, TypeError):  # a regular file, or no descriptor to wait for
         return True
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from anyio import to_thread
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,40 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from heedful.apps.serve.exchange import Endpoint, RefusedRequest, respond
-from heedful.apps.serve.file_store import FileStore
-from heedful.apps.serve.gate import AccessLog, Gate
-from heedful.apps.serve.keys import Keys
-from heedful.apps.serve.libretranslate import LibreTranslate, NoBody
-from heedful.apps.serve.limits import GateSettings
-from heedful.apps.serve.metrics import Metrics
-from heedful.apps.serve.native_api import NativeApi
+from heedful.apps.serve.endpoints import all_endpoints
+from heedful.apps.serve.exchange import Admit, Endpoint, RefusedRequest, respond
+from heedful.apps.serve.forwarded import ForwardedHeaders
+from heedful.apps.serve.gate import Gate
+from heedful.apps.serve.jobs import RUNNERS, run_jobs
 from heedful.apps.serve.native_api import error_body as native_error
-from heedful.apps.serve.openai_api import OpenAI
-from heedful.apps.serve.openapi import describe
-from heedful.apps.serve.service import Service
+from heedful.apps.serve.server_parts import ServerParts
 from heedful.apps.web import json_response
-
-
-@dataclass(frozen=True)
-class ServerParts:
-    """The parts of an application.
-
-    Args:
-        service: models and queue.
-        metrics: metrics of this process.
-        gate: limits of requests.
-        keys: keys of clients; None to serve anybody.
-        log: log of requests; None without one.
-        files: store of translated files; None to translate no files.
-    """
-
-    service: Service
-    metrics: Metrics
-    gate: GateSettings
-    keys: Keys | None = None
-    log: AccessLog | None = None
-    files: FileStore | None = None
 
 
 def build_app(parts: ServerParts) -> Starlette:
@@ -84,95 +57,51 @@ def build_app(parts: ServerParts) -> Starlette:
         )
         return json_response(error_body(request.url.path, refusal), 500)
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        await to_thread.run_sync(parts.service.scheduler.stop)
-
     return Starlette(
         routes=[
-            Route(each.path, _handler(each, parts.keys), methods=[each.method], name=each.path)
+            Route(
+                each.path,
+                _handler(each, parts.clients.admit),
+                methods=[each.method],
+                name=each.path,
+            )
             for each in endpoints
         ],
         middleware=[
+            Middleware(ForwardedHeaders, proxies=parts.gate.proxies),
             Middleware(
                 Gate,
                 settings=parts.gate,
                 metrics=parts.metrics,
                 known=errors,
+                for_files={each.path for each in endpoints if "multipart" in each.body_type},
                 log=parts.log,
                 error_body=error_body,
-            )
+            ),
         ],
         exception_handlers={HTTPException: not_found, Exception: defect},
-        lifespan=lifespan,
+        lifespan=lambda app: _running(parts),
     )
 
 
-def all_endpoints(parts: ServerParts) -> list[Endpoint[Any]]:
-    """Return the endpoints of all interfaces."""
-    needs_key = parts.keys is not None
-    endpoints = [
-        *LibreTranslate(parts.service, needs_key=needs_key, files=parts.files).endpoints(),
-        *OpenAI(parts.service).endpoints(),
-        *NativeApi(parts.service).endpoints(),
-        *_operations(parts),
+@asynccontextmanager
+async def _running(parts: ServerParts) -> AsyncIterator[None]:
+    """Compute jobs while the server runs, and the waiting texts of requests at its end."""
+    jobs = parts.jobs
+    tasks = [
+        asyncio.ensure_future(run_jobs(jobs, parts.service))
+        for _ in range(RUNNERS)
+        if jobs is not None
     ]
-
-    async def spec(request: Request, body: NoBody) -> Response:
-        return json_response(describe(endpoints, needs_key=needs_key))
-
-    endpoints += [
-        _open(path, "Describe this server (OpenAPI)", spec) for path in ("/spec", "/openapi.json")
-    ]
-    return endpoints
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await to_thread.run_sync(parts.service.scheduler.stop)
 
 
-def _operations(parts: ServerParts) -> Sequence[Endpoint[Any]]:
-    """Return the endpoints for those who run the server."""
-
-    async def health(request: Request, body: NoBody) -> Response:
-        return json_response({"status": "ok"})
-
-    async def ready(request: Request, body: NoBody) -> Response:
-        waiting = parts.service.scheduler.waiting
-        is_full = waiting >= parts.service.scheduler.most_waiting
-        status = {"status": "busy" if is_full else "ok", "waiting": waiting}
-        return json_response(status, 503 if is_full else 200)
-
-    async def metrics(request: Request, body: NoBody) -> Response:
-        text = await to_thread.run_sync(parts.metrics.text)
-        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
-
-    return [
-        _open("/health", "Say that the server runs", health),
-        _open("/ready", "Say whether the server takes requests", ready),
-        _open("/metrics", "Give metrics in Prometheus' format", metrics, "text/plain"),
-    ]
-
-
-def _open(
-    path: str,
-    summary: str,
-    answer: Callable[[Request, NoBody], Awaitable[Response]],
-    media_type: str = "application/json",
-) -> Endpoint[NoBody]:
-    return Endpoint(
-        path,
-        summary,
-        NoBody,
-        answer,
-        native_error,
-        method="GET",
-        is_open=True,
-        media_type=media_type,
-    )
-
-
-def _handler(
-    endpoint: Endpoint[Any], keys: Keys | None
-) -> Callable[[Request], Awaitable[Response]]:
+def _handler(endpoint: Endpoint[Any], admit: Admit) -> Callable[[Request], Awaitable[Response]]:
     async def handler(request: Request) -> Response:
-        return await respond(endpoint, request, keys)
+        return await respond(endpoint, request, admit)
 
     return handler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from anyio import to_thread
@@ -13,8 +13,13 @@ from heedful.apps.documents.document import Document
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.formats import FORMATS, open_document
 from heedful.apps.documents.line_up import TranslatedSentence
-from heedful.apps.serve.service import Service, TranslatedText
+from heedful.apps.serve.languages import primary_subtag
+from heedful.apps.serve.service import Service
+from heedful.apps.serve.translated_text import TranslatedText
 from heedful.search.search_settings import SearchSettings
+
+Advance = Callable[[int, int], None]
+"""Receiver of the numbers of translated and of all sentences of a document."""
 
 
 async def translate_documents(
@@ -27,6 +32,7 @@ async def translate_documents(
     language: str = "en",
     target_language: str | None = None,
     name: str = "document",
+    advance: Advance | None = None,
 ) -> list[list[WrittenDocument]]:
     """Translate documents.
 
@@ -41,6 +47,8 @@ async def translate_documents(
         language: language of the documents.
         target_language: language of their translations, for formats that hold several.
         name: name of the documents, for messages.
+        advance: function called with the numbers of translated and of all sentences, for files
+            that may take longer than a request; if unset, the limits of a request hold.
 
     Returns:
         For each document its translation, followed by those from next-best sentence translations.
@@ -49,7 +57,12 @@ async def translate_documents(
         DataError: when a document is damaged or too large.
         UserError: as for `Service.translate`.
     """
-    chosen = DocumentSettings(language=language, target_language=target_language)
+    split = service.models.split or "sentences"
+    chosen = DocumentSettings(
+        language=primary_subtag(language),
+        target_language=target_language,
+        split="passages" if split == "none" else split,
+    )
     opened = partial(open_document, format=format, settings=chosen, name=name)
     documents = [await to_thread.run_sync(opened, data) for data in contents]
     texts = {
@@ -63,12 +76,27 @@ async def translate_documents(
         )
         for wanted in (False, True)
     }
-    service.check([*texts[False], *texts[True]])
+    count = len(texts[False]) + len(texts[True])
+    done = 0
+
+    def finished(number: int) -> None:
+        nonlocal done
+        done += number
+        if advance is not None:
+            advance(done, count)
+
+    if advance is None:
+        service.check([*texts[False], *texts[True]])
+    finished(0)
     # Over a pivot, alignments start at the pivot's words, so markup keeps its order instead.
     answers = await asyncio.gather(
         *(
-            service.translate(
-                texts[wanted], route, settings=settings, alignment=wanted and len(route) == 1
+            service.translate_passages(
+                texts[wanted],
+                route,
+                settings=settings,
+                alignment=wanted and len(route) == 1,
+                advance=finished,
             )
             for wanted in (False, True)
         )
@@ -100,8 +128,18 @@ def _ranked(
     ]
 
 
+async def document_text(data: bytes, format: str, name: str) -> str:
+    """Return the text of a document, for finding out its language.
+
+    Raises:
+        DataError: when the document is damaged or too large.
+    """
+    document = await to_thread.run_sync(partial(open_document, format=format, name=name), data)
+    return "\n".join(sentence.text for sentence in document.sentences)
+
+
 def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:
-    (line,) = text.lines  # a sentence of a document is one line
+    (line,) = text.lines  # a passage is not cut into lines
     best = line.n_best
     chosen = best[min(rank, len(best) - 1)]
     return TranslatedSentence(str(chosen), chosen.alignment)

@@ -7,9 +7,9 @@ unknown ones (clients of other servers send them), and a function that writes an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pydantic
 from starlette.exceptions import HTTPException
@@ -21,10 +21,10 @@ from heedful.apps.web import HUNG_UP, json_object, json_response, media_type
 from heedful.config import validation_error
 from heedful.errors import ModelError, RunError, UserError
 
-if TYPE_CHECKING:
-    from heedful.apps.serve.keys import Keys
-
 MOST_FORM_FIELDS = 1000
+
+TOO_OFTEN = "rate"
+"""Reason of the refusal of a request beyond the allowance of its client."""
 
 
 class Body(pydantic.BaseModel):
@@ -46,6 +46,7 @@ class RefusedRequest(Exception):
         reason: code of the error, for metrics and clients.
         retry_after: seconds after which the client may try again.
         where: name of the wrong value.
+        details: further fields of the answer.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RefusedRequest(Exception):
         *,
         retry_after: int | None = None,
         where: str | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -63,12 +65,17 @@ class RefusedRequest(Exception):
         self.reason = reason
         self.retry_after = retry_after
         self.where = where
+        self.details = details or {}
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the answer; after a body that was not read, the connection closes."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return headers | ({"connection": "close"} if self.status in (408, 413) else {})
+
+
+class MissingValue(RefusedRequest):
+    """A refusal of a request without a value that it needs."""
 
 
 def refusal_of(error: Exception) -> RefusedRequest | None:
@@ -128,24 +135,25 @@ class Endpoint(Generic[B]):
     no_key: int = 403
 
 
-async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) -> Response:
+Admit = Callable[[Request, Mapping[str, Any], int], None]
+"""Check of a request with its values, which raises an error with a status for a missing key."""
+
+
+async def respond(endpoint: Endpoint[Any], request: Request, admit: Admit) -> Response:
     """Read, check and answer a request.
 
     Args:
         endpoint: endpoint of the request's path.
         request: request to answer.
-        keys: keys of clients; None to serve anybody.
+        admit: check of its client, for endpoints that are not open.
 
     Returns:
         The response, or an error in the endpoint's form.
     """
     try:
         values = await read_values(request)
-        if keys is not None and not endpoint.is_open:
-            owner = keys.owner(given_key(request, values))
-            if owner is None:
-                raise RefusedRequest(endpoint.no_key, "This server requires a valid API key", "key")
-            request.state.owner = owner
+        if not endpoint.is_open:
+            admit(request, values, endpoint.no_key)
         return await endpoint.answer(request, parse(endpoint.body, values))
     except ClientDisconnect:
         return Response(status_code=HUNG_UP)
@@ -165,7 +173,7 @@ async def read_values(request: Request) -> dict[str, Any]:
     Raises:
         RefusedRequest: when the body is neither a JSON object nor a form.
     """
-    values: dict[str, Any] = dict(request.query_params)
+    values = _by_name(request.query_params.multi_items())
     if request.method != "POST":
         return values
     if media_type(request) in ("application/x-www-form-urlencoded", "multipart/form-data"):
@@ -175,7 +183,7 @@ async def read_values(request: Request) -> dict[str, Any]:
             raise RefusedRequest(
                 400, f"The form cannot be read: {error.detail}", "invalid"
             ) from None
-        return values | dict(form)
+        return values | _by_name(form.multi_items())
     body = await request.body()
     if not body.strip():
         return values
@@ -185,13 +193,12 @@ async def read_values(request: Request) -> dict[str, Any]:
         raise RefusedRequest(400, f"The body of the request is {error}", "invalid") from None
 
 
-def given_key(request: Request, values: Mapping[str, Any]) -> str | None:
-    """Return the key of a request, from Authorization, X-API-Key or the value `api_key`."""
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return bearer.strip()
-    key = request.headers.get("x-api-key") or values.get("api_key")
-    return key if isinstance(key, str) else None
+def _by_name(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the values of a form by their names; several of one name as a list."""
+    lists: dict[str, list[Any]] = {}
+    for name, value in items:
+        lists.setdefault(name, []).append(value)
+    return {name: each if len(each) > 1 else each[0] for name, each in lists.items()}
 
 
 def parse(body: type[B], values: Mapping[str, Any]) -> B:
@@ -203,9 +210,11 @@ def parse(body: type[B], values: Mapping[str, Any]) -> B:
     try:
         return body.model_validate(values)
     except pydantic.ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
         what = validation_error(body, error, None).what
-        raise RefusedRequest(400, what, "invalid", where=place or None) from None
+        kind = MissingValue if first["type"] == "missing" else RefusedRequest
+        raise kind(400, what, "invalid", where=place or None) from None
     except RecursionError:
         raise RefusedRequest(400, "The values are nested too deeply", "invalid") from None
 

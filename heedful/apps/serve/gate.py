@@ -25,6 +25,9 @@ from heedful.errors import ConfigError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+LEAST_PACE = 50_000
+"""Bytes of a body that give its client one second more to send the rest."""
+
 
 class AccessLog:
     """An access log: a line of JSON for each request, without texts.
@@ -74,6 +77,7 @@ class Gate:
         settings: limits of size and time, and allowed origins.
         metrics: counters of answers.
         known: paths with counters of their own; all other paths share one.
+        for_files: paths of requests with files, which may be larger.
         log: log of requests; None without one.
         error_body: function that writes an error for a path.
     """
@@ -84,6 +88,7 @@ class Gate:
         settings: GateSettings,
         metrics: Metrics,
         known: Collection[str],
+        for_files: Collection[str],
         log: AccessLog | None,
         error_body: Callable[[str, RefusedRequest], Mapping[str, Any]],
     ) -> None:
@@ -91,6 +96,7 @@ class Gate:
         self.settings = settings
         self.metrics = metrics
         self.known = frozenset(known)
+        self.for_files = frozenset(for_files)
         self.log = log
         self.error_body = error_body
 
@@ -139,6 +145,8 @@ class _Passage:
         self.status = HUNG_UP
         self.started = time.monotonic()
         self.read = 0
+        is_file = scope["path"] in gate.for_files
+        self.most = gate.settings.file if is_file else gate.settings.body
         self.is_read = False
 
     async def run(self) -> None:
@@ -166,20 +174,19 @@ class _Passage:
         host = self.headers.get(b"host", "")
         if is_loopback(settings.host) and not is_own_host(host, settings.host):
             return RefusedRequest(403, "This server does not answer for this host", "host")
-        if is_too_long(self.headers, settings.body):
+        if is_too_long(self.headers, self.most):
             return self._too_large()
         return None
 
     def _too_large(self) -> RefusedRequest:
-        return RefusedRequest(
-            413, f"The body is larger than {self.gate.settings.body:,} bytes", "size"
-        )
+        return RefusedRequest(413, f"The body is larger than {self.most:,} bytes", "size")
 
     async def _receive(self) -> Message:
         """Return the next part of the body, within the limits of time and size."""
         if self.is_read:  # the next message is a disconnect
             return await self.receive()
-        left = self.started + self.gate.settings.seconds - time.monotonic()
+        seconds = self.gate.settings.seconds + self.read / LEAST_PACE
+        left = self.started + seconds - time.monotonic()
         try:
             async with asyncio.timeout(left):
                 message = await self.receive()
@@ -188,7 +195,7 @@ class _Passage:
                 408, "The body of the request did not arrive in time", "slow"
             ) from None
         self.read += len(message.get("body", b""))
-        if self.read > self.gate.settings.body:
+        if self.read > self.most:
             raise self._too_large()
         self.is_read = not message.get("more_body", False)
         return message
@@ -209,7 +216,7 @@ class _Passage:
         return [
             (b"access-control-allow-origin", origin.encode("latin-1")),
             (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
-            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-methods", b"GET, POST, DELETE"),
             (b"access-control-max-age", b"600"),
             (b"vary", b"origin"),
         ]

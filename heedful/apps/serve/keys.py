@@ -1,8 +1,9 @@
 """API keys from a file, which stores only their hashes.
 
-A line of the file is `NAME SHA256`, with the hash of the key in hexadecimal digits; empty lines and
-lines that begin with # are ignored. A key is a long random string, so a fast hash is as safe as a
-slow one, and is checked in microseconds.
+A line of the file is `NAME SHA256`, with the hash of the key in hexadecimal digits, and perhaps an
+allowance of its own in a minute: `requests=600 characters=1000000`. Empty lines and lines that
+begin with # are ignored. A key is a long random string, so a fast hash is as safe as a slow one,
+and is checked in microseconds.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import hashlib
 import hmac
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from heedful.apps.serve.limits import Allowance
 from heedful.errors import ConfigError
 
-_LINE = re.compile(r"(\S+)\s+([0-9a-fA-F]{64})")
+_LINE = re.compile(
+    r"(\S+)\s+([0-9a-fA-F]{64})(?:\s+requests=([1-9]\d*))?(?:\s+characters=([1-9]\d*))?"
+)
 
 
 class Keys:
@@ -24,9 +29,13 @@ class Keys:
 
     Args:
         hashes: SHA-256 of each key, in hexadecimal digits, by the name of its owner.
+        allowances: allowances of owners that have one of their own.
     """
 
-    def __init__(self, hashes: Mapping[str, str]) -> None:
+    def __init__(
+        self, hashes: Mapping[str, str], allowances: Mapping[str, Allowance] | None = None
+    ) -> None:
+        self.allowances = allowances or {}
         self._hashes = {name: digest.lower() for name, digest in hashes.items()}
 
     @classmethod
@@ -34,16 +43,24 @@ class Keys:
         """Read a file of keys.
 
         Raises:
-            ConfigError: when the file cannot be read, a line is no name and hash, a name occurs
-                twice, or there is no key.
+            ConfigError: when the file cannot be read or others may write to it, a line is no name
+                and hash, a name occurs twice, or there is no key.
         """
         try:
+            mode = path.stat().st_mode
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"The file of keys cannot be read: {error}", where=str(path)
             ) from None
+        if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError(
+                "Other users may write to the file of keys, and so let themselves in",
+                where=str(path),
+                remedy=f"Make it writable for its owner alone: chmod go-w {path}",
+            )
         hashes: dict[str, str] = {}
+        allowances: dict[str, Allowance] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             line = line.strip()
             if not line or line.startswith("#"):
@@ -51,18 +68,22 @@ class Keys:
             match = _LINE.fullmatch(line)
             if match is None or match[1] in hashes:
                 raise ConfigError(
-                    "A name occurs twice" if match else "A line is not a name and a hash",
+                    "A name occurs twice"
+                    if match
+                    else "A line is not a name, a hash and an allowance",
                     where=f"{path}, line {number}",
                     remedy="Make a line with: heedful serve --new-key NAME",
                 )
             hashes[match[1]] = match[2]
+            numbers = [None if number is None else int(number) for number in match.groups()[2:]]
+            allowances[match[1]] = Allowance(*numbers)
         if not hashes:
             raise ConfigError(
                 "There is no key in the file",
                 where=str(path),
                 remedy="Make one with: heedful serve --new-key NAME",
             )
-        return cls(hashes)
+        return cls(hashes, allowances)
 
     @property
     def names(self) -> frozenset[str]:
@@ -98,7 +119,7 @@ def add_key(path: Path, name: str, key: str) -> None:
         raise ConfigError("The name of a key cannot contain white space", where=repr(name))
     if path.exists() and path.stat().st_size and name in Keys.read(path).names:
         raise ConfigError(
-            f"There is already a key of {name} already",
+            f"There is a key of {name} already",
             where=str(path),
             remedy="Delete its line first",
         )

@@ -5,10 +5,13 @@ Fields, shapes and statuses are those of https://docs.libretranslate.com (versio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
+from anyio import to_thread
 from babel import Locale
 from pydantic import BeforeValidator, Field
 from starlette.requests import Request
@@ -16,12 +19,20 @@ from starlette.responses import Response
 
 from heedful.apps.serve.document_translation import translate_documents
 from heedful.apps.serve.exchange import (
+    TOO_OFTEN,
     Body,
     Endpoint,
+    MissingValue,
     RefusedRequest,
     while_connected,
 )
 from heedful.apps.serve.file_store import FileStore
+from heedful.apps.serve.languages import (
+    choose_source,
+    has_letters,
+    match_language,
+    primary_subtag,
+)
 from heedful.apps.serve.libretranslate_files import FileTranslation, supported_suffixes
 from heedful.apps.serve.service import Service
 from heedful.apps.web import json_response
@@ -29,6 +40,9 @@ from heedful.errors import ModelError
 from heedful.search.search_settings import SearchSettings
 
 MOST_ALTERNATIVES = 8
+
+LEAST_PROBABILITY = 0.01
+"""Least probability of a detected language that is listed after the first one."""
 
 _FRONTEND_TIMEOUT = 500
 """Milliseconds that LibreTranslate's page waits after a keystroke before it translates."""
@@ -78,6 +92,22 @@ class DetectBody(Body):
     api_key: str = ""
 
 
+class SuggestBody(Body):
+    """A better translation, from a client."""
+
+    q: str = Field(min_length=1, description="text")
+    s: str = Field(min_length=1, description="its translation")
+    source: str = Field(min_length=1, description="source language code")
+    target: str = Field(min_length=1, description="target language code")
+    api_key: str = ""
+
+
+class SuggestResult(pydantic.BaseModel):
+    """A suggestion that was kept."""
+
+    success: bool
+
+
 class NoBody(Body):
     """A request without values."""
 
@@ -99,14 +129,20 @@ class DetectResult(pydantic.RootModel[list[Detected]]):
 
 
 def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error in LibreTranslate's form."""
-    return {"error": refusal.message}
+    """Return an error in LibreTranslate's form and words, which some of its clients read."""
+    message = refusal.message
+    if isinstance(refusal, MissingValue):
+        message = f"Invalid request: missing {refusal.where} parameter"
+    if refusal.reason == TOO_OFTEN:
+        message = f"Slowdown: {message}"
+    return {"error": message, **refusal.details}
 
 
 def language_name(code: str) -> str:
     """Return the English name of a language; its code where no name is known."""
-    name: str = Locale("en").languages.get(code, code)
-    return name
+    names: Mapping[str, str] = Locale("en").languages
+    plain = names.get(primary_subtag(code))
+    return names.get(code.replace("-", "_")) or (f"{plain} ({code})" if plain else code)
 
 
 class LibreTranslate:
@@ -116,19 +152,28 @@ class LibreTranslate:
         service: service of the server.
         needs_key: true if clients need a key.
         files: store of translated files; None to translate no files.
+        suggestions: file of suggested translations; None to take none.
     """
 
     def __init__(
-        self, service: Service, *, needs_key: bool, files: FileStore | None = None
+        self,
+        service: Service,
+        *,
+        needs_key: bool,
+        files: FileStore | None = None,
+        suggestions: Path | None = None,
     ) -> None:
         self.service = service
         self.needs_key = needs_key
         self.files = files
+        self.suggestions = suggestions
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the paths of LibreTranslate that are answered here."""
         return [
-            *FileTranslation(self.service, self.files, self._route, error_body).endpoints(),
+            *FileTranslation(
+                self.service, self.files, self._route, self._source_of, error_body
+            ).endpoints(),
             Endpoint(
                 "/translate",
                 "Translate text from a language to another",
@@ -145,18 +190,23 @@ class LibreTranslate:
                 error_body,
                 result=DetectResult,
             ),
-            *(
-                Endpoint(
-                    "/languages",
-                    "List the languages and what each can be translated to",
-                    NoBody,
-                    self.languages,
-                    error_body,
-                    method=method,
-                    result=Languages,
-                    is_open=True,
-                )
-                for method in ("GET", "POST")
+            Endpoint(
+                "/languages",
+                "List the languages and what each can be translated to",
+                NoBody,
+                self.languages,
+                error_body,
+                method="GET",
+                result=Languages,
+                is_open=True,
+            ),
+            Endpoint(
+                "/suggest",
+                "Keep a better translation for whoever runs the server",
+                SuggestBody,
+                self.suggest,
+                error_body,
+                result=SuggestResult,
             ),
             *(
                 Endpoint(
@@ -183,7 +233,10 @@ class LibreTranslate:
         if body.source == "auto":
             detected = [await self._detected(text, body.target) for text in texts]
             sources = [each.language for each in detected]
-        routes = [self._route(source, body.target) for source in sources]
+        routes = [
+            () if detected and not has_letters(text) else self._route(source, body.target)
+            for text, source in zip(texts, sources, strict=True)
+        ]
         translated: list[list[str]] = [[] for _ in texts]
         for source, route in dict.fromkeys(zip(sources, routes, strict=True)):
             numbers = [i for i, other in enumerate(sources) if other == source]
@@ -222,14 +275,11 @@ class LibreTranslate:
 
     async def detect(self, request: Request, body: DetectBody) -> Response:
         """Answer `/detect`."""
-        ranked = await self.service.detect(body.q)
-        return json_response(
-            [
-                {"confidence": round(100 * probability, 1), "language": language}
-                for language, probability in ranked[:3]
-                if probability >= 0.01
-            ]
-        )
+        # As in LibreTranslate there is always an answer, if with a confidence of 0.
+        nothing = [(next(iter(self._sources()), "en"), 0.0)]
+        ranked = await self.service.detect(body.q) or nothing
+        likely = [each for each in ranked[:3] if each[1] >= LEAST_PROBABILITY] or ranked[:1]
+        return json_response([_detected(*each).model_dump() for each in likely])
 
     async def languages(self, request: Request, body: NoBody) -> Response:
         """Answer `/languages`.
@@ -245,6 +295,17 @@ class LibreTranslate:
                 for code in dict.fromkeys((*sources, *targets))
             ]
         )
+
+    async def suggest(self, request: Request, body: SuggestBody) -> Response:
+        """Answer `/suggest`: append a line of JSON to the file of suggestions."""
+        if self.suggestions is None:
+            raise RefusedRequest(403, "Suggestions are disabled on this server.", "suggestions")
+        languages = {"source": self._known(body.source), "target": self._known(body.target)}
+        line = json.dumps({"q": body.q, "s": body.s, **languages}, ensure_ascii=False) + "\n"
+        # One write of a file opened for appending: lines of several workers do not mix.
+        with self.suggestions.open("ab", buffering=0) as file:
+            await to_thread.run_sync(file.write, line.encode())
+        return json_response({"success": True})
 
     async def settings(self, request: Request, body: NoBody) -> Response:
         """Answer `/frontend/settings`."""
@@ -262,7 +323,7 @@ class LibreTranslate:
                     "source": {"code": source, "name": language_name(source)},
                     "target": {"code": target, "name": language_name(target)},
                 },
-                "suggestions": False,
+                "suggestions": self.suggestions is not None,
                 "supportedFilesFormat": [] if self.files is None else supported_suffixes(),
             }
         )
@@ -271,7 +332,21 @@ class LibreTranslate:
         models = self.service.models
         return {source: models.targets(source) for source, _ in models.pairs()}
 
+    def _known(self, code: str) -> str:
+        """Return the server's code of a language.
+
+        Raises:
+            RefusedRequest: when no model reads or writes it.
+        """
+        known = match_language(code, self.service.models.languages())
+        if known is None:
+            raise RefusedRequest(400, f"{code[:20]} is not supported", "language")
+        return known
+
     def _route(self, source: str, target: str) -> tuple[str, ...]:
+        if source == target:
+            return ()
+        source, target = self._known(source), self._known(target)
         if source == target:
             return ()
         try:
@@ -279,12 +354,38 @@ class LibreTranslate:
         except ModelError as error:
             raise RefusedRequest(400, str(error), "language") from None
 
+    async def _source_of(self, text: str, target: str) -> str:
+        return (await self._detected(text, target)).language
+
     async def _detected(self, text: str, target: str) -> Detected:
-        """Return the most probable of the languages that can be translated to the target."""
+        """Return the language of a text among all; one that the models read in doubt.
+
+        Raises:
+            RefusedRequest: when it is surely one that no model translates to the target.
+        """
+        target = self._known(target)
         able = [code for code, targets in self._sources().items() if target in targets]
-        ranked = await self.service.detect(text, [*able, target])
-        language, probability = ranked[0] if ranked else (next(iter(able), target), 0.0)
-        return Detected(language=language, confidence=round(100 * probability, 1))
+        ranked = await self.service.detect(text)
+        if not ranked:
+            return _detected(next(iter(able), target), 0.0)
+        language, probability, is_able = choose_source(ranked, [*able, target])
+        if not able:  # not even in doubt is a text said to be in the target language
+            language, probability = ranked[0]
+            is_able = language == target
+        found = _detected(language, probability)
+        if not is_able:
+            raise RefusedRequest(
+                400,
+                f"The text is {language_name(language)} ({language}) with a confidence of "
+                f"{found.confidence} %, and no model translates from it to {target}",
+                "language",
+                details={"detectedLanguage": found.model_dump()},
+            )
+        return found
+
+
+def _detected(language: str, probability: float) -> Detected:
+    return Detected(language=language, confidence=round(100 * probability, 1))
 
 
 def _answer(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import pydantic
 from anyio import to_thread
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heedful.apps.documents.formats import FORMATS, format_of
-from heedful.apps.serve.document_translation import translate_documents
+from heedful.apps.serve.document_translation import document_text, translate_documents
 from heedful.apps.serve.exchange import (
     Body,
     Endpoint,
@@ -29,14 +30,14 @@ from heedful.errors import RunError
 _WITH_QUESTIONS = ("csv", "tsv")
 """Formats that need the names of text columns, which LibreTranslate's requests cannot give."""
 
-_Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
+Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
 
 
 class TranslateFileBody(Body):
     """A request for the translation of a file."""
 
-    file: _Upload = Field(description="document; the suffix of its name determines the format")
-    source: str = Field(min_length=1, description="source language code")
+    file: Upload = Field(description="document; the suffix of its name determines the format")
+    source: str = Field(min_length=1, description="source language code, or auto to detect it")
     target: str = Field(min_length=1, description="target language code")
     api_key: str = Field("", description="API key, if the server requires one")
 
@@ -64,6 +65,28 @@ def supported_suffixes() -> list[str]:
     ]
 
 
+def translated_format(name: PurePath) -> str:
+    """Return the format of a document by the suffix of its name.
+
+    Raises:
+        RefusedRequest, DataError: when documents of that suffix are not translated.
+    """
+    format = format_of(name)
+    if format in _WITH_QUESTIONS:
+        raise RefusedRequest(400, "Which columns are text is not known", "invalid", where="file")
+    return format
+
+
+def attachment(content: bytes, name: str) -> Response:
+    """Return a translated document as a download, so that browsers run none of its scripts."""
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name)}",
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }
+    return Response(content, headers=headers, media_type="application/octet-stream")
+
+
 class FileTranslation:
     """The endpoints for files.
 
@@ -71,6 +94,7 @@ class FileTranslation:
         service: service of the server.
         files: store of translated files; None to translate no files.
         route: function that returns the names of the models from one language to another.
+        detect: function that returns the language of a text, for a target.
         error: function that writes an error for clients.
     """
 
@@ -79,11 +103,13 @@ class FileTranslation:
         service: Service,
         files: FileStore | None,
         route: Callable[[str, str], tuple[str, ...]],
+        detect: Callable[[str, str], Awaitable[str]],
         error: Callable[[RefusedRequest], Mapping[str, Any]],
     ) -> None:
         self.service = service
         self.files = files
         self.route = route
+        self.detect = detect
         self.error = error
 
     def endpoints(self) -> list[Endpoint[Any]]:
@@ -111,17 +137,20 @@ class FileTranslation:
         ]
 
     async def translate(self, request: Request, body: TranslateFileBody) -> Response:
-        """Answer `/translate_file`."""
+        """Answer `/translate_file`, however long it takes.
+
+        LibreTranslate's clients wait for the address of a file, and know no jobs to ask for again.
+        """
         if self.files is None:
             raise RefusedRequest(403, "This server does not translate files", "files")
         name = PurePath(body.file.filename or "document")
-        format = format_of(name)
-        if format in _WITH_QUESTIONS:
-            raise RefusedRequest(
-                400, "Which columns are text is not known", "invalid", where="file"
-            )
-        route = self.route(body.source, body.target)
+        format = translated_format(name)
         data = await body.file.read()
+        source = body.source
+        if source == "auto":
+            text = await document_text(data, format, name.name)
+            source = await self.detect(text, body.target)
+        route = self.route(source, body.target)
         ((translated,),) = await while_connected(
             request,
             translate_documents(
@@ -130,9 +159,10 @@ class FileTranslation:
                 format,
                 route,
                 settings=self.service.search.model_copy(update={"n_best": 1}),
-                language=body.source,
+                language=source,
                 target_language=body.target,
                 name=name.name,
+                advance=lambda done, total: None,
             ),
         )
         try:
@@ -140,9 +170,7 @@ class FileTranslation:
         except OSError as error:
             raise RunError(f"The translated file cannot be stored: {error.strerror}") from None
         address = request.url_for("/download_file/{name}", name=stored)
-        if host := request.headers.get(
-            "x-forwarded-host"
-        ):  # the host name of the request that a proxy passed on
+        if host := request.headers.get("x-forwarded-host"):  # the name that the client knows
             address = address.replace(netloc=host)
         return json_response(
             {"translatedFileUrl": str(address), "leftOut": list(translated.left_out)}
@@ -156,10 +184,4 @@ class FileTranslation:
             content = await to_thread.run_sync(self.files.get, name)
         if content is None:
             raise RefusedRequest(404, "There is no such file, or it has expired", "missing")
-        # As an attachment, so that browsers do not run scripts of a translated page from this site.
-        headers = {
-            "content-disposition": f'attachment; filename="{name}"',
-            "cache-control": "no-store",
-            "x-content-type-options": "nosniff",
-        }
-        return Response(content, headers=headers, media_type="application/octet-stream")
+        return attachment(content, name)

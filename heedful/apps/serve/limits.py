@@ -26,17 +26,34 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """The use that a client may make of the server in a minute.
+
+    Args:
+        requests: number of requests; None for any.
+        characters: number of characters of their texts; None for any.
+    """
+
+    requests: int | None = None
+    characters: int | None = None
+
+
+@dataclass(frozen=True)
 class GateSettings:
     """Limits of the transport of a request.
 
     Args:
         host: address that the server listens on.
         body: maximum size of a body in bytes.
-        seconds: time in which a body must arrive.
+        file: maximum size of a body with a file in bytes.
+        seconds: time in which a body must arrive, if it is small.
         origins: origins of other sites whose scripts may send requests; * for all.
+        proxies: addresses and networks whose `X-Forwarded-*` headers are believed; * for all.
     """
 
     host: str = "127.0.0.1"
     body: int = 2 << 20
+    file: int = 20 << 20
     seconds: float = 20.0
     origins: Collection[str] = ()
+    proxies: Collection[str] = ()

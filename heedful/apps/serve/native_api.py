@@ -18,7 +18,8 @@ from heedful.apps.serve.exchange import (
     RefusedRequest,
     while_connected,
 )
-from heedful.apps.serve.service import Service, TranslatedText
+from heedful.apps.serve.service import Service
+from heedful.apps.serve.translated_text import TranslatedText
 from heedful.apps.web import json_response
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import SearchSettings
@@ -68,6 +69,19 @@ def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
     return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
 
 
+def find_route(service: Service, model: str, source: str, target: str) -> tuple[str, ...]:
+    """Return the names of the models for a request that names a model, or languages.
+
+    Raises:
+        ModelError, RefusedRequest: when there are none, or the request names nothing.
+    """
+    if model:
+        return (service.models.find(model).name,)
+    if source and target:
+        return tuple(each.name for each in service.models.route(source, target))
+    raise RefusedRequest(400, "Give source and target, or model", "invalid", where="source")
+
+
 class NativeApi:
     """The endpoint `/v1/translate`.
 
@@ -95,13 +109,7 @@ class NativeApi:
         """Answer `/v1/translate`."""
         plain = self.service.search.plain() | body.search
         settings = SearchSettings.parse(plain, where="search")
-        if body.model:
-            route = [self.service.models.find(body.model).name]
-        elif body.source and body.target:
-            models = self.service.models.route(body.source, body.target)
-            route = [model.name for model in models]
-        else:
-            raise RefusedRequest(400, "Give source and target, or model", "invalid", where="source")
+        route = find_route(self.service, body.model, body.source, body.target)
         alignment = body.alignment or body.report
         translated = await while_connected(
             request,
@@ -110,7 +118,7 @@ class NativeApi:
         request.state.texts = len(body.texts)
         reports: Iterator[TranslationReport | None] = repeat(None)
         if body.report:
-            reports = iter(await to_thread.run_sync(self._reports, body.texts, translated, route))
+            reports = iter(await to_thread.run_sync(self._reports, translated, route))
         return json_response(
             {
                 "translations": [
@@ -128,7 +136,7 @@ class NativeApi:
         )
 
     def _reports(
-        self, texts: Sequence[str], translated: Sequence[TranslatedText], route: Sequence[str]
+        self, translated: Sequence[TranslatedText], route: Sequence[str]
     ) -> list[TranslationReport]:
         """Check the lines of all texts.
 
@@ -143,7 +151,7 @@ class NativeApi:
         calibration = Calibration.read(stored) if stored.exists() else None
         languages = (first.source or None, last.target or None)
         checker = Checker(languages=languages, calibration=calibration)
-        sources = [line for text in texts for line in text.split("\n")]
+        sources = [line.text for text in translated for line in text.sources]
         lines = [line for text in translated for line in text.lines]
         if len(route) > 1:
             lines = [Translation(line) for line in lines]

@@ -26,8 +26,9 @@ from heedful.apps.serve.exchange import (
     while_connected,
 )
 from heedful.apps.serve.libretranslate import NoBody
-from heedful.apps.serve.openai_requests import ChatBody, CompletionBody, Sampling
-from heedful.apps.serve.service import Service, TranslatedText
+from heedful.apps.serve.openai_requests import ChatBody, CompletionBody, ResponseBody, Sampling
+from heedful.apps.serve.service import Service
+from heedful.apps.serve.translated_text import TranslatedText
 from heedful.apps.web import json_response
 from heedful.pipelines.text_generation import Generation
 from heedful.pipelines.text_splitting import Translation
@@ -127,7 +128,8 @@ class OpenAI:
         request.state.texts = len(body.prompts)
         if body.stream:
             return await self._stream(request, body, body.prompts[0], reply)
-        answers = await while_connected(request, self._answers(body, body.prompts))
+        read = await self.service.lengths(body.model, body.prompts)
+        answers = await while_connected(request, self._answers(body, body.prompts, read))
         choices: list[dict[str, Any]] = []
         for prompt, several in zip(body.prompts, answers, strict=True):
             before = prompt if body.echo else ""
@@ -135,8 +137,7 @@ class OpenAI:
                 choice = {"index": len(choices), "text": before + answer.text}
                 choice["logprobs"] = None if body.logprobs is None else _log_probs(answer)
                 choices.append(choice | {"finish_reason": answer.finish_reason})
-        usage = await self._usage(body.model, body.prompts, answers)
-        return json_response(reply.whole(choices, usage))
+        return json_response(reply.whole(choices, _usage(read, answers)))
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         """Answer `/v1/chat/completions`."""
@@ -145,7 +146,8 @@ class OpenAI:
         request.state.texts = 1
         if body.stream:
             return await self._stream(request, body, prompt, reply)
-        answers = await while_connected(request, self._answers(body, [prompt]))
+        read = await self.service.lengths(body.model, [prompt])
+        answers = await while_connected(request, self._answers(body, [prompt], read))
         choices = [
             {
                 "index": number,
@@ -155,46 +157,53 @@ class OpenAI:
             }
             for number, answer in enumerate(answers[0])
         ]
-        return json_response(reply.whole(choices, await self._usage(body.model, [prompt], answers)))
+        return json_response(reply.whole(choices, _usage(read, answers)))
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
 
-    def _prompt(self, body: ChatBody) -> str:
+    def _prompt(self, body: ChatBody | ResponseBody) -> str:
         """Return the text that a model reads for a chat."""
         if self.service.models.find(body.model).is_translator:
             return body.messages[-1].text
         return "\n".join(message.text for message in body.messages)
 
-    async def _answers(self, body: Sampling, prompts: Sequence[str]) -> list[list[PromptAnswer]]:
-        """Return the requested number of answers to each prompt."""
+    async def _answers(
+        self, body: Sampling, prompts: Sequence[str], read: Sequence[int]
+    ) -> list[list[PromptAnswer]]:
+        """Return the requested number of answers to each prompt.
+
+        Args:
+            body: settings of the request.
+            prompts: prompts.
+            read: number of tokens of each prompt.
+        """
         if self.service.models.find(body.model).is_translator:
-            settings = await self._search(body, prompts)
+            settings = self._search(body, read)
             texts = await self.service.translate(prompts, [body.model], settings=settings)
             return [[_translated(t, rank, body) for rank in range(body.samples)] for t in texts]
-        settings = await self._generation(body, prompts)
+        settings = await self._generation(body, read)
         pipeline = await self.service.generator(body.model)
-        generations = await self.service.generate(body.model, prompts, settings)
+        generations = await self.service.generate(body.model, prompts, read, settings)
         return [
             [_continued(each, pipeline.tokenizer.pieces(each.tokens)) for each in best.n_best]
             for best in generations
         ]
 
-    async def _search(self, body: Sampling, prompts: Sequence[str]) -> SearchSettings:
+    def _search(self, body: Sampling, read: Sequence[int]) -> SearchSettings:
         """Return the settings of a translation: beam search, or sampling above temperature 0."""
         settings = self.service.search_for(body.samples)
         changes: dict[str, Any] = {}
         if body.temperature:
             changes = {"sampling": True, "temperature": body.temperature, "alternatives": 0}
             changes |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
-        if body.most_tokens is not None:
-            # Many clients send a large max_tokens; the usual limit by source length stays below it.
-            read = max(await self.service.lengths(body.model, prompts), default=0)
-            if body.most_tokens < settings.longest(read):
-                changes["max_length"] = body.most_tokens
+        # Many clients send a large max_tokens; the usual limit by source length stays below it.
+        usual = settings.longest(max(read, default=0))
+        if body.most_tokens is not None and body.most_tokens < usual:
+            changes["max_length"] = body.most_tokens
         return SearchSettings.parse(settings.plain() | changes, where="the request")
 
-    async def _generation(self, body: Sampling, prompts: Sequence[str]) -> GenerationSettings:
+    async def _generation(self, body: Sampling, read: Sequence[int]) -> GenerationSettings:
         """Return the settings of continuations: sampling, as by default at OpenAI.
 
         Without a limit in the request, an answer has the usual number of tokens, or as many as the
@@ -203,8 +212,7 @@ class OpenAI:
         longest = body.most_tokens or body.usual_tokens
         positions = (await self.service.generator(body.model)).model.spec.embedding.positions
         if body.most_tokens is None and positions.max_length is not None:
-            read = max(await self.service.lengths(body.model, prompts), default=0)
-            longest = max(1, min(longest, positions.max_length - read))
+            longest = max(1, min(longest, positions.max_length - max(read, default=0)))
         if longest > self.service.limits.tokens:
             raise RefusedRequest(
                 400,
@@ -220,31 +228,19 @@ class OpenAI:
         drawn |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
         return GenerationSettings.parse(values | drawn)
 
-    async def _usage(
-        self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[PromptAnswer]]
-    ) -> dict[str, int]:
-        read = sum(await self.service.lengths(name, prompts))
-        written = sum(len(answer.tokens) for several in answers for answer in several)
-        return {
-            "prompt_tokens": read,
-            "completion_tokens": written,
-            "total_tokens": read + written,
-        }
-
     async def _stream(
         self, request: Request, body: Sampling, prompt: str, reply: _Reply
     ) -> Response:
-        pieces = self._pieces(body, prompt)
+        read = await self.service.lengths(body.model, [prompt])
+        pieces = self._pieces(body, prompt, read)
         # Checked before the status 200 is sent, since a refusal has another status.
         first = await while_connected(request, anext(pieces))
-        events = self._events(body, prompt, first, pieces, reply)
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return event_stream(self._events(body, read, first, pieces, reply))
 
     async def _events(
         self,
         body: Sampling,
-        prompt: str,
+        read: Sequence[int],
         first: PromptAnswer,
         pieces: AsyncIterator[PromptAnswer],
         reply: _Reply,
@@ -261,8 +257,7 @@ class OpenAI:
                 piece = await anext(pieces, None)
             yield _event(reply.piece(None, written[-1].finish_reason))
             if body.wants_usage:
-                usage = await self._usage(body.model, [prompt], [written])
-                yield _event(reply.whole([], usage) | {"object": reply.chunk})
+                yield _event(reply.whole([], _usage(read, [written])) | {"object": reply.chunk})
         except Exception as error:  # the status is sent already, so the error is an event
             refusal = refusal_of(error)
             if refusal is None:
@@ -270,13 +265,15 @@ class OpenAI:
             yield _event(dict(error_body(refusal)))
         yield b"data: [DONE]\n\n"
 
-    async def _pieces(self, body: Sampling, prompt: str) -> AsyncIterator[PromptAnswer]:
+    async def _pieces(
+        self, body: Sampling, prompt: str, read: Sequence[int]
+    ) -> AsyncIterator[PromptAnswer]:
         """Yield pieces of an answer as they become certain, and at the end its tokens.
 
         A translation comes as one piece, since a beam search may change every word until its end.
         """
         if self.service.models.find(body.model).is_translator:
-            for answer in (await self._answers(body, [prompt]))[0]:
+            for answer in (await self._answers(body, [prompt], read))[0]:
                 yield answer
             return
         loop = asyncio.get_running_loop()
@@ -288,8 +285,10 @@ class OpenAI:
                 raise ClientDisconnect
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        settings = await self._generation(body, [prompt])
-        work = asyncio.ensure_future(self.service.stream(body.model, prompt, settings, emit))
+        settings = await self._generation(body, read)
+        work = asyncio.ensure_future(
+            self.service.stream(body.model, prompt, read[0], settings, emit)
+        )
         work.add_done_callback(lambda done: queue.put_nowait(None))
         try:
             while (piece := await queue.get()) is not None:
@@ -344,6 +343,22 @@ class _Reply:
         return {**self.head, "object": self.chunk, "choices": [choice]}
 
 
+def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
+    """Return server-sent events as a response that no proxy holds back."""
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def _usage(read: Sequence[int], answers: Sequence[Sequence[PromptAnswer]]) -> dict[str, int]:
+    count = sum(read)
+    written = sum(len(answer.tokens) for several in answers for answer in several)
+    return {
+        "prompt_tokens": count,
+        "completion_tokens": written,
+        "total_tokens": count + written,
+    }
+
+
 def _event(content: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
 
@@ -353,7 +368,9 @@ def _translated(text: TranslatedText, rank: int, body: Sampling) -> PromptAnswer
     most = math.inf if body.most_tokens is None else body.most_tokens
     counts = accumulate(len(line.tokens) for line in ranked)
     lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
-    whole = text.line_break.join(lines)
+    whole = text.join(lines)
+    if 0 < len(lines) < len(ranked):  # the break after the last one belongs to those left out
+        whole = whole.removesuffix(text.sources[len(lines) - 1].after)
     ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
     return PromptAnswer(
         whole[: min(ends, default=len(whole))],

@@ -1,7 +1,7 @@
 """Requests of OpenAI's completions and chats, checked.
 
-Fields are those of https://platform.openai.com/docs/api-reference (completions, chat). Fields that
-would change an answer and are not supported are refused, not ignored.
+Fields are those of https://platform.openai.com/docs/api-reference (completions, chat, responses).
+Fields that would change an answer and are not supported are refused, not ignored.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CompletionBody(Sampling):
 class MessagePart(Body):
     """A part of a message."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]
     text: str
 
 
@@ -160,3 +160,38 @@ class ChatBody(Sampling):
     def _agrees(self) -> Self:
         self._refuse_streamed(bool(self.logprobs))
         return self
+
+
+class TextFormat(Body):
+    """The format of the text of a response."""
+
+    format: PlainText | None = None
+
+
+class ResponseBody(Sampling):
+    """A request for a response."""
+
+    input: str | Annotated[list[Message], Field(min_length=1)] = Field(
+        description="text, or messages"
+    )
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    previous_response_id: None = Field(None, description="responses are not stored")
+    background: Literal[False] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    text: TextFormat | None = None
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+
+    usual_tokens = ChatBody.usual_tokens
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The maximum number of tokens of an answer; None without a limit in the request."""
+        return self.max_output_tokens
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages of the request, instructions first."""
+        before = [Message(role="developer", content=self.instructions)] if self.instructions else []
+        own = [Message(role="user", content=self.input)] if isinstance(self.input, str) else None
+        return before + (own or list(self.input))  # type: ignore[arg-type]

@@ -6,14 +6,16 @@ used one is unloaded.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heedful.apps.serve.languages import is_language, match_language, primary_subtag
 from heedful.errors import ConfigError, ModelError, suggest
 from heedful.pretrained.catalogue import (
     LANGUAGE_PAIR,
@@ -30,9 +32,14 @@ if TYPE_CHECKING:
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.text_generation import GenerationPipeline
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.text.tokenizer_pair import TokenizerPair
+    from heedful.text.tokenizer_pair import Split, TokenizerPair
 
     Pipeline = TranslationPipeline | GenerationPipeline
+
+
+# Only their case tells where the second code of pt-BR-en and en-pt-BR begins.
+_REGIONAL = "[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-WYZ][A-Z]|419|001))?"
+_REGIONAL_PAIR = re.compile(f"({_REGIONAL})-({_REGIONAL})")
 
 
 @dataclass(eq=False)
@@ -67,12 +74,15 @@ class ServedModel:
 
 
 def parse_model(word: str) -> ServedModel:
-    """Read an argument of `heedful serve`: `MODEL`, `SOURCE-TARGET=MODEL` or `NAME=MODEL`.
+    """Read an argument of `heedful serve`.
 
-    Without languages a translator has those of its card, or those at the end of its folder's name.
+    It is `MODEL`, `NAME=MODEL`, or with languages `SOURCE-TARGET=MODEL` or `SOURCE:TARGET=MODEL`;
+    the colon is for codes in any case. Without languages a translator has those of its card, or
+    those at the end of its folder's name.
 
     Raises:
         ModelError: when there is no such directory.
+        ConfigError: when a word beside a colon is no language.
     """
     name, place = _name_and_place(word)
     path = directory_of(Path(place))
@@ -82,9 +92,29 @@ def parse_model(word: str) -> ServedModel:
             where=place,
             remedy=suggest(place, models_at_hand()) or "Give the directory of a model or a run",
         )
-    named = LANGUAGE_PAIR.fullmatch(name)
-    languages = (named[1], named[2]) if named else languages_of(path)
-    return ServedModel(name or name_of(path), path, *(languages or ("", "")))
+    languages = _named_languages(name) or languages_of(path) or ("", "")
+    return ServedModel(name.replace(":", "-") or name_of(path), path, *languages)
+
+
+def _named_languages(name: str) -> tuple[str, str] | None:
+    """Return the languages in a model's name; None for any other name."""
+    source, colon, target = name.partition(":")
+    if colon:
+        for code in (source, target):
+            if not is_language(code):
+                raise ConfigError(
+                    f"{code!r} is no language code",
+                    where=name,
+                    remedy="Write codes of BCP 47, as in pt-BR:en=MODEL",
+                )
+        return source, target
+    plain = LANGUAGE_PAIR.fullmatch(name)
+    if plain is not None:
+        return plain[1], plain[2]
+    pair = _REGIONAL_PAIR.fullmatch(name)
+    if pair is not None and is_language(pair[1]) and is_language(pair[2]):
+        return pair[1], pair[2]
+    return None
 
 
 def pinned_model(word: str) -> str:
@@ -128,6 +158,7 @@ class ServedModels:
         most_bytes: int | None = None,
         shared: Path | None = None,
         consistency: Mapping[str, Any] | None = None,
+        split: Split | None = None,
         glossaries: Mapping[str, Path] | None = None,
         soft_terms: bool = False,
     ) -> None:
@@ -145,6 +176,7 @@ class ServedModels:
         self.most_bytes = most_bytes
         self.shared = shared
         self.consistency = consistency
+        self.split = split
         self.glossaries = glossaries or {}
         self.soft_terms = soft_terms
         for name in self.glossaries:
@@ -215,13 +247,25 @@ class ServedModels:
                 pairs.setdefault((model.source, model.target), model)
         return pairs
 
+    def languages(self) -> list[str]:
+        """Return the codes of all languages, sources first."""
+        pairs = self.pairs()
+        return list(dict.fromkeys([*(a for a, _ in pairs), *(b for _, b in pairs)]))
+
     def route(self, source: str, target: str) -> list[ServedModel]:
         """Return the translators from one language to another: one, or two over a pivot language.
+
+        Args:
+            source: code of a language, matched with those of the models.
+            target: code of a language, likewise.
 
         Raises:
             ModelError: when no translators connect the languages.
         """
         pairs = self.pairs()
+        wanted = f"{source[:20]} to {target[:20]}"
+        source = match_language(source, [code for code, _ in pairs]) or source
+        target = match_language(target, self.targets(source)) or target
         if (source, target) in pairs:
             return [pairs[source, target]]
         for first, pivot in pairs:
@@ -229,7 +273,7 @@ class ServedModels:
                 return [pairs[source, pivot], pairs[pivot, target]]
         known = ", ".join(f"{a}-{b}" for a, b in pairs) or "none"
         raise ModelError(
-            f"No model translates from {source[:20]} to {target[:20]}",
+            f"No model translates from {wanted}",
             where="source and target",
             remedy=f"Language pairs here: {known}",
         )
@@ -250,7 +294,12 @@ class ServedModels:
         loaded = load_any(model.path)
 
         def read(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
-            return loaded
+            network, tokenizers = loaded
+            if model.is_translator and tokenizers is not None and tokenizers.reading is None:
+                # Its sentences are those of the language that it is served for.
+                reading = replace(tokenizers.reads, language=primary_subtag(model.source))
+                tokenizers = replace(tokenizers, reading=reading)
+            return network, tokenizers
 
         options: dict[str, Any] = {
             "device": self.device,
@@ -266,9 +315,10 @@ class ServedModels:
             raise ConfigError(
                 "The languages of this translator are unknown",
                 where=str(model.path),
-                remedy="Name them before the model, as in en-de=MODEL",
+                remedy="Name them before the model, as in en-de=MODEL, or with a colon if a code "
+                "has a script or region, as in pt-BR:en=MODEL",
             )
-        translator = TranslationPipeline.load(model.path, **options)
+        translator = TranslationPipeline.load(model.path, split=self.split, **options)
         if (file := self.glossaries.get(model.name)) is not None:
             from heedful.pipelines.glossary import Glossary
 

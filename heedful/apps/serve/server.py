@@ -2,24 +2,29 @@
 
 SIGHUP replaces the workers one after the other, each by one that has loaded its models, so that
 models are updated without losing a request. A dead worker is replaced. SIGTERM and Ctrl-C stop the
-server after the open requests are answered.
+server: connections that have come are accepted, later ones refused, open requests answered. Signals
+are for the parent alone, which tells its workers in this order.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import connection, parent_process
 from pathlib import Path
 
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors.multiprocess import Multiprocess
 
 from heedful.apps.serve.connection import Connection
+from heedful.apps.serve.drain import empty_queue
 from heedful.apps.serve.server_settings import ServerSettings
 from heedful.errors import RunError, UserError
 
@@ -46,6 +51,9 @@ class Worker:
         """
         from heedful.apps.serve.worker_app import build_worker
 
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # a terminal sends Ctrl-C to a whole process group
+            threading.Thread(target=_end_with_parent, daemon=True).start()
         try:
             return build_worker(self.settings)
         except UserError as error:
@@ -107,6 +115,24 @@ class Supervisor(Multiprocess):
             self._ready()
             self._ready = None
 
+    def terminate_all(self) -> None:
+        """Stop the workers once they have accepted all connections that came before."""
+        for listening in self.sockets:
+            empty_queue(listening)
+        super().terminate_all()
+        for listening in self.sockets:
+            listening.close()
+
+    def join_all(self) -> None:
+        """Wait for the workers to end; a second Ctrl-C ends them with requests unanswered."""
+        while running := [each for each in self.processes if each.process.is_alive()]:
+            running[0].process.join(0.2)
+            if signal.SIGINT in self.signal_queue:
+                self.signal_queue.clear()
+                for process in running:
+                    assert process.pid is not None
+                    os.kill(process.pid, signal.SIGINT)
+
     def _leave_ends(self) -> None:
         """Close the parent's copies of the workers' ends of pipes.
 
@@ -114,6 +140,14 @@ class Supervisor(Multiprocess):
         """
         for process in self.processes:
             process.child_conn.close()
+
+
+def _end_with_parent() -> None:
+    """Stop this worker when its parent has died, which would otherwise hold the port for ever."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[], None]) -> None:
@@ -128,13 +162,22 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
         RunError: when a worker could not start, after the worker has printed the reason.
     """
     with tempfile.TemporaryDirectory(prefix="heedful-serve-") as name:
-        counts, shared, files = (Path(name, part) for part in ("counts", "weights", "files"))
+        counts, shared, files, jobs = (
+            Path(name, part) for part in ("counts", "weights", "files", "jobs")
+        )
         files.mkdir()
+        jobs.mkdir()
         if settings.workers > 1:
             counts.mkdir()
             os.environ[_FOLDER_OF_COUNTS] = str(counts)
             shared.mkdir()
-        own = replace(settings, files=files, shared=shared if settings.workers > 1 else None)
+        own = replace(
+            settings,
+            files=files,
+            jobs=settings.jobs or jobs,
+            shared=shared if settings.workers > 1 else None,
+            rates=Path(name, "rates.db"),
+        )
         config = Config(
             Worker(own),
             factory=True,
@@ -142,6 +185,7 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
             loop="heedful.apps.serve.connection:SharingLoop" if settings.workers > 1 else "auto",
             http=Connection,
             ws="none",
+            proxy_headers=False,  # see `ForwardedHeaders`
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 from anyio import to_thread
 
-from heedful.apps.language_detector import detect_languages
+from heedful.apps.serve.languages import ranked_languages
 from heedful.apps.serve.limits import Limits
-from heedful.apps.serve.scheduler import DeadlinePassed, Scheduler, WaitingText
+from heedful.apps.serve.scheduler import DeadlinePassed, QueueFull, Scheduler, WaitingText
 from heedful.apps.serve.served_models import ServedModels
+from heedful.apps.serve.translated_text import TranslatedText, framed_lines
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary
 from heedful.pipelines.text_generation import (
@@ -29,6 +30,13 @@ from heedful.search.search_settings import GenerationSettings, SearchSettings
 MOST_CHARACTERS_AT_ONCE = 2000
 """Most characters whose tokens are counted in the event loop: 0.2 ms, as long as a switch to a
 thread."""
+
+
+PASSAGES_AT_ONCE = 128
+"""Passages of a document in the queue at once: a few batches, and a part of the queue."""
+
+MOST_CHARACTERS_READ = 10_000
+"""Most characters from which a language is detected."""
 
 
 @dataclass(frozen=True)
@@ -114,37 +122,6 @@ class StreamWork:
         return [stream]
 
 
-@dataclass(frozen=True)
-class TranslatedText:
-    """A text and its translation, line by line.
-
-    Args:
-        lines: translations of its lines, empty ones included.
-        models: names of the models, in order.
-        line_break: line break between its lines.
-    """
-
-    lines: tuple[Translation, ...]
-    models: tuple[str, ...]
-    line_break: str = "\n"
-
-    @property
-    def text(self) -> str:
-        """The translation of the text."""
-        return self.line_break.join(self.lines)
-
-    def alternative(self, rank: int) -> str:
-        """Return the translation from each line's next-best translation of a rank, from 1."""
-        return self.line_break.join(
-            line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines
-        )
-
-    @property
-    def ranks(self) -> int:
-        """The number of next-best translations."""
-        return max((len(line.others) for line in self.lines), default=0)
-
-
 class Service:
     """The models of a server and their queue.
 
@@ -192,8 +169,11 @@ class Service:
         *,
         settings: SearchSettings | None = None,
         alignment: bool = False,
+        is_passage: bool = False,
     ) -> list[TranslatedText]:
         """Translate texts line by line, through one model or over a pivot.
+
+        White space around a line stays as it is, and so do line breaks.
 
         Args:
             texts: texts of any number of lines.
@@ -201,55 +181,118 @@ class Service:
             settings: settings of the search; the server's if unset. The last model gives the
                 next-best translations.
             alignment: true to return alignments, which are those of the last model.
+            is_passage: true for passages of documents, which are not cut into lines.
 
         Raises:
             ConfigError, DataError, ModelError: when the request is wrong.
             QueueFull, DeadlinePassed: when there is too much to do.
         """
-        self.check(texts)
+        if not is_passage:
+            self.check(texts)
         settings = settings or self.search
         deadline = time.monotonic() + self.limits.seconds
-        breaks = ["\r\n" if "\r\n" in text else "\n" for text in texts]
-        lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
+        is_whole = is_passage or self.models.split == "none"
+        sources = [framed_lines(text, is_whole=is_whole) for text in texts]
+        lines = [[line.text for line in text] for text in sources]
         for name in route:
             is_last = name == route[-1]
             used = settings if is_last else settings.model_copy(update={"n_best": 1})
             work = await self._translation_work(name, used, alignment and is_last)
             lines = await self._translate_lines(work, lines, deadline)
         return [
-            TranslatedText(tuple(map(_translation, each)), tuple(route), line_break)
-            for each, line_break in zip(lines, breaks, strict=True)
+            TranslatedText(tuple(map(_translation, each)), tuple(route), tuple(source))
+            for each, source in zip(lines, sources, strict=True)
         ]
 
-    async def generate(
-        self, name: str, prompts: Sequence[str], settings: GenerationSettings
-    ) -> list[Generation]:
-        """Continue prompts with a language model.
+    async def translate_passages(
+        self,
+        passages: Sequence[str],
+        route: Sequence[str],
+        *,
+        settings: SearchSettings | None = None,
+        alignment: bool = False,
+        advance: Callable[[int], None],
+    ) -> list[TranslatedText]:
+        """Translate the passages of a document part by part, so that other requests have a share.
+
+        The time limit is for each part: a long document is not given up while it makes progress.
+
+        Args:
+            passages: texts, each translated as a whole.
+            route: names of the models, in order.
+            settings: settings of the search; the server's if unset.
+            alignment: true to return alignments.
+            advance: function called with the number of passages of each finished part.
 
         Raises:
             as for `translate`.
         """
-        self.check(prompts)
+        done: list[TranslatedText] = []
+        size = PASSAGES_AT_ONCE
+        end = time.monotonic() + self.limits.seconds
+        while len(done) < len(passages):
+            part = passages[len(done) : len(done) + size]
+            try:
+                done += await self.translate(
+                    part, route, settings=settings, alignment=alignment, is_passage=True
+                )
+            except QueueFull as full:
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(full.retry_after)
+                continue
+            except DeadlinePassed:
+                if size == 1:
+                    raise
+                size = max(1, size // 4)  # a smaller part may be done in time
+                continue
+            advance(len(part))
+            end = time.monotonic() + self.limits.seconds
+        return done
+
+    async def generate(
+        self,
+        name: str,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        settings: GenerationSettings,
+    ) -> list[Generation]:
+        """Continue prompts with a language model.
+
+        Args:
+            name: name of the model.
+            prompts: beginnings of the texts.
+            lengths: number of tokens of each prompt, from `lengths`.
+            settings: settings of the search.
+
+        Raises:
+            as for `translate`.
+        """
         pipeline = await self.generator(name)
         work = GenerationWork(pipeline, settings)
-        tokens = await to_thread.run_sync(self._prompt_lengths, pipeline, prompts)
         deadline = time.monotonic() + self.limits.seconds
         longest = settings.limited(None).max_length
         assert longest is not None
         jobs = [
             WaitingText(work, prompt, count + longest, deadline)
-            for prompt, count in zip(prompts, tokens, strict=True)
+            for prompt, count in zip(prompts, lengths, strict=True)
         ]
         return await self._results(jobs, deadline)
 
     async def stream(
-        self, name: str, prompt: str, settings: GenerationSettings, emit: Callable[[str], None]
+        self,
+        name: str,
+        prompt: str,
+        length: int,
+        settings: GenerationSettings,
+        emit: Callable[[str], None],
     ) -> TextStream:
         """Continue a prompt, and stream text as soon as it is certain.
 
         Args:
             name: name of a language model.
             prompt: beginning of the text.
+            length: number of its tokens, from `lengths`.
             settings: settings of the search.
             emit: function called with each piece, in another thread; its errors end the stream.
 
@@ -259,18 +302,17 @@ class Service:
         Raises:
             as for `translate`.
         """
-        self.check([prompt])
         pipeline = await self.generator(name)
-        (count,) = await to_thread.run_sync(self._prompt_lengths, pipeline, [prompt])
         deadline = time.monotonic() + self.limits.seconds
         work = StreamWork(pipeline, settings, emit)
-        (stream,) = await self._results([WaitingText(work, prompt, count, deadline)], deadline)
+        (stream,) = await self._results([WaitingText(work, prompt, length, deadline)], deadline)
         assert isinstance(stream, TextStream)
         return stream
 
-    async def detect(self, text: str, among: Sequence[str] = ()) -> list[tuple[str, float]]:
+    async def detect(self, text: str) -> list[tuple[str, float]]:
         """Return the languages that a text may be in, the most probable first."""
-        return await to_thread.run_sync(detect_languages, text[: self.limits.characters], among)
+        known = self.models.languages()
+        return await to_thread.run_sync(ranked_languages, text[:MOST_CHARACTERS_READ], known)
 
     async def generator(self, name: str) -> GenerationPipeline:
         """Return the loaded pipeline of a language model.
@@ -284,7 +326,12 @@ class Service:
         return cast(GenerationPipeline, pipeline)
 
     async def lengths(self, name: str, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text."""
+        """Return the number of tokens of each text.
+
+        Raises:
+            DataError, ModelError: when there are too many or too long texts, or no such model.
+        """
+        self.check(texts)
         if not self.models.find(name).is_translator:
             return await to_thread.run_sync(self._prompt_lengths, await self.generator(name), texts)
         encode = (await self._translator(name)).tokenizers.source.encode_batch
@@ -356,7 +403,7 @@ class Service:
     async def _translate_lines(
         self, work: TranslationWork, lines: Sequence[Sequence[str]], deadline: float
     ) -> list[list[str]]:
-        flat = [line for text in lines for line in text if line.strip()]
+        flat = [line for text in lines for line in text if line]
         encode = work.pipeline.tokenizers.source.encode_batch
         if sum(map(len, flat)) <= MOST_CHARACTERS_AT_ONCE:
             encoded = encode(flat)
@@ -367,9 +414,7 @@ class Service:
             for line, ids in zip(flat, encoded, strict=True)
         ]
         results = iter(await self._results(jobs, deadline))
-        return [
-            [next(results) if line.strip() else Translation() for line in text] for text in lines
-        ]
+        return [[next(results) if line else Translation() for line in text] for text in lines]
 
     async def _results(self, jobs: Sequence[WaitingText], deadline: float) -> list[Any]:
         """Queue jobs and wait for all of them, or drop them if the request ends."""

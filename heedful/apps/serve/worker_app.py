@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from starlette.applications import Starlette
 
-from heedful.apps.serve.application import ServerParts, build_app
-from heedful.apps.serve.file_store import FileStore
-from heedful.apps.serve.gate import AccessLog
-from heedful.apps.serve.keys import Keys
+from heedful.apps.serve.application import build_app
 from heedful.apps.serve.metrics import Metrics
 from heedful.apps.serve.scheduler import Scheduler
 from heedful.apps.serve.served_models import ServedModels, parse_model
+from heedful.apps.serve.server_parts import open_parts
 from heedful.apps.serve.server_settings import ServerSettings
 from heedful.apps.serve.service import Service
 from heedful.device import usable_cores
@@ -37,6 +35,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
         most_bytes=settings.most_bytes,
         shared=settings.shared,
         consistency=settings.consistency,
+        split=settings.split,
         glossaries=settings.glossaries,
         soft_terms=settings.soft_terms,
     )
@@ -54,13 +53,5 @@ def build_worker(settings: ServerSettings) -> Starlette:
         rest=trim,
     )
     metrics.watch(lambda: scheduler.waiting, lambda: scheduler.computing)
-    return build_app(
-        ServerParts(
-            service=Service(models, scheduler, settings.limits, settings.search),
-            metrics=metrics,
-            gate=settings.gate,
-            keys=None if settings.keys is None else Keys.read(settings.keys),
-            log=None if settings.access_log is None else AccessLog.open(settings.access_log),
-            files=None if settings.files is None else FileStore(settings.files),
-        )
-    )
+    service = Service(models, scheduler, settings.limits, settings.search)
+    return build_app(open_parts(settings, service, metrics))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from heedful.apps.serve.application import ServerParts, build_app
+from heedful.apps.serve.application import build_app
 from heedful.apps.serve.limits import GateSettings, Limits
 from heedful.apps.serve.metrics import Metrics
 from heedful.apps.serve.scheduler import Scheduler
 from heedful.apps.serve.served_models import ServedModels, parse_model
+from heedful.apps.serve.server_parts import ServerParts
 from heedful.apps.serve.service import Service
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.search.search_settings import SearchSettings
@@ -109,9 +110,12 @@ def start_server(folder: Path, *words: str, port: str = "0") -> ServerProcess:
             cwd=folder,
         )
     assert process.stdout is not None
-    if not select.select([process.stdout], [], [], 60)[0]:
-        process.kill()
-        raise AssertionError(errors.read_text())
+    with selectors.DefaultSelector() as waiting:  # knows descriptors above 1023, too
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        if not waiting.select(180):  # a loaded machine takes over a minute to import torch
+            process.kill()
+            process.communicate()
+            raise AssertionError(errors.read_text())
     line = process.stdout.readline()
     assert line, errors.read_text()
     return ServerProcess(process, json.loads(line)["address"].rstrip("/"), errors)

@@ -73,7 +73,8 @@ def kill_all(server: ServerProcess) -> None:
 def test_behind_nginx_nothing_is_lost_when_a_server_dies_or_stops(
     start: Callable[..., ServerProcess], nginx: Callable[..., str]
 ) -> None:
-    servers = [start("en-de"), start("en-de")]
+    proxy = ("--forwarded-from", "127.0.0.1")
+    servers = [start("en-de", *proxy), start("en-de", *proxy)]
     address = nginx(*(server.address.removeprefix("http://") for server in servers))
     with httpx2.Client() as client:
         for _ in range(4):  # whichever server has the file
@@ -90,7 +91,7 @@ def test_behind_nginx_nothing_is_lost_when_a_server_dies_or_stops(
         wait_until(lambda: clients.right > done + 100)
         # A new server in its place is found again after `fail_timeout`, then the other one stops.
         port = servers[0].address.rpartition(":")[2]
-        start("en-de", port=port)
+        start("en-de", *proxy, port=port)
         time.sleep(6)
         servers[1].process.send_signal(signal.SIGTERM)
         done = clients.right

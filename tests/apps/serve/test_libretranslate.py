@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 
 import heedful
 from heedful.apps.serve.application import ServerParts
+from heedful.apps.serve.clients import Clients
 from heedful.apps.serve.keys import Keys, key_hash
 from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.served_models import parse_model
@@ -121,8 +123,9 @@ def test_a_pivot_is_used_and_named(client: TestClient, expected: list[str]) -> N
 
 
 def test_languages_and_settings_are_listed(client: TestClient) -> None:
+    assert client.post("/languages").status_code == 405  # as in LibreTranslate
     for method in (client.get, client.post):
-        languages = {each["code"]: each for each in method("/languages").json()}
+        languages = {each["code"]: each for each in client.get("/languages").json()}
         assert languages["en"] == {"code": "en", "name": "English", "targets": ["de", "fr"]}
         assert languages["de"]["targets"] == ["en", "fr"]
         assert languages["fr"] == {"code": "fr", "name": "French", "targets": []}
@@ -136,8 +139,9 @@ def test_languages_and_settings_are_listed(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({}, "'q'"),
-        ({"q": DOG, "source": "xx"}, "en-de, de-fr, de-en"),
+        ({}, "Invalid request: missing q parameter"),
+        ({"q": DOG, "source": "xx"}, "xx is not supported"),
+        ({"q": DOG, "source": "fr", "target": "en"}, "en-de, de-fr, de-en"),
         ({"q": DOG, "target": ""}, "target"),
         ({"q": DOG, "format": "pdf"}, "format"),
         ({"q": 7}, "q"),
@@ -186,7 +190,7 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 def test_keys_are_asked_for() -> None:
     keys = Keys({"alice": key_hash("secret")})
-    with client_of(make_parts("en-de", keys=keys)) as client:
+    with client_of(make_parts("en-de", clients=Clients(keys))) as client:
         assert post(client, q=DOG).status_code == 403
         assert post(client, q=DOG, api_key="wrong").status_code == 403
         assert post(client, q=DOG, api_key="secret").status_code == 200
@@ -212,8 +216,8 @@ def test_metrics_count_what_was_done(parts: ServerParts, client: TestClient) -> 
     assert value('heedful_requests_total{path="other",status="404"}') > 0
 
 
-@pytest.mark.parametrize("path", ["/languages", "/frontend/settings"])
-def test_what_is_asked_by_two_methods_names_both(client: TestClient, path: str) -> None:
+def test_what_is_asked_by_two_methods_names_both(client: TestClient) -> None:
+    path = "/frontend/settings"
     answer = client.put(path)
     assert answer.status_code == 405
     assert answer.headers["allow"] == "GET, HEAD, POST"
@@ -226,3 +230,38 @@ def test_a_copy_of_a_model_at_hand_keeps_its_languages(tmp_path: Path) -> None:
     shutil.copytree(models_at_hand()["en-de"].path, copy)
     served = parse_model(str(copy))
     assert (served.name, served.source, served.target) == ("mine", "en", "de")
+
+
+def test_white_space_and_line_ends_stay_as_they_are(
+    client: TestClient, expected: list[str]
+) -> None:
+    text = f"  {DOG} \r\n\t{MAN}\n\n\u00a0{DOG}\r"
+    dog, man = expected
+    answer = post(client, q=text).json()["translatedText"]
+    assert answer == f"  {dog} \r\n\t{man}\n\n\u00a0{dog}\r"
+
+
+def test_a_form_with_two_texts_has_two_answers(client: TestClient, expected: list[str]) -> None:
+    values = {"q": [DOG, MAN], "source": "en", "target": "de"}
+    assert client.post("/translate", data=values).json() == {"translatedText": expected}
+    twice = client.post("/translate", data=values | {"source": ["en", "de"]})
+    assert twice.status_code == 400
+    assert "source" in twice.json()["error"]
+
+
+def test_suggestions_are_kept_for_those_who_want_them(
+    client: TestClient, parts: ServerParts, tmp_path: Path
+) -> None:
+    body = {"q": DOG, "s": "Ein Hund läuft.", "source": "en-US", "target": "de"}
+    refused = client.post("/suggest", json=body)
+    assert refused.status_code == 403
+    assert refused.json() == {"error": "Suggestions are disabled on this server."}
+    file = tmp_path / "suggestions.jsonl"
+    with client_of(make_parts("en-de", suggestions=file)) as other:
+        assert other.get("/frontend/settings").json()["suggestions"] is True
+        for way in ("json", "data"):
+            assert other.post("/suggest", **{way: body}).json() == {"success": True}
+        missing = other.post("/suggest", json={"q": DOG})
+        assert missing.json() == {"error": "Invalid request: missing s parameter"}
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert kept == [body | {"source": "en"}] * 2

@@ -91,6 +91,14 @@ def test_passages_left_out_are_listed(client: TestClient) -> None:
     assert answer["leftOut"] == ["line 1 ('%H o clock %M'): a format of dates or times"]
 
 
+def test_the_language_of_a_file_is_found(client: TestClient, dog: str) -> None:
+    answer = send(client, "a.html", f"<p>{DOG}</p>".encode(), source="auto")
+    assert client.get(answer.json()["translatedFileUrl"]).text == f"<p>{dog}</p>"
+    other = send(client, "a.txt", "La tua password non è corretta.".encode(), source="auto")
+    assert other.status_code == 400
+    assert "no model translates from it" in other.json()["error"]
+
+
 def test_a_document_of_word(client: TestClient, dog: str) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:

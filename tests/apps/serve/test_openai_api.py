@@ -245,3 +245,76 @@ def test_a_paragraph_in_a_chat_loses_no_sentence(client: TestClient) -> None:
     assert count_sentences(found, "de") == 4
     plain = client.post("/translate", json={"q": text, "source": "en", "target": "de"}).json()
     assert plain["translatedText"] == found
+
+
+def test_a_prompt_is_read_once(client: TestClient, parts: Any, monkeypatch: Any) -> None:
+    read: list[str] = []
+    lengths = parts.service._prompt_lengths
+    monkeypatch.setattr(
+        type(parts.service),
+        "_prompt_lengths",
+        staticmethod(lambda pipeline, prompts: read.extend(prompts) or lengths(pipeline, prompts)),
+    )
+    for changes in ({"max_tokens": None}, {"max_tokens": 5}, {"stream": True}):
+        read.clear()
+        assert complete(client, **changes).status_code == 200
+        assert read == ["The man"]
+
+
+def respond(client: TestClient, **values: Any) -> Any:
+    greedy = {"model": "english", "input": "The man", "temperature": 0, "max_output_tokens": 12}
+    return client.post("/v1/responses", json=greedy | values)
+
+
+def test_a_response_is_the_answer_of_a_chat(client: TestClient) -> None:
+    whole = complete(client).json()
+    answer = respond(client).json()
+    (message,) = answer["output"]
+    assert message["content"][0]["text"] == whole["choices"][0]["text"]
+    assert (answer["status"], answer["object"]) == ("completed", "response")
+    assert answer["usage"]["input_tokens"] == whole["usage"]["prompt_tokens"]
+    assert answer["usage"]["output_tokens"] == whole["usage"]["completion_tokens"]
+    cut = respond(client, max_output_tokens=3).json()
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+    parts = [{"type": "input_text", "text": DOG}]
+    turns = [{"role": "user", "content": "x"}, {"role": "user", "content": parts}]
+    own = heedful.load(models_at_hand()["en-de"].path).translate([DOG])[0]
+    values = {"model": "en-de", "instructions": "Translate.", "input": turns}
+    assert respond(client, **values).json()["output"][0]["content"][0]["text"] == str(own)
+
+
+def test_a_response_is_streamed_in_events(client: TestClient) -> None:
+    answer = respond(client, stream=True)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    data = [json.loads(line.removeprefix("data: ")) for _, line in blocks]
+    assert [name.removeprefix("event: ") for name, _ in blocks] == [each["type"] for each in data]
+    assert [each["sequence_number"] for each in data] == list(range(len(data)))
+    deltas = [each["delta"] for each in data if each["type"] == "response.output_text.delta"]
+    assert len(deltas) > 2
+    whole = respond(client).json()
+    assert "".join(deltas) == whole["output"][0]["content"][0]["text"]
+    assert data[-1]["type"] == "response.completed"
+    assert data[-1]["response"]["usage"] == whole["usage"]
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "param"),
+    [
+        ({"model": "gpt-4"}, 404, "model"),
+        ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, 400, "tools"),
+        ({"background": True}, 400, "background"),
+        ({"input": []}, 400, None),
+        ({"text": {"format": {"type": "json_object"}}}, 400, None),
+        ({"max_output_tokens": 100_000}, 400, "max_tokens"),
+    ],
+)
+def test_a_response_that_cannot_be_given_is_refused(
+    client: TestClient, values: dict[str, Any], status: int, param: str | None
+) -> None:
+    for stream in (False, True):
+        answer = respond(client, **values, stream=stream)
+        assert answer.status_code == status, answer.text
+        if param is not None:
+            assert answer.json()["error"]["param"] == param

@@ -102,6 +102,16 @@ def test_openai(server: ServerProcess, expected: list[str]) -> None:
     deltas = [part.choices[0].delta.content or "" for part in chat_stream]
     assert "".join(deltas) == whole.choices[0].text
 
+    response = client.responses.create(model="en-de", input=DOG)
+    assert response.output_text == expected[0]
+    assert response.usage is not None
+    with client.responses.stream(model="english", input="The man", temperature=0) as events:
+        kinds = {event.type for event in events}
+        final = events.get_final_response()
+    assert {"response.output_text.delta", "response.completed"} <= kinds
+    again = client.responses.create(model="english", input="The man", temperature=0)
+    assert final.output_text == again.output_text
+
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="gpt-4", messages=messages)
     with pytest.raises(openai.BadRequestError):

@@ -124,6 +124,15 @@ def test_a_dead_worker_is_replaced_and_others_serve_on(start: Start) -> None:
     wait_until(lambda: counted_texts(server) >= 11)
 
 
+def test_a_worker_ends_with_its_parent(start: Start) -> None:
+    import psutil
+
+    server = start("en-de")
+    (worker,) = server.workers()
+    server.process.kill()
+    wait_until(lambda: not psutil.pid_exists(worker))
+
+
 def test_connections_that_come_at_once_spread_over_the_workers(start: Start) -> None:
     import psutil
 
@@ -215,6 +224,9 @@ def test_a_client_that_leaves_is_not_waited_for(start: Start) -> None:
         (["en-de", "--workers", "0"], 2, "--workers"),
         (["en-de", "--host", "192.0.2.1", "--without-keys"], 2, "Cannot listen"),
         (["en-de", "--beam", "0"], 2, "beam"),
+        (["en-de", "--forwarded-from", "proxy.example"], 2, "no address or network"),
+        (["en-de", "--requests-per-minute", "0"], 2, "--requests-per-minute"),
+        (["en-de", "--suggestions", "missing/file"], 2, "cannot be written"),
         (["broken"], 1, "could not start"),
     ],
 )

@@ -6,12 +6,18 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heedful.apps.serve.served_models import ServedModel, ServedModels, parse_model
+from heedful.interop import model_loading
+from heedful.interop.model_loading import load_any
+from heedful.pipelines.translation import TranslationPipeline
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.text.tokenizer_pair import TokenizerPair
 
 from .conftest import make_parts
 
@@ -62,3 +68,31 @@ def test_models_loaded_at_once_keep_to_the_memory(monkeypatch: pytest.MonkeyPatc
         thread.join()
     assert max(most) == 1
     assert sum(m.pipeline is not None for m in models) == 1
+
+
+def test_texts_are_split_as_the_server_says_and_by_the_rules_of_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def silent(path: Path) -> Any:  # a model that does not say what it has learned
+        network, pair = load_any(path)
+        assert isinstance(pair, TokenizerPair)
+        return network, replace(pair, reading=None)
+
+    monkeypatch.setattr(model_loading, "load_any", silent)
+    for split in ("lines", "none"):
+        models = ServedModels([parse_model(f"pt-BR-en={PATH}")], split=split)
+        pipeline = models.get("pt-BR-en")
+        assert isinstance(pipeline, TranslationPipeline)
+        assert pipeline.tokenizers.reads.split == split
+        assert pipeline.tokenizers.reads.language == "pt"
+
+
+def test_a_server_that_splits_nothing_translates_whole_texts() -> None:
+    service = make_parts("en-de").service
+    service.models.split = "none"
+    text = "A dog runs.\nA man sleeps.\n"
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(asyncio.run, service.translate([text], ["en-de"]))
+    (translated,) = run.result()
+    assert len(translated.lines) == 1
+    assert translated.text.endswith("\n")

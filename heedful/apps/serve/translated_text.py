@@ -1,0 +1,74 @@
+"""Texts and their translations line by line, with the white space around lines kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heedful.pipelines.text_splitting import Translation
+
+
+@dataclass(frozen=True)
+class FramedLine:
+    """A line of a text, between white space that its translation keeps.
+
+    Args:
+        text: text of the line, without white space around it.
+        before, after: white space around it; the line break is part of `after`.
+    """
+
+    text: str
+    before: str
+    after: str
+
+
+def framed_lines(text: str, *, is_whole: bool = False) -> list[FramedLine]:
+    """Cut a text into its lines; one that ends in a line break has an empty last line.
+
+    Args:
+        text: text with line breaks of any kind.
+        is_whole: true to take the whole text as one line.
+    """
+    lines = [text] if is_whole else text.splitlines(keepends=True)
+    if not is_whole and (not lines or lines[-1].splitlines() != lines[-1:]):
+        lines.append("")
+    bare = [line.strip() for line in lines]
+    starts = [line.find(own) if own else len(line) for line, own in zip(lines, bare, strict=True)]
+    return [
+        FramedLine(own, line[:start], line[start + len(own) :])
+        for line, own, start in zip(lines, bare, starts, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """A text and its translation, line by line.
+
+    Args:
+        lines: translations of its lines, empty ones included.
+        models: names of the models, in order.
+        sources: lines of the text.
+    """
+
+    lines: tuple[Translation, ...]
+    models: tuple[str, ...]
+    sources: tuple[FramedLine, ...]
+
+    @property
+    def text(self) -> str:
+        """The translation of the text."""
+        return self.join(self.lines)
+
+    def alternative(self, rank: int) -> str:
+        """Return the translation from each line's next-best translation of a rank, from 1."""
+        return self.join([line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines])
+
+    def join(self, lines: Sequence[str]) -> str:
+        """Join translations of the text's first lines, with the white space around those."""
+        pairs = zip(self.sources, lines, strict=False)
+        return "".join(f"{source.before}{line}{source.after}" for source, line in pairs)
+
+    @property
+    def ranks(self) -> int:
+        """The number of next-best translations."""
+        return max((len(line.others) for line in self.lines), default=0)
