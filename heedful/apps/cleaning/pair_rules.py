@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings, RuleName
 from heedful.apps.cleaning.text_keys import without_code
 from heedful.apps.quality.number_forms import Number, find_numbers, pair_numbers
+from heedful.apps.quality.wording_checks import text_length
 from heedful.errors import ConfigError
 
 ABOUT: dict[RuleName, str] = {
@@ -45,8 +46,6 @@ _FEWEST_WORDS = 4
 
 # Unicode's Cc without the tab, private use, non-characters, and a byte order mark inside a text.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ue000-\uf8ff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
-_IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
 # Letters and digits of any script, without the underscore that \w includes.
 _WORD = re.compile(r"[^\W_]+")
 _DIGIT = re.compile(r"\d")
@@ -105,28 +104,13 @@ def pair_rules(settings: CleaningSettings) -> list[PairRule]:
     return [rule for rule in rules if s.is_on(rule.name)]
 
 
-def letters(text: str) -> int:
-    """Return the length of a text in letters of an alphabet.
-
-    An ideograph counts as 3 letters and a syllable of kana or hangul as 2, approximately the length
-    of their translations into languages with alphabets.
-
-    Args:
-        text: text of one side.
-    """
-    # ASCII, the usual case for English, needs no search for wide scripts.
-    if text.isascii():
-        return len(text)
-    return len(text) + 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
-
-
 def length_ratio(source: str, target: str) -> float:
     """Return the ratio of the longer side to the shorter one, after adding 10 letters to each.
 
     Args:
         source, target: texts of the pair.
     """
-    a, b = letters(source) + SMOOTHING, letters(target) + SMOOTHING
+    a, b = text_length(source) + SMOOTHING, text_length(target) + SMOOTHING
     return max(a, b) / min(a, b)
 
 
