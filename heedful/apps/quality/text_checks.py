@@ -101,7 +101,7 @@ class CheckSettings(Config):
     advisory: tuple[str, ...] | None = Field(
         None,
         description="checks that are reported, but put no translation in doubt; quotes if unset, "
-        "for given translations also unsure and unsure_word",
+        "for given translations also unsure, unsure_word and uncovered",
     )
 
     def advises(self, name: str, *, given: bool) -> bool:
@@ -114,9 +114,10 @@ class CheckSettings(Config):
         """
         if self.advisory is not None:
             return name in self.advisory
-        return name == "quotes" or (given and name in ("unsure", "unsure_word"))
+        return name == "quotes" or (given and name in _OF_ITS_OWN)
 
 
+_OF_ITS_OWN = ("unsure", "unsure_word", "uncovered")
 DEFAULT = CheckSettings()
 
 Languages = tuple[str | None, str | None]
