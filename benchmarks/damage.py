@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 from heedful.apps.quality.number_forms import find_numbers, pair_numbers
 
@@ -99,7 +100,7 @@ def without_spaces(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pai
 
 def out_of_step(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
     """Each with the target of the line after it."""
-    return [(s, t) for (s, _), (_, t) in zip(pairs, pairs[1:], strict=False)]
+    return [(s, t) for (s, _), (_, t) in pairwise(pairs)]
 
 
 KINDS: tuple[Damage, ...] = (

@@ -190,12 +190,13 @@ def _letters_lost(source: str, target: str) -> float:
 
 
 def _questioned_words(source: str, target: str) -> str:
-    words = [word for word in f"{source} {target}".split() if "?" in word[:-1]]
-    return ", ".join(words[:3])
+    text = target if "?" in target else source
+    return ", ".join([word for word in text.split() if "?" in word][:3])
 
 
 _CROWDED = 9  # letters between two spaces, in the mean, of a text that has lost them
 _TIMES_AS_MANY = 3  # words in the other text
+_LONGEST_WORD = 24  # letters of a word that is no sentence
 _AS_LONG = 0.6  # "Schade!" is all of "What a pity!", and is shorter
 
 
@@ -206,6 +207,8 @@ def _spaces_lost(source: str, target: str) -> float:
     if _crowd(crowded) < _CROWDED or other_words < max(4, _TIMES_AS_MANY * words):
         return 0.0
     letters = len(other) - other_words
+    if words == 1 and len(crowded) <= _LONGEST_WORD and crowded[-1] not in ".!?…":
+        return 0.0  # "Feuerwehrhauptmann", the fire department captain
     is_lost = len(crowded) >= _AS_LONG * letters and not any(map(is_spaceless, crowded + other))
     return float(is_lost and "://" not in crowded)
 
