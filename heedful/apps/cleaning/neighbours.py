@@ -23,7 +23,7 @@ _ENDS = ".!?:。！？"
 
 
 class _Side(NamedTuple):
-    """What is compared of a text: length, beginnings of words, and the sign at its end."""
+    """Features of a text that are compared: length, beginnings of words, the sign at its end."""
 
     length: float
     keys: frozenset[str]

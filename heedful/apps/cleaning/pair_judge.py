@@ -23,7 +23,7 @@ _CAP = 3.0  # maximum doubt by one rule, so that no single rule outweighs severa
 
 @dataclass
 class JudgedPairs:
-    """What was found of the pairs of a chunk.
+    """Findings on the pairs of a chunk.
 
     Args:
         bits: bits of the rules that found each pair.

@@ -176,7 +176,7 @@ def _empty(source: str, target: str) -> float:
 # A question mark between letters, before a word, before another sign, or where a sentence goes on.
 _QUESTIONED = re.compile(
     r"[^\W\d_]\?[^\W\d_]|(?<![^\s(\"'’„“«])\?[^\W\d_]{2}"
-    r"|[^\W\d_]\?(?=[.,;]|!(?!\?)| [a-zß-ÿ])|(?<= )\?(?= [a-zß-ÿ])"
+    r"|[^\W\d_]\?(?=[.,;]| [a-zß-ÿ])|(?<= )\?(?= [a-zß-ÿ])"
 )
 
 

@@ -162,12 +162,14 @@ class Checker:
         warn: Warn | None,
     ) -> None:
         """Add the checks by likelihood; a text that was translated in several pieces has none."""
-        from heedful.apps.quality.likelihood import Likelihood, Pair
+        from heedful.apps.quality.likelihood import Likelihood, ScoredPair
         from heedful.apps.quality.model_checks import check_detached
 
         assert self.pipeline is not None
         pairs = [
-            Pair(i, sources[i], str(each), TargetScore(each.score, each.tokens, each.token_scores))
+            ScoredPair(
+                i, sources[i], str(each), TargetScore(each.score, each.tokens, each.token_scores)
+            )
             for i, each in enumerate(translations)
             if each and each.token_scores and len(each.segment_lengths) < 2
         ]
@@ -177,7 +179,7 @@ class Checker:
             targets = [pair.target for pair in pairs]
             scores = self.reverse.score(targets, [pair.source for pair in pairs], warn=warn)
             turned = [
-                Pair(i, pair.target, pair.source, score)
+                ScoredPair(i, pair.target, pair.source, score)
                 for i, (pair, score) in enumerate(zip(pairs, scores, strict=True))
             ]
             backward = Likelihood(self.reverse, turned, targets, given=True, warn=warn)

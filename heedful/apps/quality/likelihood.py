@@ -25,7 +25,7 @@ _LEAST_END = -5.0  # log-probability of the end; 99 % of people's are above it
 _SURE_NAME = 8.0  # what the source adds to a word's log-probability, from which it is its word
 
 
-class Pair(NamedTuple):
+class ScoredPair(NamedTuple):
     """A pair and its scores.
 
     Args:
@@ -54,7 +54,7 @@ class Likelihood:
     def __init__(
         self,
         pipeline: TranslationPipeline,
-        pairs: Sequence[Pair],
+        pairs: Sequence[ScoredPair],
         sources: Sequence[str],
         *,
         given: bool,
@@ -72,7 +72,7 @@ class Likelihood:
             ]
         targets = [pair.target for pair in pairs]
         self.others = [self._score([other(p.place) for p in pairs], targets) for other in others]
-        self.words = file_words(sources) if self.is_corpus else None
+        self.words = file_words([p.source for p in pairs], targets) if self.is_corpus else None
 
     def _score(self, sources: Sequence[str], targets: Sequence[str]) -> list[TargetScore]:
         return self.pipeline.score(sources, targets, warn=self.warn) if sources else []

@@ -11,7 +11,8 @@ import difflib
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from heedful.apps.quality.wording_checks import Word
@@ -43,10 +44,11 @@ class Repair(NamedTuple):
 
 
 class FileWords(NamedTuple):
-    """Words of the texts of a file, by which its names are known.
+    """Words of the sources of a file, by which its names are known.
 
     Args:
-        common: words in lower case, which are no names where a sentence begins with them.
+        common: words in lower case, which are no names where a sentence begins with them, and
+            capitalised ones that several translations lack and none has, such as Ministry.
         names: words with a capital inside of a sentence, which may be names at its beginning.
     """
 
@@ -54,16 +56,21 @@ class FileWords(NamedTuple):
     names: frozenset[str]
 
 
-def file_words(texts: Iterable[str]) -> FileWords:
-    """Return the words of the texts of a file, in lower case and with a capital."""
+def file_words(sources: Sequence[str], targets: Sequence[str]) -> FileWords:
+    """Return the words of a file of pairs, in lower case and with a capital."""
     common: set[str] = set()
     names: set[str] = set()
-    for text in texts:
-        for word in _words(text):
-            if word.text == word.text.lower():
-                common.add(word.text)
-            elif _is_inside(word, text):
-                names.add(word.text)
+    lacking: Counter[str] = Counter()
+    kept: set[str] = set()
+    for source, target in zip(sources, targets, strict=True):
+        there = set(_WORD.findall(target))
+        words = _words(source)
+        common.update(word.text for word in words if word.text == word.folded)
+        inside = {w.text for w in words if _is_capitalized(w) and _is_inside(w, source)}
+        names |= inside
+        kept |= inside & there
+        lacking.update(inside - there)
+    common.update(w.casefold() for w, count in lacking.items() if count > 1 and w not in kept)
     return FileWords(frozenset(common), frozenset(names))
 
 
@@ -86,10 +93,17 @@ def name_repairs(source: str, target: str, language: str | None, words: FileWord
         word
         for word in capitalized
         if len(word.text) >= _FEWEST_LETTERS
+        and not word.text.isupper()  # abbreviations are translated or spelled out
         and word.folded not in words.common
         and (word.text in words.names or _is_inside(word, source))
         and word.text not in translated
         and not any(_are_alike(word, other) for other in others)
+    ]
+    # "Chief Minister" and "Red Devils" are translated as a whole; of "Steve Adler" one part stays.
+    missing = [
+        word
+        for word in missing
+        if not any(other != word and _are_adjacent(word, other, source) for other in missing)
     ]
     if not missing:
         return []
@@ -111,6 +125,11 @@ def _words(text: str) -> list[Word]:
     return [Word(*m.span(), m[0], m[0].casefold()) for m in _WORD.finditer(text)]
 
 
+def _are_adjacent(one: Word, other: Word, text: str) -> bool:
+    first, second = sorted((one, other), key=lambda word: word.start)
+    return not text[first.end : second.start].strip(" -.’'s")
+
+
 def _is_inside(word: Word, text: str) -> bool:
     """Return True for a word that does not begin a sentence, nor a quotation in it."""
     return text[: word.start].rstrip(_OPENING)[-1:] not in ("", *".!?:…-–")
@@ -124,7 +143,8 @@ def _is_capitalized(word: Word) -> bool:
 def _plain(text: str) -> str:
     """Return a word without case, accents and ß: München is more like Munich so."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(each for each in decomposed if not unicodedata.combining(each))
+    letters = "".join(each for each in decomposed if not unicodedata.combining(each))
+    return letters.replace("c", "k").replace("ph", "f")  # California, Kalifornien
 
 
 def _are_alike(one: Word, other: Word) -> bool:

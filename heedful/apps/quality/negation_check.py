@@ -45,7 +45,7 @@ may do so. Languages that deny by endings or prefixes of verbs alone have none."
 _NO_DENIAL = {
     "en": r", ?(?:\w+n['’]t|am not) \w+ ?\?|(?:n['’]t|\bnot) (?:only|until|just)\b"
     r"|\bno[ -](?:doubt|matter|brainer)\b|\bno(?:t|n)?-\w+|\bwarn\w*\b[^.,;]{1,40}\bnot to\b"
-    r"|\bNo\. ?\d|\bn['’]t\b[^.,;!?]{1,40}\buntil\b"
+    r"|\bNo\. ?\d|n['’]t\b[^.,;!?]{1,40}\buntil\b"
     r"|\b(?:why|how about|would|wo|do|did|is|are|can|could|should)n['’]t (?:we|you|I)\b[^.]*\?",
     "de": r"\bnicht (?:nur|zuletzt)\b|, (?:nicht wahr|oder nicht|nicht) ?\?",
     "fr": r", n['’]est-ce pas ?\?|\bne\b[^.,;]{1,40}\bque\b|\bn['’][^.,;]{1,40}\bque\b",

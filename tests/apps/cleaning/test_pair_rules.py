@@ -54,6 +54,7 @@ GOOD = [
     (LONG, GERMAN),
     ("Hello!", "Hallo!"),
     ("What? No. Who?me", "Was? Nein. Wer?ich"),
+    ("How dare you say that!", "Wie kannst du es wagen, das zu sagen?!"),
     ("“Why?” he asked.", "„Warum?“, fragte er."),
     ("Is it? See a.org/?q=1", "Ist es das? Siehe a.org/?q=1"),
     ("the fire department captain", "Feuerwehrhauptmann"),
