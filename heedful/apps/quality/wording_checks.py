@@ -142,6 +142,7 @@ def _is_repetition(unit: Sequence[str], count: int) -> bool:
 
 
 _IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_THAI = re.compile("[\u0e01-\u0eff]")
 _SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
 
 
@@ -149,12 +150,13 @@ def text_length(text: str) -> float:
     """Return the length of a text in letters of an alphabet.
 
     An ideograph counts as 3 letters and a syllable of kana or hangul as 2, about as much as their
-    translations have. Thai, Lao, Khmer and Burmese have letters, although no spaces.
+    translations have, a letter of Thai or Lao, which have no spaces, as 4/3.
     """
     text = text.strip()
     if text.isascii():  # the usual case for English needs no search
         return float(len(text))
-    return float(len(text) + 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text)))
+    wide = 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
+    return len(text) + wide + len(_THAI.findall(text)) / 3
 
 
 def word_keys(text: str) -> frozenset[str]:
