@@ -44,7 +44,8 @@ from tables import markdown_table
 
 from heedful.apps.cleaning.check_report import prepare
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings
-from heedful.apps.cleaning.examination import RULES, examine
+from heedful.apps.cleaning.examination import examine
+from heedful.apps.cleaning.pair_judge import RULES
 from heedful.apps.cleaning.raw_pairs import RawCorpus
 from heedful.cli.data import Beside
 from heedful.data.corpus_spec import CorpusSpec
