@@ -66,9 +66,10 @@ def check(
         heedful check test.en test.de --model en-de
         heedful check test.en test.de --languages en-de --fail
     """
-    flags = {"source": str(source), "target": str(target), "languages": languages, "fail": fail}
-    flags |= {"model": model and str(model), "reverse_model": reverse_model and str(reverse_model)}
-    report = Report("check", output, {**flags, **running.plain()})
+    named = {"model": model, "reverse_model": reverse_model}
+    flags = {name: None if path is None else str(path) for name, path in named.items()}
+    files = {"source": str(source), "target": str(target), "languages": languages, "fail": fail}
+    report = Report("check", output, {**files, **flags, **running.plain()})
     sources, targets = read_parallel(source, target)
     codes = _languages(model, languages, sources, targets)
     pipelines = [None if each is None else running.load(each) for each in (model, reverse_model)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,13 +65,16 @@ class Likelihood:
         self.given = given
         self.warn = warn
         self.is_corpus = given and len(sources) >= FEWEST_PAIRS
-        others: list[Callable[[int], str]] = [lambda place: ""]
-        if self.is_corpus:
-            others += [
-                lambda place, by=by: sources[(place + by) % len(sources)] for by in _NEIGHBOURS
-            ]
+        # None stands for an empty source.
+        distances: tuple[int | None, ...] = (None, *_NEIGHBOURS) if self.is_corpus else (None,)
         targets = [pair.target for pair in pairs]
-        self.others = [self._score([other(p.place) for p in pairs], targets) for other in others]
+        self.others = [
+            self._score(
+                ["" if by is None else sources[(p.place + by) % len(sources)] for p in pairs],
+                targets,
+            )
+            for by in distances
+        ]
         self.words = file_words([p.source for p in pairs], targets) if self.is_corpus else None
 
     def _score(self, sources: Sequence[str], targets: Sequence[str]) -> list[TargetScore]:
