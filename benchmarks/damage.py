@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 from heedful.apps.quality.number_forms import find_numbers, pair_numbers
 
@@ -71,6 +72,38 @@ def repeated(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
     return pairs
 
 
+def marked_up(pairs: list[Pair], _: Foreign, draw: random.Random) -> list[Pair]:
+    """Targets with tags of HTML."""
+    forms = ("<p>{}</p>", "<b>{}</b>", '<a href="/x">{}</a>', "{}<br>", "<li>{}")
+    return [(source, draw.choice(forms).format(target)) for source, target in pairs]
+
+
+def question_marks(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
+    """Targets whose letters beyond ASCII became question marks; those of ASCII have none."""
+    return [
+        (source, "".join("?" if c.isalpha() and not c.isascii() else c for c in target))
+        for source, target in pairs
+        if any(c.isalpha() and not c.isascii() for c in target)
+    ]
+
+
+def same_target(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
+    """Each with one and the same target, for 500 pairs."""
+    return [(source, pairs[0][1]) for source, _ in pairs[:500]]
+
+
+def without_spaces(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
+    """Targets without spaces, of at least four words."""
+    kept = [pair for pair in pairs if len(pair[1].split()) >= 4]
+    return [(source, target.replace(" ", "")) for source, target in kept]
+
+
+def out_of_step(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
+    """Each with the target of the line after it."""
+    return [(s, t) for (s, _), (_, t) in pairwise(pairs)]
+
+
 KINDS: tuple[Damage, ...] = (
     shuffled, wrong_language, swapped, truncated, copied, mojibake, changed_number, repeated,
+    marked_up, question_marks, same_target, without_spaces, out_of_step,
 )  # fmt: skip

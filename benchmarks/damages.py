@@ -19,12 +19,14 @@ class Example:
         target: its translation.
         other: the translation of another text.
         foreign: its translation to a third language, where there is one.
+        other_source: the text of `other`.
     """
 
     source: str
     target: str
     other: str
     foreign: str | None = None
+    other_source: str = ""
 
 
 Damage = Callable[[Example, random.Random], str | None]
@@ -47,6 +49,38 @@ def end_dropped(example: Example, draw: random.Random) -> str | None:
         return None
     end = words[-1][-1] if words[-1][-1] in ".!?" else ""
     return " ".join(words[: len(words) * 2 // 3]).rstrip(",;:") + end
+
+
+def half_closed(example: Example, draw: random.Random) -> str | None:
+    """The second half of the words is missing; the final mark is there."""
+    half = half_dropped(example, draw)
+    end = example.target[-1] if example.target[-1:] in (".", "!", "?") else ""
+    return half and half.rstrip(",;:") + end
+
+
+def other_name(example: Example, draw: random.Random) -> str | None:
+    """A name that both texts have is one of the other translation's text."""
+    names, others = (
+        {w for w in _NAME.findall(a) if re.search(rf"\b{w}\b", b)}
+        for a, b in ((example.source, example.target), (example.other_source, example.other))
+    )
+    others -= set(_NAME.findall(f"{example.source} {example.target}"))
+    if not names or not others:
+        return None
+    name, other = draw.choice(sorted(names)), draw.choice(sorted(others))
+    return re.sub(rf"\b{name}\b", other, example.target)
+
+
+_NAME = re.compile(r"\b[A-Z][a-z]{2,}\b")
+_NEGATION = re.compile(r"\b(?:not|no|never|nobody|nothing)\b|n['’]t\b")
+_DROPPED = re.compile(r"\b(?:nicht|nie|niemals) |\bk(?=ein)")
+
+
+def negation_dropped(example: Example, draw: random.Random) -> str | None:
+    """A word that denies is missing (in German)."""
+    if not _NEGATION.search(example.source) or not _DROPPED.search(example.target):
+        return None
+    return _DROPPED.sub("", example.target, count=1)
 
 
 def phrase_doubled(example: Example, draw: random.Random) -> str | None:
@@ -161,15 +195,24 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "quote lost": (quote_lost, ("quotes",)),
     "phrase doubled": (phrase_doubled, ("repetition",)),
     "loop": (loop, ("repetition",)),
-    "half dropped": (half_dropped, ("too_short", "uncovered")),
-    "end dropped": (end_dropped, ("too_short", "uncovered")),
+    "half dropped": (half_dropped, ("too_short",)),
+    "end dropped": (end_dropped, ("too_short",)),
+    "negation dropped": (negation_dropped, ("negation",)),
     "source copied": (copied, ("copied", "language")),
     "wrong language": (wrong_language, ("language",)),
     "three words untranslated": (words_untranslated, ("untranslated", "copied")),
     "one word untranslated": (word_untranslated, ("untranslated",)),
-    "other sentence": (other_sentence, ("detached",)),
 }
-"""Kinds of damage, and the checks that are to find each."""
+"""Kinds of damage that texts alone show, and the checks that are to find each."""
+
+OF_MEANING: dict[str, tuple[Damage, tuple[str, ...]]] = {
+    "half dropped": (half_dropped, ("too_short", "detached")),
+    "half dropped, with its full stop": (half_closed, ("too_short", "detached")),
+    "other sentence": (other_sentence, ("detached",)),
+    "other name": (other_name, ("names",)),
+    "negation dropped": (negation_dropped, ("negation",)),
+}
+"""Kinds of damage that a model is to find, and its checks."""
 
 
 def _plain_numbers(text: str) -> list[tuple[int, int]]:

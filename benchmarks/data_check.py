@@ -37,14 +37,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from damage import KINDS, Pair, changed_number, repeated
+from damage import KINDS, Pair, changed_number, repeated, same_target
 from driver import new_parser, parse
 from machine import describe_machine
 from tables import markdown_table
 
 from heedful.apps.cleaning.check_report import prepare
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings
-from heedful.apps.cleaning.examination import RULES, examine
+from heedful.apps.cleaning.examination import examine
+from heedful.apps.cleaning.pair_judge import RULES
 from heedful.apps.cleaning.raw_pairs import RawCorpus
 from heedful.cli.data import Beside
 from heedful.data.corpus_spec import CorpusSpec
@@ -138,12 +139,12 @@ def measure_damage(data: Path, most: int, scorer: Any = None) -> dict[str, Any]:
         for kind in KINDS:
             chosen = set(draw.sample(range(len(usable)), round(DAMAGED * len(usable))))
             victims = [usable[n] for n in sorted(chosen)]
-            if kind is changed_number:  # few pairs have numbers: all that do
+            if kind in (changed_number, same_target):  # few pairs have numbers: all that do
                 victims = usable
             damaged = kind(victims, other, draw)
             rest = (
                 usable
-                if kind in (repeated, changed_number)
+                if kind in (repeated, changed_number, same_target)
                 else [p for n, p in enumerate(usable) if n not in chosen]
             )
             flags = removed_flags([*rest, *damaged], corpus.languages, scorer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from heedful.apps.cleaning.cleaning_settings import CleaningSettings
+from heedful.apps.cleaning.cleaning_settings import CleaningSettings, is_memory
 from heedful.cli.flags import DeviceFlag, Running
 from heedful.cli.parser import flags_of, overrides
 from heedful.cli.text_io import (
@@ -39,7 +39,8 @@ CorpusFiles = Annotated[
     str,
     Parameter(
         help="Corpus: a source and a target file, aligned line by line, or one .tsv or .jsonl "
-        "file of pairs; all may be .gz."
+        "file of pairs; all may be .gz. A .tmx file is read, too, by the languages of --languages "
+        "if it has several; it is written as .tsv."
     ),
 ]
 
@@ -69,19 +70,26 @@ class Beside:
         ),
     ] = None
     device: DeviceFlag = "auto"
+    workers: Annotated[
+        int,
+        Parameter(help="Number of processes that apply the rules; the result is the same."),
+    ] = 1
 
     def prepare(self, files: Sequence[str], settings: CleaningSettings) -> Prepared:
         """Open the corpus, the test data and the model."""
         spec = _one_corpus(files)
+        if self.workers < 1:
+            raise UserError("At least one process is needed", where=f"--workers {self.workers}")
         tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
         from heedful.apps.cleaning.check_report import prepare
 
-        return prepare(spec, settings, against=tests, scorer=self.scorer())
+        return prepare(spec, settings, against=tests, scorer=self.scorer(), workers=self.workers)
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""
         model = None if self.model is None else str(self.model)
-        return {"against": list(self.against), "model": model, "device": self.device}
+        flags = {"against": list(self.against), "model": model, "device": self.device}
+        return {**flags, "workers": self.workers}
 
     def scorer(self) -> Callable[[list[str], list[str]], Sequence[float]] | None:
         """Return a function that scores how much the source tells the model about the target.
@@ -316,11 +324,13 @@ def _one_corpus(files: Sequence[str]) -> CorpusSpec:
     Raises:
         ConfigError: when they make up none, or more than one.
     """
+    if len(files) == 1 and is_memory(Path(files[0])):
+        return CorpusSpec(file=files[0])
     found = corpora(files, "CORPUS")
     if len(found) != 1:
         raise ConfigError(
             f"There are {len(found)} corpora instead of one",
             where=" ".join(files) or "CORPUS",
-            remedy="Give a source and a target file, or one .tsv or .jsonl file of pairs",
+            remedy="Give a source and a target file, or one .tsv, .jsonl or .tmx file of pairs",
         )
     return CorpusSpec(**found[0])

@@ -40,6 +40,7 @@ VERBS = {
     "sweep": "Train a configuration with several values of one setting, and compare them.",
     "frontier": "Measure speed, memory and quality of a translator under many search settings.",
     "calibrate": "Fit a confidence estimate to a model's translations.",
+    "check": "Check given translations.",
     "score": "Score given translations (log-probability).",
     "import": "Import a Hugging Face model.",
     "merge": "Merge a low-rank adapter (LoRA) into its base model.",

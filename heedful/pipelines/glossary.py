@@ -24,6 +24,7 @@ from heedful.errors import DataError
 from heedful.search.phrase_automaton import RequiredPhrase
 from heedful.text.inline_terms import InlineTerm
 from heedful.text.pretokenization import is_spaceless
+from heedful.text.protected_spans import SPAN_KINDS, Protection
 from heedful.text.tokenizer import TextTokenizer
 
 _FLAGS = ("ignore-case", "keep")
@@ -140,8 +141,17 @@ class Glossary:
         return cls(terms, str(path), is_soft=soft)
 
     def find(self, text: str) -> list[Occurrence]:
-        """Find the terms in a text, from left to right; none overlap."""
-        spans = _words(text)
+        """Find the terms in a text, from left to right; none overlap.
+
+        Addresses, placeholders, tags, code and what `translate="no"` marks stay as they are: terms
+        in them are no terms.
+        """
+        kept = _kept_spans(text)
+        spans = [
+            (start, end)
+            for start, end in _words(text)
+            if not any(a < end and start < b for a, b in kept)
+        ]
         words = [_folded(text[start:end]) for start, end in spans]
         found: list[Occurrence] = []
         place = 0
@@ -256,6 +266,25 @@ class Glossary:
                     agreed.append(InlineTerm(one.start, one.end, form))
                     break
         return agreed
+
+
+# Elements whose text is code, or that say themselves that they are not translated.
+_UNTRANSLATED = re.compile(
+    r"<(code|pre|kbd|samp|var|script|style)\b[^>]*>.*?</\1\s*>"
+    r"|<(\w+)\b[^>]*\stranslate\s*=\s*[\"']?no\b[^>]*>.*?</\2\s*>",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _kept_spans(text: str) -> list[tuple[int, int]]:
+    """Return the spans of the parts of a text that a translation keeps."""
+    if not _MARKS.search(text):  # a fast path for most texts
+        return []
+    found = [match.span() for match in _UNTRANSLATED.finditer(text)]
+    return found + Protection(SPAN_KINDS).find(text)
+
+
+_MARKS = re.compile(r"[/@<{}`%$&|\[]|www\.|[^\x00-\uffff]|:\w")
 
 
 def _place_of(own: Sequence[str], words: Sequence[str | None]) -> int | None:

@@ -36,6 +36,9 @@ def found(text, *sources, fold=False):
     ("text", "sources", "expected"),
     [
         ("a cat, a Cat; cats (cat)", ["cat"], ["cat", "cat"]),
+        ("a cat at https://cat.org/cat?cat=1 or cat@cat.org", ["cat"], ["cat"]),
+        ("`cat` <code>cat</code> a <b>cat</b> {cat} %(cat)s", ["cat"], ["cat"]),
+        ('<i translate="no">a cat</i> <cat x="cat"> cat', ["cat"], ["cat"]),
         ("Cats and Cats", ["cats"], ["Cats"]),  # only where a sentence begins
         ("the user guide for a user", ["user", "user guide"], ["user guide", "user"]),
         ("user  guide", ["user guide"], ["user  guide"]),

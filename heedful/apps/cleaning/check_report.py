@@ -119,6 +119,7 @@ def prepare(
     *,
     against: Sequence[CorpusSpec] = (),
     scorer: Scorer | None = None,
+    workers: int = 1,
 ) -> Prepared:
     """Open a corpus and load the tools of the rules.
 
@@ -127,16 +128,17 @@ def prepare(
         settings: limits of the rules.
         against: test data, whose sources should not be in the corpus.
         scorer: function of a model that scores pairs; None without a model.
+        workers: number of processes that apply the rules.
 
     Raises:
         DataError: when a file is missing, empty or unreadable, or two differ in length.
         ConfigError: when a language is unknown, or a library is not installed.
     """
     pair_rules(settings)  # fails early if a library is missing
-    corpus = RawCorpus(spec)
+    corpus = RawCorpus(spec, settings.languages)
     languages = prepare_languages(corpus, settings)
     leaks = LeakIndex.read(against, settings.near) if against else None
-    return corpus, Tools(settings, languages, leaks, scorer)
+    return corpus, Tools(settings, languages, leaks, scorer, workers)
 
 
 def check_corpus(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,6 +13,9 @@ Switchable = Literal[
     "control_character",
     "replacement_character",
     "mojibake",
+    "lost_letters",
+    "lost_spaces",
+    "markup",
     "too_long",
     "length_ratio",
     "copied",
@@ -20,8 +24,10 @@ Switchable = Literal[
     "leak",
     "near_leak",
     "model",
+    "shifted",
     "duplicate",
     "many_targets",
+    "many_sources",
 ]
 """Rules that can be switched off; the others find pairs that cannot be trained on."""
 
@@ -73,8 +79,18 @@ class CleaningSettings(Config):
         description="maximum number of different targets of one source; the first ones are kept "
         "(rule many_targets)",
     )
+    max_sources: PositiveInt = Field(
+        20,
+        description="maximum number of different sources of one target; the first ones are kept "
+        "(rule many_sources)",
+    )
 
     def is_on(self, rule: RuleName) -> bool:
         """Return True unless the rule is switched off."""
         # None and an empty tuple mean the same; None is left out of saved settings.
         return rule not in (self.off or ())
+
+
+def is_memory(path: Path) -> bool:
+    """Return True for a translation memory in TMX, plain or gzip, by its name."""
+    return path.name.lower().removesuffix(".gz").endswith(".tmx")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from heedful.apps.cleaning.cleaning_settings import RuleName
-from heedful.apps.cleaning.examination import RULES, Progress, Tools, examine, rules_of
+from heedful.apps.cleaning.examination import Progress, Tools, examine, rules_of
+from heedful.apps.cleaning.pair_judge import RULES
 from heedful.apps.cleaning.raw_pairs import PairWriter, RawCorpus, file_names
 from heedful.durable import whole_folder
 from heedful.errors import DataError

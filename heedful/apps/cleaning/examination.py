@@ -1,17 +1,21 @@
 """Application of all rules to a corpus, which is read once, in chunks.
 
 Checking and cleaning share it, so cleaning removes exactly the pairs that a check counts. A pair
-takes 20 bytes of memory while the corpus is read (two keys, a bit for each rule) and about 60 when
+takes 32 bytes of memory while the corpus is read (three keys, a bit for each rule, four
+likenesses) and about 60 when
 repeats are sorted.
 """
 
 from __future__ import annotations
 
 import heapq
+import multiprocessing
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.pool import AsyncResult
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +24,18 @@ from heedful.apps.cleaning.cleaning_settings import CleaningSettings, RuleName
 from heedful.apps.cleaning.corpus_statistics import SideCounter
 from heedful.apps.cleaning.language_check import LanguageCheck, guess_languages
 from heedful.apps.cleaning.leak_index import LeakIndex
-from heedful.apps.cleaning.pair_rules import ABOUT, pair_rules
+from heedful.apps.cleaning.neighbours import FARTHEST, shifted_rows
+from heedful.apps.cleaning.pair_judge import (
+    BIT,
+    RULES,
+    JudgedPairs,
+    PairJudge,
+    begin_judging,
+    judge_pairs,
+    mark,
+)
 from heedful.apps.cleaning.raw_pairs import RawCorpus, RawPair
 from heedful.apps.cleaning.repeats import TargetCounts, past_the_first, repeated
-from heedful.apps.cleaning.text_keys import plain_text, text_key
 
 Progress = Callable[[int, int, str], None]
 """Called with the pairs done, all pairs, and a name of the work."""
@@ -32,13 +44,8 @@ Scorer = Callable[[list[str], list[str]], Sequence[float]]
 """Function from sources and targets to the gain in mean log-probability of a target token that
 knowing the source brings, for each pair."""
 
-# The order of `ABOUT` is that of the bits: the lowest bit set is the rule that removes a pair.
-RULES: tuple[RuleName, ...] = tuple(ABOUT)
-BIT = {rule: np.uint32(1 << number) for number, rule in enumerate(RULES)}
-
 WORST = 100
 _CHUNK = 512  # pairs for one call of the language detector and of the model
-_CAP = 3.0  # maximum doubt by one rule, so that no single rule outweighs several others
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,14 @@ class Tools:
         languages: check of both sides' languages; None to leave it out.
         leaks: index of the test data; None without test data.
         scorer: function of a model that scores pairs; None without a model.
+        workers: number of processes that apply the rules about single pairs.
     """
 
     settings: CleaningSettings
     languages: LanguageCheck | None = None
     leaks: LeakIndex | None = None
     scorer: Scorer | None = None
+    workers: int = 1
 
     def active(self) -> tuple[RuleName, ...]:
         """Rules that are applied, in their order."""
@@ -149,14 +158,17 @@ def examine(
     """
     reading = _Reading(tools)
     done = 0
-    for chunk in _chunks(corpus):
-        reading.add(chunk)
+    for chunk, judged in _judged_chunks(corpus, tools):
+        reading.add(chunk, judged)
         done += len(chunk)
         progress(done, corpus.pairs, "checked")
     # A copy, so that the array with its spare capacity is freed with the reading.
     found = np.frombuffer(reading.found, np.uint32).copy()
     pair_keys = np.frombuffer(reading.pair_keys, np.uint64)
     source_keys = np.frombuffer(reading.source_keys, np.uint64)
+    if tools.settings.is_on("shifted"):
+        rows = shifted_rows(np.frombuffer(reading.neighbours, np.int8).reshape(len(found), -1))
+        found[rows] |= BIT["shifted"]
     if tools.settings.is_on("duplicate"):
         found[repeated(pair_keys, np.flatnonzero(found == 0))] |= BIT["duplicate"]
     # Only pairs that stay count: a removed duplicate must not use up a source's targets.
@@ -164,6 +176,12 @@ def examine(
     rows, targets = past_the_first(source_keys, np.flatnonzero(found == 0), most)
     if tools.settings.is_on("many_targets"):
         found[rows] |= BIT["many_targets"]
+    if tools.settings.is_on("many_sources"):
+        target_keys = np.frombuffer(reading.target_keys, np.uint64)
+        most = tools.settings.max_sources
+        found[past_the_first(target_keys, np.flatnonzero(found == 0), most)[0]] |= BIT[
+            "many_sources"
+        ]
     worst = tuple(row for _, row in sorted(reading.worst, reverse=True))
     return Examination(
         found,
@@ -184,36 +202,25 @@ class _Reading:
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
-        self.rules = pair_rules(tools.settings)
-        self.pair_keys, self.source_keys = array("Q"), array("Q")
+        self.pair_keys, self.source_keys, self.target_keys = array("Q"), array("Q"), array("Q")
+        self.neighbours = array("b")
         self.found = array("I")
         assert self.found.itemsize == 4  # C leaves the size of an int open
         self.worst: list[tuple[float, int]] = []
         self.source, self.target = SideCounter(), SideCounter()
         self.known_targets = 0
 
-    def add(self, chunk: Sequence[RawPair]) -> None:
-        """Apply the rules to a chunk of pairs, and count them."""
+    def add(self, chunk: Sequence[RawPair], judged: JudgedPairs) -> None:
+        """Count a chunk of pairs that were judged, and apply the rules that need all tools."""
         first = len(self.found)
-        bits = [0] * len(chunk)
-        badness = [0.0] * len(chunk)
+        bits, badness = judged.bits, judged.badness
         readable = [n for n, pair in enumerate(chunk) if pair.fault is None]
-        for n, pair in enumerate(chunk):
-            self._note(pair)
-            if pair.fault is not None:
-                bits[n], badness[n] = int(BIT["undecodable"]), _CAP
-                if pair.fault == "no_pair":
-                    bits[n] = int(BIT["no_pair"])
+        self.pair_keys.extend(judged.pair_keys)
+        self.source_keys.extend(judged.source_keys)
+        self.target_keys.extend(judged.target_keys)
+        self.neighbours.extend(judged.neighbours)
         self.source.add([chunk[n].source for n in readable])
         self.target.add([chunk[n].target for n in readable])
-
-        for n in readable:
-            _, source, target, *_ = chunk[n]
-            for rule in self.rules:
-                doubt = rule.doubt(source, target)
-                if doubt:
-                    _mark(bits, badness, n, rule.name, doubt)
-        self._add_languages(chunk, readable, bits, badness)
         self._add_leaks(chunk, readable, bits)
         self._add_model(chunk, bits, badness)
         self.found.extend(bits)
@@ -225,21 +232,6 @@ class _Reading:
                 heapq.heappush(self.worst, heap)
             elif heap > self.worst[0]:
                 heapq.heapreplace(self.worst, heap)
-
-    def _note(self, pair: RawPair) -> None:
-        # Differences in spaces and Unicode composition, which nobody sees, do not count.
-        source, target = plain_text(pair.source), plain_text(pair.target)
-        self.source_keys.append(text_key(source))
-        self.pair_keys.append(text_key(f"{source}\t{target}"))
-
-    def _add_languages(
-        self, chunk: Sequence[RawPair], rows: list[int], bits: list[int], badness: list[float]
-    ) -> None:
-        if self.tools.languages is None:
-            return
-        doubts = self.tools.languages.doubts([(chunk[n].source, chunk[n].target) for n in rows])
-        for n, doubt in zip(rows, doubts.tolist(), strict=True):
-            _mark(bits, badness, n, "language", doubt)
 
     def _add_leaks(self, chunk: Sequence[RawPair], rows: list[int], bits: list[int]) -> None:
         leaks, settings = self.tools.leaks, self.tools.settings
@@ -260,19 +252,35 @@ class _Reading:
         gains = self.tools.scorer([chunk[n].source for n in rows], [chunk[n].target for n in rows])
         for n, gain in zip(rows, gains, strict=True):
             doubt = max(0.0, 1 + self.tools.settings.min_model_gain - gain)
-            _mark(bits, badness, n, "model", doubt)
-
-
-def _mark(bits: list[int], badness: list[float], n: int, rule: RuleName, doubt: float) -> None:
-    """Record a doubt: doubts past their limits add up, below them the largest one counts."""
-    if doubt >= 1:
-        badness[n] = min(doubt, _CAP) + (badness[n] if bits[n] else 0.0)
-        bits[n] |= int(BIT[rule])
-    elif not bits[n]:
-        badness[n] = max(badness[n], doubt)
+            mark(bits, badness, n, "model", doubt)
 
 
 def _chunks(corpus: RawCorpus) -> Iterator[list[RawPair]]:
     pairs = iter(corpus)
     while chunk := list(islice(pairs, _CHUNK)):
         yield chunk
+
+
+def _judged_chunks(corpus: RawCorpus, tools: Tools) -> Iterator[tuple[list[RawPair], JudgedPairs]]:
+    """Yield chunks of pairs with what their judges found, in their order."""
+    languages = tools.languages.languages if tools.languages else None
+    if tools.workers == 1:
+        judge = PairJudge(tools.settings, languages)
+        before: list[RawPair] = []
+        for chunk in _chunks(corpus):
+            yield chunk, judge(before, chunk)
+            before = chunk[-FARTHEST:]
+        return
+    # Processes that begin anew: threads of a model's library may hold locks in a copy.
+    context = multiprocessing.get_context("spawn")
+    waiting: deque[tuple[list[RawPair], AsyncResult[JudgedPairs]]] = deque()
+    with context.Pool(tools.workers, begin_judging, (tools.settings, languages)) as pool:
+        before = []
+        for chunk in _chunks(corpus):
+            waiting.append((chunk, pool.apply_async(judge_pairs, (before, chunk))))
+            before = chunk[-FARTHEST:]
+            if len(waiting) > 2 * tools.workers:  # memory stays bounded
+                first, result = waiting.popleft()
+                yield first, result.get()
+        for first, result in waiting:
+            yield first, result.get()

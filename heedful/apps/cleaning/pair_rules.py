@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings, RuleName
 from heedful.apps.cleaning.text_keys import without_code
 from heedful.apps.quality.number_forms import Number, find_numbers, pair_numbers
+from heedful.apps.quality.wording_checks import text_length
 from heedful.errors import ConfigError
+from heedful.text.pretokenization import is_spaceless
 
 ABOUT: dict[RuleName, str] = {
     "no_pair": "the line is not a source and a target",
@@ -24,6 +26,9 @@ ABOUT: dict[RuleName, str] = {
     "control_character": "a control, private or unassigned character",
     "replacement_character": "U+FFFD, left by a conversion for what it could not read",
     "mojibake": "UTF-8 that was read in another encoding, such as Ã¼ for ü",
+    "lost_letters": "question marks in place of letters, such as f?r for für",
+    "lost_spaces": "a side has lost its spaces",
+    "markup": "HTML on one side only",
     "too_long": "a side is longer than a limit",
     "length_ratio": "one side is too long for the other",
     "copied": "the target is its source",
@@ -32,8 +37,10 @@ ABOUT: dict[RuleName, str] = {
     "leak": "the source is in the test data",
     "near_leak": "the source is nearly the same as one in the test data",
     "model": "the source tells a model little about its target",
+    "shifted": "targets belong to the lines before or after",
     "duplicate": "the pair is the same as an earlier one",
     "many_targets": "the source has many other targets before",
+    "many_sources": "the target has many other sources before",
 }
 """Descriptions of the rules, in the order in which rules remove pairs."""
 
@@ -45,8 +52,6 @@ _FEWEST_WORDS = 4
 
 # Unicode's Cc without the tab, private use, non-characters, and a byte order mark inside a text.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ue000-\uf8ff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
-_IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
 # Letters and digits of any script, without the underscore that \w includes.
 _WORD = re.compile(r"[^\W_]+")
 _DIGIT = re.compile(r"\d")
@@ -82,6 +87,13 @@ def pair_rules(settings: CleaningSettings) -> list[PairRule]:
         PairRule("control_character", _matches(_CONTROL), _first(_CONTROL)),
         PairRule("replacement_character", _replaced, lambda a, b: "U+FFFD"),
         PairRule("mojibake", _mojibake, _damaged_words),
+        PairRule("lost_letters", _letters_lost, _questioned_words),
+        PairRule(
+            "lost_spaces",
+            _spaces_lost,
+            _crowded_side,
+        ),
+        PairRule("markup", _one_sided_markup, lambda a, b: ", ".join(_TAG.findall(a + b)[:3])),
         PairRule(
             "too_long",
             # Half a character more, so that a side of exactly the limit stays below 1.
@@ -105,28 +117,13 @@ def pair_rules(settings: CleaningSettings) -> list[PairRule]:
     return [rule for rule in rules if s.is_on(rule.name)]
 
 
-def letters(text: str) -> int:
-    """Return the length of a text in letters of an alphabet.
-
-    An ideograph counts as 3 letters and a syllable of kana or hangul as 2, approximately the length
-    of their translations into languages with alphabets.
-
-    Args:
-        text: text of one side.
-    """
-    # ASCII, the usual case for English, needs no search for wide scripts.
-    if text.isascii():
-        return len(text)
-    return len(text) + 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
-
-
 def length_ratio(source: str, target: str) -> float:
     """Return the ratio of the longer side to the shorter one, after adding 10 letters to each.
 
     Args:
         source, target: texts of the pair.
     """
-    a, b = letters(source) + SMOOTHING, letters(target) + SMOOTHING
+    a, b = text_length(source) + SMOOTHING, text_length(target) + SMOOTHING
     return max(a, b) / min(a, b)
 
 
@@ -174,6 +171,64 @@ def _different_numbers(source: str, target: str) -> str:
 
 def _empty(source: str, target: str) -> float:
     return float(not source.strip() or not target.strip())
+
+
+# A question mark between letters, before a word, before another sign, or where a sentence goes on.
+_QUESTIONED = re.compile(
+    r"[^\W\d_]\?[^\W\d_]|(?<![^\s(\"'’„“«])\?[^\W\d_]{2}"
+    r"|[^\W\d_]\?(?=[.,;]| [a-zß-ÿ])|(?<= )\?(?= [a-zß-ÿ])"
+)
+
+
+def _letters_lost(source: str, target: str) -> float:
+    """Return 1 where question marks stand for letters that a conversion could not write."""
+    if "?" not in source and "?" not in target:
+        return 0.0
+    left, right = (len(_QUESTIONED.findall(without_code(each))) for each in (source, target))
+    # A question inside of a sentence is one in both languages.
+    return float(left != right and source.count("?") != target.count("?"))
+
+
+def _questioned_words(source: str, target: str) -> str:
+    text = target if "?" in target else source
+    return ", ".join([word for word in text.split() if "?" in word][:3])
+
+
+_CROWDED = 9  # letters between two spaces, in the mean, of a text that has lost them
+_TIMES_AS_MANY = 3  # words in the other text
+_LONGEST_WORD = 24  # letters of a word that is no sentence
+_AS_LONG = 0.6  # "Schade!" is all of "What a pity!", and is shorter
+
+
+def _spaces_lost(source: str, target: str) -> float:
+    """Return 1 where a side has few spaces for its letters, and the other side has many."""
+    crowded, other = (source, target) if _crowd(source) > _crowd(target) else (target, source)
+    words, other_words = len(crowded.split()), len(other.split())
+    if _crowd(crowded) < _CROWDED or other_words < max(4, _TIMES_AS_MANY * words):
+        return 0.0
+    letters = len(other) - other_words
+    if words == 1 and len(crowded) <= _LONGEST_WORD and crowded[-1] not in ".!?…":
+        return 0.0  # "Feuerwehrhauptmann", the fire department captain
+    is_lost = len(crowded) >= _AS_LONG * letters and not any(map(is_spaceless, crowded + other))
+    return float(is_lost and "://" not in crowded)
+
+
+def _crowded_side(source: str, target: str) -> str:
+    return "source" if _crowd(source) > _crowd(target) else "target"
+
+
+def _crowd(text: str) -> float:
+    """Return the mean number of characters between two spaces."""
+    words = text.split()
+    return sum(map(len, words)) / max(len(words), 1)
+
+
+_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]*)?/?>|&(?:[a-z]{2,8}|#\d{2,6});")
+
+
+def _one_sided_markup(source: str, target: str) -> float:
+    """Return 1 where one side has tags or entities of HTML, and the other has none."""
+    return float(bool(_TAG.search(source)) != bool(_TAG.search(target)))
 
 
 def _replaced(source: str, target: str) -> float:

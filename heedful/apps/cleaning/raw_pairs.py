@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import gzip
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self, cast
 
+from heedful.apps.cleaning.cleaning_settings import is_memory
+from heedful.apps.cleaning.translation_memory import MemoryFile
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import (
     corpus_paths,
@@ -47,6 +50,7 @@ class RawCorpus:
 
     Args:
         spec: files of the corpus.
+        languages: codes of source and target, which a translation memory of several needs.
 
     Attributes:
         paths: paths of the files.
@@ -57,12 +61,17 @@ class RawCorpus:
         DataError: when a file is missing, unreadable or empty, or two differ in length.
     """
 
-    def __init__(self, spec: CorpusSpec) -> None:
+    def __init__(self, spec: CorpusSpec, languages: Sequence[str] | None = None) -> None:
         self.spec = spec
+        self.languages = languages
         self.paths = corpus_paths(spec)
-        self.is_jsonl = len(self.paths) == 1 and pair_form(self.paths[0]) == ".jsonl"
+        self.is_jsonl = (
+            len(self.paths) == 1
+            and not is_memory(self.paths[0])
+            and pair_form(self.paths[0]) == ".jsonl"
+        )
         # Files are counted first: progress needs a total, and no rule can pair unequal files.
-        files = [TextFile(path) for path in self.paths]
+        files = self._open()
         for file in files:
             _count_lines(file)
         if len({file.lines for file in files}) > 1:
@@ -78,9 +87,15 @@ class RawCorpus:
         Raises:
             DataError: when gzip is damaged, or a file is UTF-16.
         """
-        files = [TextFile(path) for path in self.paths]
+        files = self._open()
         self.facts = [file.facts for file in files]
         return self._aligned(*files) if len(files) == 2 else self._single(*files)
+
+    def _open(self) -> list[TextFile]:
+        return [
+            MemoryFile(path, self.languages) if is_memory(path) else TextFile(path)
+            for path in self.paths
+        ]
 
     def _aligned(self, source: TextFile, target: TextFile) -> Iterator[RawPair]:
         lines = zip(source.raw_lines(), target.raw_lines(), strict=True)
@@ -157,9 +172,12 @@ def file_names(paths: list[Path], stem: str | None = None) -> tuple[str, ...]:
         stem: stem of the names, such as `train`; None for the names of the corpus itself.
     """
     if stem is None:
-        names = [path.name for path in paths]
+        names = [re.sub(r"(?i)\.tmx(?=(?:\.gz)?\Z)", ".tsv", path.name) for path in paths]
     else:
-        names = [f"{stem}{file_form(p)}{'.gz' * (p.suffix == '.gz')}" for p in paths]
+        names = [
+            f"{stem}{'.tsv' if is_memory(p) else file_form(p)}{'.gz' * (p.suffix == '.gz')}"
+            for p in paths
+        ]
     if len(set(names)) < len(names):  # such as en/news.txt and de/news.txt
         names = [f"{side}-{name}" for side, name in zip(("source", "target"), names, strict=True)]
     return tuple(names)

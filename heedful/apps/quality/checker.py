@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heedful.apps.quality.reports import CheckResult, TranslationReport
@@ -17,16 +18,17 @@ if TYPE_CHECKING:
 
 
 class Checker:
-    """Checks translations of one model.
+    """Checks translations of one model, or given ones.
 
     Args:
-        pipeline: translator that scores translations; needed only for `detached` and
-            `report_pairs`.
+        pipeline: translator that scores translations; without one, texts alone are checked.
         languages: codes of source and target, None where unknown.
         settings: thresholds.
-        detached: true to check that the source makes a translation more probable, which costs
-            another pass of the model.
+        detached: true to compare the model's own translations with other sources and names, too,
+            which costs another pass of the model; given ones always are.
         calibration: predictor of the chrF of translations; see `heedful calibrate`.
+        reverse: translator from the target's language to the source's, a second opinion on whether
+            given texts belong together.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Checker:
         *,
         detached: bool = False,
         calibration: Calibration | None = None,
+        reverse: TranslationPipeline | None = None,
     ) -> None:
         assert pipeline is not None or not detached, "only a model can tell"
         self.pipeline = pipeline
@@ -44,6 +47,7 @@ class Checker:
         self.settings = settings
         self.detached = detached
         self.calibration = calibration
+        self.reverse = reverse
 
     def reports(
         self,
@@ -64,24 +68,15 @@ class Checker:
             ConfigError: when num2words or py3langid is not installed.
         """
         _check_count(sources, translations)
-        without = self._without_source(translations, warn)
-        confidence: Sequence[float | None] = [None] * len(sources)
-        if self.calibration is not None:
-            confidence = self.calibration.predict(sources, translations)
-        return [
-            TranslationReport(
-                tuple(self._checks(source, translation, bare)),
-                predicted if translation.token_scores else None,
-            )
-            for source, translation, bare, predicted in zip(
-                sources, translations, without, confidence, strict=True
-            )
-        ]
+        return self._reports(sources, translations, given=False, warn=warn)
 
     def report_pairs(
         self, sources: Sequence[str], targets: Sequence[str], *, warn: Warn | None = None
     ) -> list[TranslationReport]:
-        """Score given translations with the model, and return a report for each.
+        """Return a report for each given translation, scored by the model if there is one.
+
+        From 20 pairs on, each is also compared with the sources of others: then a report depends
+        on which pairs stand beside it.
 
         Args:
             sources: source texts of one line each.
@@ -91,33 +86,61 @@ class Checker:
         Raises:
             DataError: when the numbers of translations and sources differ, or one is longer than a
                 model with learned positions can read.
+            ConfigError: when num2words or py3langid is not installed.
         """
-        assert self.pipeline is not None
         _check_count(sources, targets)
-        scores = self.pipeline.score(sources, targets, alignment=True, warn=warn)
-        given = [_as_translation(*pair) for pair in zip(targets, scores, strict=True)]
-        return self.reports(sources, given, warn=warn)
+        if self.pipeline is None:
+            given = [Translation(target) for target in targets]
+        else:
+            scores = self.pipeline.score(sources, targets, alignment=True, warn=warn)
+            given = [_as_translation(*pair) for pair in zip(targets, scores, strict=True)]
+        return self._reports(sources, given, given=True, warn=warn)
 
-    def _checks(
-        self, source: str, translation: Translation, without_source: TargetScore | None
-    ) -> list[CheckResult]:
-        settings = self.settings
-        results = check_texts(source, translation, self.languages, settings)
+    def _reports(
+        self,
+        sources: Sequence[str],
+        translations: Sequence[Translation],
+        *,
+        given: bool,
+        warn: Warn | None,
+    ) -> list[TranslationReport]:
+        results = [
+            check_texts(source, translation, self.languages, self.settings)
+            + self._model_checks(source, translation)
+            for source, translation in zip(sources, translations, strict=True)
+        ]
+        if self.pipeline is not None and (given or self.detached):
+            self._compare(results, sources, translations, given=given, warn=warn)
+        confidence: Sequence[float | None] = [None] * len(sources)
+        if self.calibration is not None:
+            confidence = self.calibration.predict(sources, translations)
+        advises = self.settings.advises
+        return [
+            TranslationReport(
+                tuple(replace(r, advisory=advises(r.name, given=given)) for r in checks),
+                predicted if translation.token_scores else None,
+            )
+            for checks, translation, predicted in zip(
+                results, translations, confidence, strict=True
+            )
+        ]
+
+    def _model_checks(self, source: str, translation: Translation) -> list[CheckResult]:
+        """Return the checks of probabilities and attention, which come with a translation."""
         if not translation.token_scores:
-            return results
-        from heedful.apps.quality.model_checks import (
-            check_coverage,
-            check_detached,
-            check_probabilities,
-        )
+            return []
+        from heedful.apps.quality.model_checks import check_coverage, check_probabilities
 
-        results += check_probabilities(
-            translation,
-            translation.tokens,
-            translation.token_scores,
-            least_mean=settings.least_mean,
-            least_token=settings.least_token,
-        )
+        settings = self.settings
+        results = [
+            *check_probabilities(
+                translation,
+                translation.tokens,
+                translation.token_scores,
+                least_mean=settings.least_mean,
+                least_token=settings.least_token,
+            )
+        ]
         if translation.alignment is not None:
             results.append(
                 check_coverage(
@@ -127,37 +150,57 @@ class Checker:
                     most_uncovered=settings.most_uncovered,
                 )
             )
-        if without_source is not None:
-            results.append(
-                check_detached(
-                    translation,
-                    translation.token_scores,
-                    without_source.token_scores,
-                    least=settings.least_difference,
-                )
-            )
         return results
 
-    def _without_source(
-        self, translations: Sequence[Translation], warn: Warn | None
-    ) -> list[TargetScore | None]:
-        """Return scores of translations given an empty source.
+    def _compare(
+        self,
+        results: Sequence[list[CheckResult]],
+        sources: Sequence[str],
+        translations: Sequence[Translation],
+        *,
+        given: bool,
+        warn: Warn | None,
+    ) -> None:
+        """Add the checks by likelihood; a text that was translated in several pieces has none."""
+        from heedful.apps.quality.likelihood import Likelihood, ScoredPair
+        from heedful.apps.quality.model_checks import check_detached
 
-        None stands for a text that was translated in several pieces.
-        """
-        found: list[TargetScore | None] = [None] * len(translations)
-        if not self.detached:
-            return found
         assert self.pipeline is not None
-        chosen = [
-            i for i, each in enumerate(translations) if each and len(each.segment_lengths) < 2
+        pairs = [
+            ScoredPair(
+                i, sources[i], str(each), TargetScore(each.score, each.tokens, each.token_scores)
+            )
+            for i, each in enumerate(translations)
+            if each and each.token_scores and len(each.segment_lengths) < 2
         ]
-        texts = [str(translations[i]) for i in chosen]
-        for i, score in zip(
-            chosen, self.pipeline.score([""] * len(texts), texts, warn=warn), strict=True
-        ):
-            found[i] = score
-        return found
+        forward = Likelihood(self.pipeline, pairs, sources, given=given, warn=warn)
+        backward = None
+        if self.reverse is not None and given:
+            targets = [pair.target for pair in pairs]
+            scores = self.reverse.score(targets, [pair.source for pair in pairs], warn=warn)
+            turned = [
+                ScoredPair(i, pair.target, pair.source, score)
+                for i, (pair, score) in enumerate(zip(pairs, scores, strict=True))
+            ]
+            backward = Likelihood(self.reverse, turned, targets, given=True, warn=warn)
+        names = forward.names(self.languages[0], self.settings.least_repair)
+        if given:
+            places = [_place(results[pair.place], "too_short") for pair in pairs]
+            shorts = [results[p.place][n] for p, n in zip(pairs, places, strict=True)]
+            for pair, n, each in zip(pairs, places, forward.unfinished(shorts), strict=True):
+                results[pair.place][n] = each
+        for number, pair in enumerate(pairs):
+            gains = forward.gains(number) + (backward.gains(number) if backward else [])
+            results[pair.place] += [
+                check_detached(
+                    pair.source, pair.target, gains, least=self.settings.least_difference
+                ),
+                names[number],
+            ]
+
+
+def _place(results: Sequence[CheckResult], name: str) -> int:
+    return next(n for n, each in enumerate(results) if each.name == name)
 
 
 def _as_translation(text: str, score: TargetScore) -> Translation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heedful.apps.quality.reports import CheckResult, Evidence
+from heedful.apps.quality.wording_checks import word_keys
 from heedful.search.alignment import Alignment
 
 FEWEST_LETTERS = 3
@@ -50,19 +51,11 @@ def _unlikely_tokens(
     target: str, tokens: Sequence[str], token_scores: Sequence[float], least: float
 ) -> tuple[Evidence, ...]:
     """Return the ranges of unlikely tokens, if the tokens spell the text."""
-    from heedful.text.pretokenization import MARK
-
-    evidence = []
-    end = 0
-    for token, score in zip(tokens, token_scores, strict=False):
-        piece = token.replace(MARK, " ").strip()
-        start = target.find(piece, end) if piece else -1
-        if start < 0:
-            continue
-        end = start + len(piece)
-        if score < least:
-            evidence.append(Evidence("target", start, end, piece, f"log-probability {score:.1f}"))
-    return tuple(evidence)
+    return tuple(
+        Evidence("target", a, b, target[a:b], f"log-probability {token_scores[number]:.1f}")
+        for number, a, b in token_spans(target, tokens)
+        if token_scores[number] < least
+    )
 
 
 def check_coverage(
@@ -110,18 +103,44 @@ def _places(source: str, words: Sequence[str], chosen: Sequence[int]) -> tuple[E
 
 
 def check_detached(
-    target: str, token_scores: Sequence[float], without_source: Sequence[float], *, least: float
+    source: str,
+    target: str,
+    gains: Sequence[float],
+    *,
+    least: float,
 ) -> CheckResult:
-    """Compare the probabilities of a translation with and without its source.
+    """Check that the source makes a translation more probable than other sources do.
+
+    A model that knows little of a text's field gains little from any source. Names, numbers and
+    loans that both texts have then tell more than the model.
 
     Args:
+        source: source text.
         target: text of the translation.
-        token_scores: log-probability of every token and end token given the source, in nats.
-        without_source: log-probabilities given an empty source, in nats.
-        least: difference of the means below which the translation ignores its source.
+        gains: log-probability that a token gains from the source, in the mean, beside each other
+            source, or in each direction, in nats.
+        least: gain below which the translation is one of another text.
     """
-    count = max(len(token_scores), 1)
-    value = (sum(token_scores) - sum(without_source)) / count
+    shared = min(len(word_keys(source) & word_keys(target)), _MOST_SHARED)
+    value = sum(gains) / max(len(gains), 1) + _SHARED_WORD * shared
     failed = value < least
-    whole = (Evidence("target", 0, len(target), target, "as probable without the source"),)
+    whole = (Evidence("target", 0, len(target), target, "as probable with another source"),)
     return CheckResult("detached", failed, value, least, whole if failed else ())
+
+
+_SHARED_WORD = 0.4
+_MOST_SHARED = 3
+
+
+def token_spans(target: str, tokens: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Return the number and the span of each token that spells a part of the text."""
+    from heedful.text.pretokenization import MARK
+
+    found, end = [], 0
+    for number, token in enumerate(tokens):
+        piece = token.replace(MARK, " ").strip()
+        start = target.find(piece, end) if piece else -1
+        if start >= 0:
+            end = start + len(piece)
+            found.append((number, start, end))
+    return found

@@ -98,7 +98,9 @@ def _date_or_version(start: int, end: int, token: str, *, is_date: bool) -> Numb
 def _time_or_ratio(text: str, start: int, end: int) -> Number:
     token = text[start:end]
     parts = tuple(map(int, re.findall(r"\d+", token)))
-    if len(parts) > 3 or parts[0] > 24 or any(part > 59 for part in parts[1:]):
+    # A score of 2:0 is no hour: elsewhere it is 2-0.
+    is_clock = re.fullmatch(r"\d{1,2}(?::[0-5]\d){1,2}", token) and parts[0] <= 24
+    if not is_clock:
         return Number(start, end, token, frozenset({parts}), parts)
     after = HOURS.match(text, end) or _DAYTIME.match(text, end)
     readings = _clock(parts)

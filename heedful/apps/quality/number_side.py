@@ -25,6 +25,7 @@ _ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
 _BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
 _AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
 _CENTURY = re.compile(r"\W*(?:th|st|nd|rd|e|er)?\W*(?:centur|Jahrhundert|siècle)")
+_DISEASE = re.compile(r"\b(covid|sars-cov)(-(?:19|2))\b", re.IGNORECASE)
 _VERBS = {("may", "en"), ("march", "en")}
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
@@ -41,7 +42,8 @@ class NumberSide:
     """
 
     def __init__(self, text: str, side: Side, language: str | None, code: str = "") -> None:
-        self.text = text
+        # COVID-19 is Covid, too: no number is lost.
+        self.text = text = _DISEASE.sub(lambda match: match[1] + " " * len(match[2]), text)
         self.side: Side = side
         self.language = language
         self._scale_words: list[tuple[int, int]] = []

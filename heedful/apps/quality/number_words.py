@@ -40,16 +40,18 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         15: "quarters?",
         30: "half",
         45: "quarters",
-        100: "century|centuries",
+        100: "century|centuries|centenar\\w*|centennials?",
     },
     "de": {
         0: "kein\\w*|null|nichts|leer\\w*",
-        2: "beid\\w*|zwo|paar\\w*|zwilling\\w*|doppel\\w*|zweit\\w*",
-        3: "tripel|drilling\\w*|trio",
-        4: "viertel\\w*|quadrupel",
+        2: "beid\\w*|zwo|tabellenzweit\\w*|paar\\w*|zwilling\\w*|doppel\\w*|zweit\\w*",
+        3: "tripel|tabellendritt\\w*|drilling\\w*|trio",
+        4: "viertel\\w*|tabellenviert\\w*|quadrupel",
+        8: "viertelfinal\\w*",
         10: "jahrzehnt\\w*|dekade\\w*",
         12: "dutzend\\w*|mittags?|mitternachts?",
         15: "viertel\\w*",
+        16: "achtelfinal\\w*",
         30: "halb|halben? stunden?",
         45: "dreiviertel\\w*",
         100: "jahrhundert\\w*",
@@ -215,8 +217,8 @@ def months(language: str) -> dict[str, int]:
 
 @functools.cache
 def scales(language: str) -> dict[str, int]:
-    """Return beginnings of the words for a thousand, a million and a billion, with their zeros."""
-    found = {}
+    """Return beginnings of the words for a thousand, a million, a billion, with their zeros."""
+    found = {"lakh": 5, "crore": 7} if language.startswith("en") else {}
     for zeros in (3, 6, 9):
         words = normalise(_spell(10**zeros, language, "cardinal")).split()
         if words:

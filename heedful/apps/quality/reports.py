@@ -48,6 +48,7 @@ class CheckResult:
         value: measured value.
         threshold: value beyond which the check fails.
         evidence: ranges that speak against the translation.
+        advisory: True for a check that is reported, but puts no translation in doubt.
     """
 
     name: str
@@ -55,6 +56,7 @@ class CheckResult:
     value: float
     threshold: float
     evidence: tuple[Evidence, ...] = ()
+    advisory: bool = False
 
     def plain(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -64,6 +66,7 @@ class CheckResult:
             "value": round(self.value, 4),
             "threshold": self.threshold,
             "evidence": [each.plain() for each in self.evidence],
+            "advisory": self.advisory,
         }
 
 
@@ -82,13 +85,13 @@ class TranslationReport:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed."""
-        return tuple(check.name for check in self.checks if check.failed)
+        """Names of the checks that failed, without advisory ones."""
+        return tuple(each.name for each in self.checks if each.failed and not each.advisory)
 
     @property
     def in_doubt(self) -> bool:
         """True if a check failed."""
-        return any(check.failed for check in self.checks)
+        return bool(self.failed)
 
     def __getitem__(self, name: str) -> CheckResult:
         """Return the result of a check.

@@ -11,6 +11,8 @@ from itertools import accumulate
 
 from heedful.apps.quality.reports import CheckResult, Evidence, counted
 from heedful.text.pretokenization import is_spaceless
+from heedful.text.sentences import count_sentences
+from heedful.text.tokenizer_pair import ENGLISH
 
 _WORD = re.compile(r"[^\W_]+(?:['’_-][^\W_]+)*")
 _FIRST_SPACELESS = "\u0e00"  # Thai
@@ -139,12 +141,33 @@ def _is_repetition(unit: Sequence[str], count: int) -> bool:
     return not unit[0].endswith(",") or len(unit) > 1
 
 
+_IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_THAI = re.compile("[\u0e01-\u0eff]")
+_SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
+
+
 def text_length(text: str) -> float:
-    """Return the length of a text in letters; those of scripts without spaces count three times."""
+    """Return the length of a text in letters of an alphabet.
+
+    An ideograph counts as 3 letters and a syllable of kana or hangul as 2, about as much as their
+    translations have, a letter of Thai or Lao, which have no spaces, as 4/3.
+    """
     text = text.strip()
-    if max(text, default="") < _FIRST_SPACELESS:
+    if text.isascii():  # the usual case for English needs no search
         return float(len(text))
-    return float(len(text) + 2 * sum(map(is_spaceless, text)))
+    wide = 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
+    return len(text) + wide + len(_THAI.findall(text)) / 3
+
+
+def word_keys(text: str) -> frozenset[str]:
+    """Return the beginnings of the words of a text, by which a name or a loan is known again."""
+    return frozenset(
+        word[:_KEY] for word in _LETTERS.findall(text.casefold()) if len(word) > 3 or word.isdigit()
+    )
+
+
+_KEY = 5
+_LETTERS = re.compile(r"[^\W_]+")
 
 
 def length_deviation(source: float, target: float) -> float:
@@ -169,6 +192,8 @@ def check_length(
 ) -> tuple[CheckResult, CheckResult]:
     """Compare the lengths of a text and its translation, in characters.
 
+    A translation without the full stop of its source is too short from `SHORT_OF_A_MARK` on.
+
     Args:
         source: source text.
         target: text of its translation.
@@ -180,12 +205,66 @@ def check_length(
     """
     value = length_deviation(text_length(source), text_length(target))
     empty = bool(source.strip()) and not target.strip()
+    unfinished = value < SHORT_OF_A_MARK and _lacks_final_mark(source, target)
     whole = (Evidence("target", 0, len(target), target, "all of it"),)
-    short = empty or value < shortest
+    if unfinished:
+        whole = (Evidence("target", len(target), len(target), "", "the end is missing"),)
+    short = empty or value < shortest or unfinished
     return (
         CheckResult("too_short", short, value, shortest, whole if short else ()),
-        CheckResult("too_long", value > longest, value, longest, whole if value > longest else ()),
+        CheckResult(
+            "too_long",
+            value > longest,
+            value,
+            longest,
+            (Evidence("target", 0, len(target), target, "all of it"),) * (value > longest),
+        ),
     )
+
+
+SHORT_OF_A_MARK = -0.6
+"""Deviation of the length below which a missing full stop shows that the end is missing."""
+
+_FINAL_MARK = re.compile(r"[.!?…。！？।։។။؟۔][\"'“”’»」』)\]\s]*\Z")
+_UNPUNCTUATED = re.compile(r"[\u0e00-\u0eff]\s*\Z")  # Thai and Lao have no full stop
+
+
+def _lacks_final_mark(source: str, target: str) -> bool:
+    """Return True for a translation that ends in a word where its source ends a sentence."""
+    last = target.rstrip()[-1:]
+    return (
+        _FINAL_MARK.search(source) is not None
+        and (last.isalnum() or last in ",;")
+        and not _UNPUNCTUATED.search(target)
+    )
+
+
+def check_sentences(
+    source: str, target: str, languages: tuple[str | None, str | None]
+) -> CheckResult:
+    """Count the sentences of a text and its translation.
+
+    Translators join sentences, too. So one is lost only if the translation is as short as its
+    number of sentences tells: nearer to two thirds than to the whole for two of three.
+
+    Args:
+        source: source text.
+        target: text of its translation.
+        languages: codes of source and target language; None for English rules.
+
+    Returns:
+        The result; its value is the number of lost sentences.
+    """
+    wanted = count_sentences(source, languages[0] or ENGLISH)
+    if wanted < 2 or not target.strip():  # an empty translation is too short
+        return counted("sentences", [])
+    found = count_sentences(target, languages[1] or ENGLISH)
+    share = text_length(target) / text_length(source)
+    if found >= wanted or share > (found / wanted + 1) / 2:
+        return counted("sentences", [])
+    note = f"{found} of {wanted} sentences"
+    evidence = (Evidence("target", 0, len(target), target, note),)
+    return CheckResult("sentences", True, wanted - found, 0, evidence)
 
 
 def check_copies(
@@ -225,7 +304,8 @@ def check_copies(
     copied = share > most_copied and len(new) > 1
     whole = Evidence("target", 0, len(target), target, "a copy of the source")
     runs = [] if copied else _runs(kept, words)
-    runs = [run for run in runs if sum(word.text in own for word in run) > 1]
+    # Names have few words in lower case: "Premier League: Man United", "St. Wolfgang in".
+    runs = [run for run in runs if sum(w.text in own and w.text == w.folded for w in run) > 1]
     longest = max(map(len, runs), default=0)
     left = [word for run in runs if len(run) > longest_run for word in run]
     evidence = tuple(Evidence("target", w.start, w.end, w.text, "as in the source") for w in left)

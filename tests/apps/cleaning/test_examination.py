@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import tempfile
 from collections import Counter
@@ -14,10 +15,13 @@ from hypothesis import strategies as st
 
 from heedful.apps.cleaning.check_report import check_corpus, prepare
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings
+from heedful.apps.cleaning.corpus_clean import clean_corpus
 from heedful.apps.cleaning.corpus_statistics import SideCounter, WordCounter
 from heedful.apps.cleaning.examination import examine, rules_of
 from heedful.apps.cleaning.language_check import LanguageCheck, guess_languages
 from heedful.apps.cleaning.leak_index import LeakIndex
+from heedful.apps.cleaning.neighbours import likenesses, shifted_rows
+from heedful.apps.cleaning.raw_pairs import RawPair
 from heedful.apps.cleaning.repeats import past_the_first, repeated
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import Pair
@@ -298,3 +302,101 @@ def test_anything_can_be_checked(pairs: list[tuple[str, str]]) -> None:
         assert checked.pairs == text.count("\n")
         assert sum(rule.removed for rule in checked.rules) == checked.removed
         assert all(rule.removed <= rule.pairs for rule in checked.rules)
+
+
+MEMORY = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+<tu><tuv xml:lang="en-US"><seg>He is <bpt i="1">&lt;b&gt;</bpt>tired<ept i="1"/>
+ &amp; old.</seg></tuv><tuv xml:lang="de"><seg>Er ist müde und alt.</seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>She sleeps.</seg></tuv></tu>
+<tu><tuv xml:lang="de"><seg>Er schläft.</seg></tuv>
+<tuv xml:lang="en-GB"><seg>He sleeps.</seg></tuv></tu>
+</body></tmx>"""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_translation_memory_is_a_corpus(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("m.tmx.gz" if packed else "m.tmx")
+    path.write_bytes(gzip.compress(MEMORY.encode()) if packed else MEMORY.encode())
+    limits = CleaningSettings(off=("language",), languages=("en", "de"))
+    corpus, tools = prepare(CorpusSpec(file=str(path)), limits)
+    assert [(pair.source, pair.target) for pair in corpus if pair.fault is None] == [
+        ("He is tired & old.", "Er ist müde und alt."),
+        ("He sleeps.", "Er schläft."),
+    ]
+    assert [rules_of(int(bits)) for bits in examine(corpus, tools).found] == [[], ["no_pair"], []]
+    cleaned = clean_corpus(corpus, tools, tmp_path / "out")
+    assert [Path(file).name for file in cleaned.files] == ["m.tsv.gz" if packed else "m.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('<!DOCTYPE tmx [<!ENTITY a "b">]><tmx>&a;</tmx>', "declares entities"),
+        ("<tmx><body><tu>", "no element found"),
+        ("", "no element found"),
+        (
+            MEMORY.replace("</tuv></tu>", '</tuv><tuv xml:lang="fr"><seg/></tuv></tu>', 1),
+            "languages en-US, de, fr",
+        ),
+    ],
+)
+def test_memories_that_cannot_be_read_are_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "m.tmx"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        examine(*prepare(CorpusSpec(file=str(path)), PLAIN))
+
+
+NAMES = [
+    f"{a}{b}" for a in ("Bar", "Lin", "Mor", "Tav", "Ush") for b in ("dov", "kel", "nim", "po")
+]
+
+
+def pairs_of(count: int) -> list[tuple[str, str]]:
+    """Pairs with names, of several lengths."""
+    name = NAMES.__getitem__
+    return [
+        (
+            f"{name(n % 20)} saw {n + 10} big houses{' in the old town' * (n % 3)}.",
+            f"{name(n % 20)} sah {n + 10} große Häuser{' in der alten Stadt' * (n % 3)}.",
+        )
+        for n in range(count)
+    ]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 100), st.integers(60, 150), st.sampled_from([-2, -1, 1, 2]))
+def test_lines_out_of_step_are_found_and_no_others(first: int, length: int, by: int) -> None:
+    pairs = pairs_of(260)
+    end = first + length
+    targets = [pairs[(n + by * (first <= n < end)) % 260][1] for n in range(260)]
+    rows = [RawPair(n, pairs[n][0], target, ()) for n, target in enumerate(targets, start=0)]
+    chunks = [likenesses(rows[:n], rows[n : n + 100]) for n in range(0, 260, 100)]
+    gaps = np.array([value for chunk in chunks for value in chunk], np.int8).reshape(260, -1)
+    found = np.zeros(260, bool)
+    found[shifted_rows(gaps)] = True
+    assert found[first:end].sum() >= 0.9 * length
+    assert not found[: max(first - 12, 0)].any()  # a mean at the edge has lines of both
+    assert not found[end + 12 :].any()
+
+
+def test_one_target_of_many_sources_stays_so_often(tsv) -> None:
+    pairs = [*pairs_of(100), *((source, "Ja, das ist so.") for source, _ in pairs_of(160)[100:])]
+    limits = CleaningSettings(off=("language", "numbers", "length_ratio", "shifted"), max_sources=5)
+    found = rules_per_line(tsv(pairs), limits)
+    assert found == [[]] * 105 + [["many_sources"]] * 55
+
+
+def test_processes_find_what_one_does(tsv) -> None:
+    pairs = pairs_of(700)
+    pairs[7] = (pairs[7][0], "")
+    pairs[600] = (pairs[600][0], f"<p>{pairs[600][1]}</p>")
+    path = tsv([*pairs, *pairs[:3]])
+    alone, two = (rules_per_line(path, workers=workers) for workers in (1, 2))
+    assert alone == two
+    assert alone[7] == ["empty", "length_ratio"]
+    assert alone[600] == ["markup"]
+    assert alone[-3:] == [["duplicate"]] * 3

@@ -118,3 +118,19 @@ def test_a_mark_stays_within_its_column(run: Run, mark: str) -> None:
     done = run("--on-doubt", "mark", "--mark", mark)
     assert done.status == 2
     assert "--mark" in done.err
+
+
+def test_given_translations_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target, report = (tmp_path / name for name in ("a.en", "a.de", "report.json"))
+    source.write_text("He has 12 sons.\nHe does not sing in the old house today.\n")
+    target.write_text("Er hat Söhne.\nEr singt heute nicht in dem alten Haus.\n")
+    words = ["check", str(source), str(target), "--report", str(report)]
+    assert main([*words, "--languages", "en-de"]) == 0
+    assert capsys.readouterr().out.split() == ["numbers", "ok"]
+    assert json.loads(report.read_text())["in_doubt"] == 1
+    assert main([*words, "--fail", "--json"]) == 1  # the languages are detected
+    captured = capsys.readouterr()
+    assert [json.loads(line)["failed"] for line in captured.out.splitlines()] == [["numbers"], []]
+    assert "1 of 2 translations are in doubt" in captured.err
+    assert main([*words, "--model", "en-de", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.split() == ["numbers", "ok"]

@@ -8,7 +8,7 @@ import pytest
 
 from heedful.apps.quality.checker import Checker
 from heedful.apps.quality.reports import TranslationReport
-from heedful.apps.quality.text_checks import CHECKS
+from heedful.apps.quality.text_checks import CHECKS, CheckSettings
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
@@ -76,7 +76,7 @@ def test_an_unlikely_word_is_named(translator: TranslationPipeline) -> None:
 def test_texts_alone_are_checked_without_a_model() -> None:
     (report,) = Checker(languages=("en", "de")).reports(["12 cats"], [Translation("elf Katzen")])
     assert report.failed == ("numbers",)
-    assert {each.name for each in report.checks} == set(list(CHECKS)[:11])
+    assert {each.name for each in report.checks} == set(list(CHECKS)[:13])
     with pytest.raises(KeyError):
         report["detached"]
 
@@ -100,3 +100,72 @@ def test_a_report_does_not_depend_on_its_neighbours(translator: TranslationPipel
 def test_as_many_translations_as_sources(translator: TranslationPipeline) -> None:
     with pytest.raises(DataError, match="4 sources and 1 translations"):
         Checker().reports(SOURCES, [Translation("a")])
+
+
+def many(translator: TranslationPipeline) -> tuple[list[str], list[str]]:
+    """Pairs enough to be compared with each other."""
+    sources = [
+        *SOURCES,
+        *(
+            f"{who} {what}."
+            for who in ("Tom", "Mary", "My brother", "The old man")
+            for what in ("is reading a book", "went to Boston", "wants a new car", "never sings")
+        ),
+    ]
+    return sources, [str(each) for each in translator.translate(sources)]
+
+
+def test_given_translations_are_compared_with_other_sources(
+    translator: TranslationPipeline,
+) -> None:
+    sources, targets = many(translator)
+    checks = Checker(translator, ("en", "de"))
+    assert sum(each.in_doubt for each in checks.report_pairs(sources, targets)) <= 1
+    moved = checks.report_pairs(sources, targets[10:] + targets[:10])
+    assert sum("detached" in each.failed for each in moved) >= 0.9 * len(sources)
+    halves = [" ".join(each.split()[: len(each.split()) // 2]) for each in targets]
+    cut = checks.report_pairs(sources, halves)
+    assert sum("too_short" in each.failed for each in cut) >= 0.9 * len(sources)
+
+
+def test_another_name_is_named(translator: TranslationPipeline) -> None:
+    checks = Checker(translator, ("en", "de"))
+    (other,) = checks.report_pairs(["I met Obama in Paris."], ["Ich traf Merkel in Paris."])
+    assert other.failed == ("names",)
+    assert [each.text for each in other["names"].evidence] == ["Obama", "Merkel"]
+    for source, target in (
+        ("I met Obama in Paris.", "Ich traf Obama in Paris."),
+        ("We went to Lisbon.", "Wir fuhren nach Lissabon."),
+        ("He lives in Germany.", "Er lebt in Deutschland."),
+        ("The man is in the house.", "Der Mann ist im Haus."),
+    ):
+        (report,) = checks.report_pairs([source], [target])
+        assert not report["names"].failed
+
+
+def test_given_translations_need_no_model() -> None:
+    checks = Checker(languages=("en", "de"))
+    good, bad = checks.report_pairs(["He has 12 sons."] * 2, ["Er hat 12 Söhne.", "Er hat Söhne."])
+    assert (good.failed, bad.failed) == ((), ("numbers",))
+
+
+def test_advice_puts_nothing_in_doubt() -> None:
+    pair = ['He said "yes".'], ["Er sagte ja."]
+    (advised,) = Checker(languages=("en", "de")).report_pairs(*pair)
+    assert (advised["quotes"].failed, advised["quotes"].advisory, advised.failed) == (
+        True,
+        True,
+        (),
+    )
+    strict = Checker(languages=("en", "de"), settings=CheckSettings(advisory=()))
+    assert strict.report_pairs(*pair)[0].failed == ("quotes",)
+
+
+def test_two_directions_are_one_opinion(translator: TranslationPipeline) -> None:
+    # English to German in the place of German to English: no opinion on German sources.
+    both = Checker(translator, ("en", "de"), reverse=translator)
+    (one,), (two,) = (
+        each.report_pairs(SOURCES[:1], ["Ein Mann fährt Fahrrad."])
+        for each in (Checker(translator, ("en", "de")), both)
+    )
+    assert two["detached"].value < one["detached"].value

@@ -273,6 +273,19 @@ def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
         ("That is very funny", "Das ist hahahahahahahaha", {"repetition"}),
         ("a", "", {"too_short"}),
         ("Tom met the old man in the park and then went home.", "Tom ging.", {"too_short"}),
+        ("Tom met the old man in the park.", "Tom traf den alten Mann", {"too_short"}),
+        ("Tom met the old man", "Tom traf den alten Mann", set()),
+        ("Tom met him. They talked. Then he went home by bus.", "Tom traf ihn.",
+         {"too_short", "sentences"}),
+        ("Tom met him. They talked.", "Tom traf ihn, und sie redeten.", set()),
+        ("He does not like coffee.", "Er mag Kaffee.", {"negation"}),
+        ("I've never seen him.", "Ich habe ihn gesehen.", {"negation"}),
+        ("He doesn't come until Monday.", "Er kommt am Montag.", set()),
+        ("It is nice, isn't it?", "Es ist schön, oder?", set()),
+        ("He's not only tall.", "Er ist groß und mehr als das.", set()),
+        ("Nobody knows it.", "Das ist unbekannt.", set()),
+        ("Premier League: Man United beat Everton in the rain of Sunday.",
+         "Premier League: Man United schlug Everton am verregneten Sonntag.", set()),
         ("Go.", "Er ging am nächsten Tag sehr früh in den Wald und kam nie wieder.", {"too_long"}),
         ("We like the red house over there.", "We like the red house over there.",
          {"copied", "language"}),
@@ -293,7 +306,7 @@ def test_only_the_right_checks_fail(source: str, target: str, names: set[str]) -
 def test_unknown_languages_leave_out_what_needs_them() -> None:
     results = check_texts("12 cats", "zwölf Katzen")
     assert [each.name for each in results] == [
-        name for name in list(CHECKS)[:9] if name not in ("script", "language")
+        name for name in list(CHECKS)[:11] if name not in ("negation", "script", "language")
     ]
 
 
@@ -360,3 +373,23 @@ def test_many_figures_that_are_alike_are_looked_at_once() -> None:
     began = time.process_time()
     assert "repetition" not in failed(text, text, EN_DE)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("target", "language"),
+    [
+        ("今天下午我和哥哥一起去了城里的旧书店。", "zh"),
+        ("今日の午後、兄と一緒に町の古い本屋へ行きました。", "ja"),
+        ("오늘 오후에 형과 함께 시내에 있는 오래된 서점에 갔습니다.", "ko"),
+        ("บ่ายวันนี้ฉันไปร้านหนังสือเก่าในเมืองกับพี่ชายของฉัน", "th"),
+        ("ຕອນບ່າຍມື້ນີ້ຂ້ອຍໄປຮ້ານຂາຍປຶ້ມເກົ່າໃນເມືອງກັບອ້າຍຂອງຂ້ອຍ", "lo"),
+        ("រសៀលនេះខ្ញុំបានទៅហាងលក់សៀវភៅចាស់នៅក្នុងទីក្រុងជាមួយបងប្រុស។", "km"),
+        ("ဒီနေ့နေ့လယ်မှာ ကျွန်တော် အစ်ကိုနဲ့အတူ မြို့ထဲက စာအုပ်ဆိုင်ဟောင်းကို သွားခဲ့တယ်။", "my"),
+    ],
+)
+def test_scripts_without_spaces_have_lengths_of_their_own(target: str, language: str) -> None:
+    source = "This afternoon I went to the old bookshop in the town with my brother."
+    assert not failed(source, target, ("en", language)) & {"too_short", "too_long", "sentences"}
+    assert not failed(target, source, (language, "en")) & {"too_short", "too_long", "sentences"}
+    several = (" ".join([source] * 3), " ".join([target] * 3))
+    assert not failed(*several, ("en", language)) & {"too_short", "too_long", "sentences"}

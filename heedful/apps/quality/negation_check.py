@@ -1,0 +1,100 @@
+"""The check of negation: a text that denies something has a translation that does, too."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from heedful.apps.quality.reports import CheckResult, Evidence, counted
+
+_WORDS = {
+    "da": ("ikke aldrig ingen intet ingenting hverken", "uden nej næppe"),
+    "de": (
+        "nicht nichts kein kein(?:s|e[mnrs]?|erlei|esfalls|eswegs) nie niemals niemand(?:e[mn])? "
+        "nirgend(?:s|wo\\w*) weder",
+        "ohne nein kaum vergeblich\\w* erst mitnichten un(?!d\\b|s\\b|ter|ser)\\w+",
+    ),
+    "en": (
+        "not no never nobody nothing none neither nor nowhere cannot \\w+n['’]t",
+        "without hardly barely scarcely unable fail(?:s|ed|ure)? refus\\w+ lack\\w* "
+        "un(?!ti|de)\\w{3,} \\w{3,}less(?:ly)? i[mn]\\w{3,}ble only",
+    ),
+    "es": (
+        "no nunca jamás nada nadie ning[uú]n\\w* tampoco",
+        "sin ni apenas des\\w+ in\\w+ble im\\w+ble",
+    ),
+    "fr": (
+        "ne n['’]\\w+ jamais rien aucun\\w*",
+        "sans pas non ni personne plus guère nul\\w* in\\w+ble im\\w+ble",
+    ),
+    "it": ("non mai niente nulla nessun\\w*", "senza no né neanche nemmeno neppure"),
+    "nb": ("ikke aldri ingen intet ingenting verken", "uten nei neppe"),
+    "nl": ("niet niets geen nooit niemand nergens noch", "zonder nee nauwelijks on\\w{4,}"),
+    "pl": ("nie nigdy nic nikt nikogo nikomu żad\\w+", "bez ani nie\\w+"),
+    "pt": ("não nunca jamais nada ninguém nenhum\\w*", "sem nem tampouco in\\w+vel im\\w+vel"),
+    "ru": ("не нет нельзя никогда никто никого ничего ничто", "без ни не\\w+ бес\\w+ без\\w+"),
+    "sv": ("inte ej aldrig ingen inget inga ingenting varken", "utan nej knappast o\\w{4,}"),
+    "uk": ("не немає ніколи ніхто нікого нічого", "без ні не\\w+ без\\w+ жодн\\w+"),
+}
+"""Words that deny, for each language: those that a translation must show, and others by which it
+may do so. Languages that deny by endings or prefixes of verbs alone have none."""
+
+# "isn't it?" asks for agreement, "not until" is "erst", "not only" and "no doubt" deny nothing, and
+# "non-essential", "warn not to" have many other words.
+_NO_DENIAL = {
+    "en": r", ?(?:\w+n['’]t|am not) \w+ ?\?|(?:n['’]t|\bnot) (?:only|until|just)\b"
+    r"|\bno[ -](?:doubt|matter|brainer)\b|\bno(?:t|n)?-\w+|\bwarn\w*\b[^.,;]{1,40}\bnot to\b"
+    r"|\bNo\. ?\d|n['’]t\b[^.,;!?]{1,40}\buntil\b"
+    r"|\b(?:why|how about|would|wo|do|did|is|are|can|could|should)n['’]t (?:we|you|I)\b[^.]*\?",
+    "de": r"\bnicht (?:nur|zuletzt)\b|, (?:nicht wahr|oder nicht|nicht) ?\?",
+    "fr": r", n['’]est-ce pas ?\?|\bne\b[^.,;]{1,40}\bque\b|\bn['’][^.,;]{1,40}\bque\b",
+}
+
+
+class _Patterns(NamedTuple):
+    """Expressions of a language: sure negations, all of them, and phrases that deny nothing."""
+
+    sure: re.Pattern[str]
+    any: re.Pattern[str]
+    no_denial: re.Pattern[str]
+
+
+@functools.cache
+def _patterns(language: str) -> _Patterns | None:
+    """Return the expressions of a language; None without a list of its words."""
+    code = re.split("[-_]", language)[0].lower()
+    if code not in _WORDS:
+        return None
+    sure, other = _WORDS[code]
+    # The empty alternative of a language without such phrases would match everywhere.
+    texts = (_any_of(sure), _any_of(f"{sure} {other}"), _NO_DENIAL.get(code, r"(?!)"))
+    return _Patterns(*(re.compile(text, re.IGNORECASE) for text in texts))
+
+
+def _any_of(words: str) -> str:
+    return rf"\b(?:{'|'.join(words.split())})\b"
+
+
+def check_negation(
+    source: str, target: str, source_language: str, target_language: str
+) -> CheckResult:
+    """Find a negation of the source that has no counterpart in the translation.
+
+    Args:
+        source: source text.
+        target: text of its translation.
+        source_language, target_language: codes. Without words for one of them nothing is found.
+
+    Returns:
+        The result; its value is the number of negations without a counterpart.
+    """
+    left, right = _patterns(source_language), _patterns(target_language)
+    if left is None or right is None:
+        return counted("negation", [])
+    plain = left.no_denial.sub(lambda match: " " * len(match[0]), source)
+    found = [] if right.any.search(target) else left.sure.finditer(plain)
+    return counted(
+        "negation",
+        [Evidence("source", *match.span(), match[0], "not denied there") for match in found],
+    )
