@@ -8,12 +8,18 @@ decoding removes that space again.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenizers import Regex, pre_tokenizers
+
+from heedful.config import TextNormalization
+
+if TYPE_CHECKING:
+    from heedful.text.normalization import TextNormalizer
 
 Words = Literal["whitespace", "punctuation"]
 
@@ -27,6 +33,7 @@ class Marking:
     Args:
         kind: kind of the tokenizer, as in `TokenizerSpec`.
         lowercase: folding of case, which `unmark` cannot undo.
+        normalization: rule of the text's spelling, which it cannot undo either.
 
     Attributes:
         in_bytes: True for pieces of bytes, which stand for a space by itself.
@@ -34,14 +41,18 @@ class Marking:
         prefix: characters before every line.
     """
 
-    def __init__(self, kind: str, lowercase: bool) -> None:
+    def __init__(
+        self, kind: str, lowercase: bool, normalization: TextNormalization = "none"
+    ) -> None:
         self.in_bytes = kind == "byte-bpe"
         self._lowercase = lowercase
+        self._normalization = normalization
         self.space = " " if self.in_bytes else MARK
         self.prefix = "" if kind == "characters" else self.space
 
     def mark(self, text: str) -> str:
         """Convert a line to marked text; an empty line stays empty."""
+        text = self._normalized(text)
         if not text:
             return ""
         if self._lowercase:
@@ -58,7 +69,8 @@ class Marking:
         A piece includes the space before it, so a gap hides that space, too; a character does not.
         """
         # The full stop stands for the gap, and is cut off again together with the prefix.
-        parts = [self.mark("." + part)[len(self.prefix) + 1 :] for part in text.split(name)]
+        texts = self._normalized(text).split(name)
+        parts = [self.mark("." + part)[len(self.prefix) + 1 :] for part in texts]
         parts[0] = self.prefix + parts[0] if parts[0] else ""
         if self.prefix:
             parts[:-1] = [part.removesuffix(self.space) for part in parts[:-1]]
@@ -70,12 +82,29 @@ class Marking:
         Returns:
             Index of the first character and of the one after the last; 0 and 0 for the prefix.
         """
-        if not text:
+        letters = self._normalized(text)
+        if not letters:
             return []
+        if letters == text:
+            origin = [(i, i + 1) for i in range(len(text))]
+        else:
+            origin = self._normalizer.origin(text)
         # Lower case of one letter may be two characters.
-        lengths = [len(letter.lower()) if self._lowercase else 1 for letter in text]
-        spans = [(i, i + 1) for i, length in enumerate(lengths) for _ in range(length)]
-        return [(0, 0)] * len(self.prefix) + spans
+        lengths = [len(letter.lower()) if self._lowercase else 1 for letter in letters]
+        spans = zip(origin, lengths, strict=True)
+        repeated = [span for span, length in spans for _ in range(length)]
+        return [(0, 0)] * len(self.prefix) + repeated
+
+    def _normalized(self, text: str) -> str:
+        if self._normalization == "none" or text.isascii():
+            return text
+        return self._normalizer.normalized(text)
+
+    @functools.cached_property
+    def _normalizer(self) -> TextNormalizer:
+        from heedful.text.normalization import TextNormalizer  # a sentence in ASCII needs no rules
+
+        return TextNormalizer(self._normalization)
 
     def unmark(self, marked: str) -> str:
         """Undo `mark`, except for the folding of case."""
