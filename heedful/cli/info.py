@@ -137,7 +137,6 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
         preset_spec,
         published_parameters,
     )
-    from heedful.text.tokenizer import Tokenizer
 
     if not Path(model).exists() and model in preset_names():
         published = published_parameters(model)
@@ -176,8 +175,9 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
     if facts.origin:
         known["origin"] = dict(facts.origin)
     pair = load_tokenizers(directory, facts.spec)
-    if pair is not None and isinstance(pair.source, Tokenizer):
-        known["normalization"] = pair.source.normalization
+    # An imported tokenizer has rules of its own in its file.
+    if (rule := getattr(pair and pair.source, "normalization", None)) is not None:
+        known["normalization"] = rule
     return facts.spec, known
 
 

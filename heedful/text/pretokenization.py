@@ -186,8 +186,13 @@ def bytes_piece(content: bytes) -> str:
 
 _SPACELESS_RANGES = (
     (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x0F00, 0x0FFF),  # Tibetan
     (0x1000, 0x109F),  # Burmese
     (0x1780, 0x17FF),  # Khmer
+    (0x1950, 0x19FF),  # Tai Le, New Tai Lue, symbols of Khmer
+    (0x1A20, 0x1AAF),  # Tai Tham
+    (0xA9E0, 0xA9FF),  # Burmese, extended
+    (0xAA60, 0xAA7F),
     (0x2E80, 0xA4CF),  # Chinese, Japanese and their punctuation
     (0xF900, 0xFAFF),
     (0xFE30, 0xFE4F),
@@ -198,6 +203,7 @@ _SPACELESS = re.compile(
     "(?![\u3130-\u318f])"  # Hangul's letters: Korean puts spaces between words
     f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _SPACELESS_RANGES)}]"
 )
+_UNWRITTEN = "\"'“”‘’«»()[]{}…—–-"
 _BETWEEN_SPACES = re.compile(r"\S+")
 
 
@@ -222,6 +228,16 @@ class TextPiece:
 def is_spaceless(character: str) -> bool:
     """Return True if a character belongs to a script without spaces between words."""
     return _SPACELESS.match(character) is not None
+
+
+def joins_without_space(left: str, right: str) -> bool:
+    """Return True if no space belongs between two texts, as in Chinese and Japanese.
+
+    Thai, Lao, Burmese and Khmer have none between words, but one between sentences.
+    """
+    # Quotation marks and dashes belong to all scripts.
+    ends = left.rstrip(_UNWRITTEN)[-1:] + right.lstrip(_UNWRITTEN)[:1]
+    return any(end >= "\u2e80" and is_spaceless(end) for end in ends)
 
 
 def is_of_word(character: str) -> bool:
