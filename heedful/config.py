@@ -367,6 +367,7 @@ AnyPositions = Annotated[PositionScheme | str, open_names("position bias", Posit
 """One of these, or the kind of a registered bias."""
 
 TokenizerKind = Literal["bpe", "byte-bpe", "unigram", "characters"]
+TextNormalization = Literal["none", "nfc", "compatibility"]
 
 MixerName = Literal[
     "attention",

@@ -76,7 +76,7 @@ def calibrate(
     report = Report("calibrate", output, {**flags, **settings.plain(), **running.plain()})
     sources, references = read_parallel(source, reference)
     from heedful.apps.quality.calibration import FEWEST_PAIRS, calibration_path, fit, reliability
-    from heedful.evaluate.corpus_metrics import build_metric
+    from heedful.evaluate.corpus_metrics import build_metric, describe_spelling, usual_spelling
 
     if len(sources) < 2 * FEWEST_PAIRS:
         raise DataError(
@@ -97,10 +97,10 @@ def calibrate(
             progress=lambda done, total: events.progress(done, total, "translated"),
         )
     metric = build_metric("chrf")
-    scores = [
-        metric.sentence_score(str(text), [wanted]).score
-        for text, wanted in zip(translations, references, strict=True)
-    ]
+    if message := describe_spelling(translations, references):
+        say(message)
+    pairs = zip(usual_spelling(translations), usual_spelling(references), strict=True)
+    scores = [metric.sentence_score(text, [wanted]).score for text, wanted in pairs]
     whole = fit(sources, translations, scores)
     half = fit(sources[::2], translations[::2], scores[::2])
     predicted = half.predict(sources[1::2], translations[1::2])

@@ -185,6 +185,7 @@ def evaluate(
         others = None if baseline is None else systems.translations(baseline, events)
     if output_file is not None:
         write_lines(output_file, hypotheses)
+    _say_spelling(hypotheses, others or (), *references)
     rules = {"tokenize": tokenize, "lowercase": lowercase}
     facts = _scores(hypotheses, references, metrics, rules, show=not output.json)
     if others is not None:
@@ -311,6 +312,13 @@ def _scores(
             f"{len(hypotheses):,} lines", ("metric", "signature", "score"), _rows(scores), numbers=1
         )
     return {"scores": {name: score.plain() for name, score in scores.items()}}
+
+
+def _say_spelling(*texts: Sequence[str]) -> None:
+    from heedful.evaluate.corpus_metrics import describe_spelling
+
+    if message := describe_spelling(*texts):
+        say(message)
 
 
 def _comparison(

@@ -23,6 +23,7 @@ from heedful.cli.text_io import (
     one_line,
     output_to,
     refuse_missing_folder,
+    say,
     terminal,
 )
 from heedful.errors import UserError
@@ -99,16 +100,22 @@ def generate(
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
+    from heedful.text.unknown_characters import describe_unknown
+
     pipeline = heedful.load_generator(model, device=device, precision=precision, **rotary.options())
     loaded = report.seconds
     if stream:
         assert prompt is not None
+        if message := describe_unknown(pipeline.tokenizer, [prompt]):
+            say(f"warning: {message}")
         _stream(pipeline, prompt, search)
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
     counts = {"prompts": 0, "tokens": 0}
     with closing(terminal()) as events, output_to(output_file) as file:
         for prompts in [[prompt]] if prompt is not None else chunks(input, CHUNK):
+            if message := describe_unknown(pipeline.tokenizer, prompts):
+                events.warn(message)
             results = pipeline.generate(
                 prompts, settings=search, batch_size=batch_size, first_name=counts["prompts"]
             )

@@ -125,7 +125,12 @@ _ORIGIN = ("model_type", "repository", "commit")
 
 def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """Return the spec of a model and further facts for the report."""
-    from heedful.models.model_directory import find_model_directory, locate, read_facts
+    from heedful.models.model_directory import (
+        find_model_directory,
+        load_tokenizers,
+        locate,
+        read_facts,
+    )
     from heedful.models.preset_files import (
         own_vocabulary_error,
         preset_names,
@@ -164,10 +169,15 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
         described = describe_any(path)
         origin = {name: described.origin[name] for name in _ORIGIN if name in described.origin}
         return described.spec, {"training": {}, "origin": origin}
-    facts = read_facts(find_model_directory(path))
+    directory = find_model_directory(path)
+    facts = read_facts(directory)
     known = {"training": dict(facts.training)}
     if facts.origin:
         known["origin"] = dict(facts.origin)
+    pair = load_tokenizers(directory, facts.spec)
+    # An imported tokenizer has rules of its own in its file.
+    if (rule := getattr(pair and pair.source, "normalization", None)) is not None:
+        known["normalization"] = rule
     return facts.spec, known
 
 
@@ -194,8 +204,7 @@ def _report_modules(
             rows = [(name.replace("_", " "), engineering(n)) for name, n in operations.items()]
             show_table("Operations", ("for", "FLOP"), rows, numbers=1)
         _show_peaks(peaks)
-        for name, value in facts["training"].items():
-            say(f"{name}: {value}")
+        _show_text(facts)
     table = [{"component": name, "total": count} for name, count in counts.items()]
     facts = {
         "parameters": {"total": total, "table": table},
@@ -303,8 +312,22 @@ def _show(model: str, facts: dict[str, Any]) -> None:
         numbers=1,
     )
     _show_peaks(facts["peak_memory"])
+    _show_text(facts)
+
+
+_SPELLING = {
+    "none": "as it is",
+    "nfc": "NFC, usual spaces, no invisible signs",
+    "compatibility": "NFC, usual spaces, no invisible signs, usual forms of letters",
+}
+
+
+def _show_text(facts: dict[str, Any]) -> None:
+    """Print what training left with a model, and the spelling in which it reads text."""
     for name, value in facts["training"].items():
         say(f"{name}: {value}")
+    if rule := facts.get("normalization"):
+        say(f"text is read {_SPELLING[rule]} (tokenizer.normalization = {rule})")
 
 
 def _show_peaks(peaks: dict[str, Any]) -> None:

@@ -20,6 +20,8 @@ from heedful.evaluate.corpus_metrics import (
     References,
     build_metric,
     check_aligned,
+    usual_references,
+    usual_spelling,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def paired_bootstrap(
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
     assert samples > 0, "at least one resample"
-    reference_lists = check_aligned(system_a, references)
+    reference_lists = usual_references(system_a, references)
     check_aligned(system_b, references)
     built = {
         name: build_metric(name, reference_lists, tokenize=tokenize, lowercase=lowercase)
@@ -109,7 +111,7 @@ def paired_bootstrap(
     # Metrics are computed from sums of counts over sentences, so a resample is one matmul.
     statistics = {
         name: tuple(
-            _sentence_statistics(metric, hypotheses, reference_lists)
+            _sentence_statistics(metric, usual_spelling(hypotheses), reference_lists)
             for hypotheses in (system_a, system_b)
         )
         for name, metric in built.items()
@@ -152,7 +154,8 @@ def score_intervals(
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
     assert samples > 0, "at least one resample"
-    lists = check_aligned(hypotheses, references)
+    lists = usual_references(hypotheses, references)
+    hypotheses = usual_spelling(hypotheses)
     built = {n: build_metric(n, lists, tokenize=tokenize, lowercase=lowercase) for n in metrics}
     counts = {n: _sentence_statistics(metric, hypotheses, lists) for n, metric in built.items()}
     resampled: dict[str, list[float]] = {name: [] for name in built}

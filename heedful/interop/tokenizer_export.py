@@ -20,6 +20,7 @@ from heedful.interop.hf_tokenizers import TARGET_DIRECTORY
 from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentencepiece
 from heedful.models.model_spec import CommonSpec
 from heedful.text.imported_tokenizer import ImportedTokenizer
+from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import MARK
 from heedful.text.tokenizer import MASK, SPECIALS, TextTokenizer, Tokenizer, special_piece
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -164,7 +165,7 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
     in_bytes, space = tokenizer.marking.in_bytes, tokenizer.marking.prefix
     # Byte-level BPE maps the space to a letter of its own (Ġ), so nothing needs to be exchanged.
     exchange = () if in_bytes else _EXCHANGE
-    steps: list[normalizers.Normalizer] = []
+    steps = TextNormalizer(tokenizer.normalization).steps
     if tokenizer.lowercase:
         steps += [normalizers.Replace(Regex(_LAST_SIGMA), "\u03c2"), normalizers.Lowercase()]
     steps += [normalizers.Replace(old, new) for old, new in exchange]

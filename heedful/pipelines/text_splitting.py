@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from heedful.search.search_settings import Hypothesis
-from heedful.text.pretokenization import TextPiece, is_spaceless
+from heedful.text.pretokenization import TextPiece, joins_without_space
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import Reading
 
@@ -128,14 +128,18 @@ def cut_texts(
         tokenizer: tokenizer of the source.
         limit: maximum number of tokens of a segment, special tokens not counted.
         reading: part of a text that the model reads at once.
-        warn: receiver of a sentence about every line that is too long for one segment.
+        warn: receiver of a sentence about every line that is too long for one segment, and of one
+            about the unknown characters of all texts.
         first_line: number of the first text in warnings.
         copies: True to copy segments without a letter that the model knows.
     """
     lines = [_lines(text, reading) for text in texts]
     pieces = [[units(line, reading) for line in text] for text in lines]
     flat = [piece.text.strip() for text in pieces for line in text for piece in line]
-    encoded = iter(zip(flat, tokenizer.encode_batch(flat), strict=True))
+    rows = tokenizer.encode_batch(flat)
+    if warn is not None:
+        _warn_of_unknown(flat, rows, tokenizer, warn)
+    encoded = iter(zip(flat, rows, strict=True))
 
     def measure(parts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in tokenizer.encode_batch(parts)]
@@ -190,6 +194,19 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool
     return any(tokenizer.unk not in each for each in tokenizer.encode_batch(letters))
 
 
+def _warn_of_unknown(
+    texts: Sequence[str], rows: Sequence[Sequence[int]], tokenizer: TextTokenizer, warn: Warn
+) -> None:
+    """Warn of letters and digits without a token; signs are not translated anyway."""
+    doubtful = [text for text, ids in zip(texts, rows, strict=True) if tokenizer.unk in ids]
+    if not doubtful:
+        return
+    from heedful.text.unknown_characters import describe_unknown
+
+    if message := describe_unknown(tokenizer, doubtful, signs=False):
+        warn(message)
+
+
 def units(line: str, reading: Reading) -> list[TextPiece]:
     """Cut a line into the parts that a model reads at once."""
     mark = _MARK.search(line) if reading.split == "sentences" else None
@@ -237,7 +254,7 @@ def join_pieces(pieces: Sequence[TextPiece], translations: Sequence[str]) -> str
     """Join translations of pieces.
 
     They are separated by as many spaces as the pieces, at least one, but by none inside a word and
-    next to a script without spaces.
+    next to Chinese or Japanese.
     """
     joined = ""
     before: TextPiece | None = None
@@ -245,9 +262,7 @@ def join_pieces(pieces: Sequence[TextPiece], translations: Sequence[str]) -> str
         translation = translation.strip()
         if not translation:  # an empty translation gets no space
             continue
-        if before is not None and not (
-            before.glued or is_spaceless(joined[-1]) or is_spaceless(translation[0])
-        ):
+        if before is not None and not (before.glued or joins_without_space(joined, translation)):
             # A tab would look like the end of a column, a wide space belongs to another script.
             joined += before.gap if before.gap.strip(" ") == "" and before.gap else " "
         joined += translation

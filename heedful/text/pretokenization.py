@@ -8,12 +8,18 @@ decoding removes that space again.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenizers import Regex, pre_tokenizers
+
+from heedful.config import TextNormalization
+
+if TYPE_CHECKING:
+    from heedful.text.normalization import TextNormalizer
 
 Words = Literal["whitespace", "punctuation"]
 
@@ -27,6 +33,7 @@ class Marking:
     Args:
         kind: kind of the tokenizer, as in `TokenizerSpec`.
         lowercase: folding of case, which `unmark` cannot undo.
+        normalization: rule of the text's spelling, which it cannot undo either.
 
     Attributes:
         in_bytes: True for pieces of bytes, which stand for a space by itself.
@@ -34,14 +41,18 @@ class Marking:
         prefix: characters before every line.
     """
 
-    def __init__(self, kind: str, lowercase: bool) -> None:
+    def __init__(
+        self, kind: str, lowercase: bool, normalization: TextNormalization = "none"
+    ) -> None:
         self.in_bytes = kind == "byte-bpe"
         self._lowercase = lowercase
+        self._normalization = normalization
         self.space = " " if self.in_bytes else MARK
         self.prefix = "" if kind == "characters" else self.space
 
     def mark(self, text: str) -> str:
         """Convert a line to marked text; an empty line stays empty."""
+        text = self._normalized(text)
         if not text:
             return ""
         if self._lowercase:
@@ -58,7 +69,8 @@ class Marking:
         A piece includes the space before it, so a gap hides that space, too; a character does not.
         """
         # The full stop stands for the gap, and is cut off again together with the prefix.
-        parts = [self.mark("." + part)[len(self.prefix) + 1 :] for part in text.split(name)]
+        texts = self._normalized(text).split(name)
+        parts = [self.mark("." + part)[len(self.prefix) + 1 :] for part in texts]
         parts[0] = self.prefix + parts[0] if parts[0] else ""
         if self.prefix:
             parts[:-1] = [part.removesuffix(self.space) for part in parts[:-1]]
@@ -70,12 +82,29 @@ class Marking:
         Returns:
             Index of the first character and of the one after the last; 0 and 0 for the prefix.
         """
-        if not text:
+        letters = self._normalized(text)
+        if not letters:
             return []
+        if letters == text:
+            origin = [(i, i + 1) for i in range(len(text))]
+        else:
+            origin = self._normalizer.origin(text)
         # Lower case of one letter may be two characters.
-        lengths = [len(letter.lower()) if self._lowercase else 1 for letter in text]
-        spans = [(i, i + 1) for i, length in enumerate(lengths) for _ in range(length)]
-        return [(0, 0)] * len(self.prefix) + spans
+        lengths = [len(letter.lower()) if self._lowercase else 1 for letter in letters]
+        spans = zip(origin, lengths, strict=True)
+        repeated = [span for span, length in spans for _ in range(length)]
+        return [(0, 0)] * len(self.prefix) + repeated
+
+    def _normalized(self, text: str) -> str:
+        if self._normalization == "none" or text.isascii():
+            return text
+        return self._normalizer.normalized(text)
+
+    @functools.cached_property
+    def _normalizer(self) -> TextNormalizer:
+        from heedful.text.normalization import TextNormalizer  # a sentence in ASCII needs no rules
+
+        return TextNormalizer(self._normalization)
 
     def unmark(self, marked: str) -> str:
         """Undo `mark`, except for the folding of case."""
@@ -157,8 +186,13 @@ def bytes_piece(content: bytes) -> str:
 
 _SPACELESS_RANGES = (
     (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x0F00, 0x0FFF),  # Tibetan
     (0x1000, 0x109F),  # Burmese
     (0x1780, 0x17FF),  # Khmer
+    (0x1950, 0x19FF),  # Tai Le, New Tai Lue, symbols of Khmer
+    (0x1A20, 0x1AAF),  # Tai Tham
+    (0xA9E0, 0xA9FF),  # Burmese, extended
+    (0xAA60, 0xAA7F),
     (0x2E80, 0xA4CF),  # Chinese, Japanese and their punctuation
     (0xF900, 0xFAFF),
     (0xFE30, 0xFE4F),
@@ -169,6 +203,7 @@ _SPACELESS = re.compile(
     "(?![\u3130-\u318f])"  # Hangul's letters: Korean puts spaces between words
     f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _SPACELESS_RANGES)}]"
 )
+_UNWRITTEN = "\"'“”‘’«»()[]{}…—–-"
 _BETWEEN_SPACES = re.compile(r"\S+")
 
 
@@ -193,6 +228,16 @@ class TextPiece:
 def is_spaceless(character: str) -> bool:
     """Return True if a character belongs to a script without spaces between words."""
     return _SPACELESS.match(character) is not None
+
+
+def joins_without_space(left: str, right: str) -> bool:
+    """Return True if no space belongs between two texts, as in Chinese and Japanese.
+
+    Thai, Lao, Burmese and Khmer have none between words, but one between sentences.
+    """
+    # Quotation marks and dashes belong to all scripts.
+    ends = left.rstrip(_UNWRITTEN)[-1:] + right.lstrip(_UNWRITTEN)[:1]
+    return any(end >= "\u2e80" and is_spaceless(end) for end in ends)
 
 
 def is_of_word(character: str) -> bool:

@@ -37,6 +37,8 @@ _WINDOW = 2000
 # Sentences of a line on average from which a model has learned lines.
 _LINES_HAVE = 2.0
 _AFTER_AN_END = re.compile(r"(?<!\.\w)[.!?…] +\w")
+# Marks of direction that close a sentence, which ended before them.
+_DIRECTION = re.compile(r"(?<!\s)[\u200e\u200f\u202c\u2069]+\s*")
 # A quotation in Chinese or Japanese that the sentence goes on after: 「はい。」と言った。
 _QUOTED = re.compile(r"[」』”’）】》〉]\s*\Z")
 _GOES_ON = re.compile(r"[、，,とっのはがをにでも]")
@@ -77,6 +79,8 @@ def _boundaries(text: str, language: str) -> Iterator[int]:
     """Yield the end of each sentence, the white space after it included."""
     begun = 0
     for end in _library_ends(text, language):
+        if mark := _DIRECTION.match(text, end):
+            end = mark.end()
         if text[end : end + 1].islower():  # Yahoo! is no sentence
             continue
         if _QUOTED.search(text, max(begun, end - 9), end) and _GOES_ON.match(text, end):

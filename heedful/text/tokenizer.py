@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast, get_args
 
-from heedful.config import TokenizerKind
+from heedful.config import TextNormalization, TokenizerKind
 from heedful.durable import open_regular
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import MARK, Marking, piece_bytes
@@ -202,6 +202,7 @@ class Tokenizer(TextTokenizer):
         special: ids of pad, bos, eos and unk, and of mask if there is one.
         state: serialisation of the `tokenizers` library, as nested plain data.
         sentinels: ids of the sentinels, in their order.
+        normalization: rule of the spelling of all text (`TokenizerSpec.normalization`).
 
     Attributes:
         size: vocabulary size V.
@@ -222,9 +223,11 @@ class Tokenizer(TextTokenizer):
         special: Mapping[str, int],
         state: Mapping[str, Any],
         sentinels: Sequence[int] = (),
+        normalization: TextNormalization = "none",
     ) -> None:
         self.kind = kind
         self.lowercase = lowercase
+        self.normalization = normalization
         self._state = state
         self._special = {name: special[name] for name in SPECIALS}
         self.mask = special.get(MASK)
@@ -238,7 +241,7 @@ class Tokenizer(TextTokenizer):
         self.between: tuple[int, ...] | None = None if self.mask is None else self.last
         self._library = Library(state)
         self.size: int = self._library.tokenizer.get_vocab_size()
-        self.marking = Marking(kind, lowercase)
+        self.marking = Marking(kind, lowercase, normalization)
         self._merge_table: MergeTable | None = None
         self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
         self._pieces = self._read_pieces()
@@ -252,13 +255,7 @@ class Tokenizer(TextTokenizer):
         return self._library.encode([self.marking.mark(text) for text in texts], texts)
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the span of characters of each.
-
-        Args:
-            text: text to encode.
-
-        Returns:
-            Ids as from `encode`, and start and end of each in characters; the end is exclusive.
+        """Return the ids of a text, and the start and exclusive end of each in characters.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
@@ -322,17 +319,13 @@ class Tokenizer(TextTokenizer):
         return self.marking.unmark(text.decode("utf-8", errors="replace"))
 
     def token(self, id: int) -> str:
-        """Return the token of an id as text for display.
-
-        A space is shown as U+2581; special tokens are in brackets.
-        """
+        """Return the token of an id for display: U+2581 for a space, special ones in brackets."""
         return self._shown[id]
 
     @functools.cached_property
     def _shown(self) -> list[str]:
-        pieces = [piece.decode("utf-8", errors="replace") for piece in self._pieces]
-        if self.marking.in_bytes:
-            pieces = [piece.replace(" ", MARK) for piece in pieces]
+        space = " " if self.marking.in_bytes else MARK
+        pieces = [piece.decode(errors="replace").replace(space, MARK) for piece in self._pieces]
         for number, id in enumerate(self.sentinels):
             pieces[id] = f"<{SENTINEL}{number}>"
         for name, id in self._special.items():
@@ -347,9 +340,11 @@ class Tokenizer(TextTokenizer):
             "special": self._special,
             "tokenizer": self._state,
         }
-        # Left out if empty: files and fingerprints of tokenizers without sentinels do not change.
+        # Left out if unused: files and fingerprints of tokenizers without them do not change.
         if self.sentinels:
             content["sentinels"] = self.sentinels
+        if self.normalization != "none":
+            content["normalization"] = self.normalization
         return content
 
     @classmethod
@@ -371,6 +366,7 @@ class Tokenizer(TextTokenizer):
                 content["special"],
                 content["tokenizer"],
                 content.get("sentinels", ()),
+                content.get("normalization", "none"),
             )
 
     @classmethod
@@ -393,7 +389,7 @@ class Tokenizer(TextTokenizer):
         if self.mask is not None:
             return self
         special = {**self._special, MASK: self.size}
-        return type(self)(self.kind, self.lowercase, special, self._with([MASK]), self.sentinels)
+        return self._like(self._with([MASK]), special, self.sentinels)
 
     def with_sentinels(self, count: int) -> Self:
         """Return this tokenizer with sentinels, whose ids come after all others.
@@ -406,7 +402,7 @@ class Tokenizer(TextTokenizer):
         assert not self.sentinels
         state = self._with([f"{SENTINEL}{number}" for number in range(count)])
         sentinels = range(self.size, self.size + count)
-        return type(self)(self.kind, self.lowercase, self._special, state, sentinels)
+        return self._like(state, self._special, sentinels)
 
     def extended(self, tokens: Sequence[str]) -> Self:
         """Return this tokenizer with more tokens, whose ids come after all others.
@@ -421,7 +417,12 @@ class Tokenizer(TextTokenizer):
             if len(ids) != 1 or ids[0] == self.unk
         ]
         state = with_tokens(self._state, fresh, first=self.size)
-        return type(self)(self.kind, self.lowercase, self._special, state, self.sentinels)
+        return self._like(state, self._special, self.sentinels)
+
+    def _like(self, state: Any, special: Mapping[str, int], sentinels: Sequence[int]) -> Self:
+        """Return a tokenizer of other tokens that treats text as this one does."""
+        kept = self.kind, self.lowercase
+        return type(self)(*kept, special, state, sentinels, self.normalization)
 
     def _with(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the library's state with more special pieces, whose ids come after all others."""
@@ -491,6 +492,7 @@ def _check_content(text: str, where: str) -> dict[str, Any]:
         and type(special.get(MASK, 0)) is int
         and isinstance(content.get("sentinels", []), list)
         and all(type(id) is int for id in content.get("sentinels", []))
+        and content.get("normalization", "none") in get_args(TextNormalization)
     )
     if not sound:
         raise damaged(where, "a field is missing or of the wrong type")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PositiveInt, TokenizerKind, open_names
+from heedful.config import Config, PositiveInt, TextNormalization, TokenizerKind, open_names
 
 KINDS: tuple[TokenizerKind, ...] = get_args(TokenizerKind)
 """The package's own kinds."""
@@ -34,6 +34,12 @@ class TokenizerSpec(Config):
         "digits; use whitespace for text that is already tokenised",
     )
     lowercase: bool = Field(False, description="convert all text to lower case")
+    normalization: TextNormalization = Field(
+        "nfc",
+        description="spelling of all text: one form for composed letters and spaces, without "
+        "invisible signs (nfc), for full-width letters and ligatures too (compatibility), or as "
+        "it is (none)",
+    )
     extend: tuple[str, ...] = Field(
         (), description="tokens to add to the tokenizer of the model that --init names"
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
+import string
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +28,20 @@ _COVERAGE = 0.9995  # SentencePiece's default
 _SCORE_DIGITS = 4
 _UNLEARNED_STEP = 1e-4  # by which the library raises the score of each character without one
 _SPECIAL_PIECES = [special_piece(name) for name in SPECIALS]
+# A word of more characters is cut: BPE takes quadratic time for one.
+_LONG_WORD = 200
+# Unigram's time grows with the text and with the candidates for pieces: 900,000 characters without
+# a space took 200 s, cut or not; 100,000 with two candidates for each piece take 5 s.
+_UNIGRAM_CHARACTERS, _UNIGRAM_CANDIDATES = 100_000, 2
+# Shorter than a word without spaces, longer than one of a language with spaces.
+_SPACELESS_WORD = 30
+_SLOW_CHARACTERS = 500_000
+_PUNCTUATION = re.escape(string.punctuation) + "\u2010-\u2027\u3001-\u303f\uff01-\uff20"
 
 
-def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer | RegisteredTokenizer:
+def train_tokenizer(
+    spec: TokenizerSpec, texts: Iterable[str], notice: Callable[[str], None] | None = None
+) -> Tokenizer | RegisteredTokenizer:
     """Train a tokenizer of one of the package's kinds or of a registered kind.
 
     The vocabulary never exceeds `spec.vocabulary_size`. If more than half of it would be single
@@ -36,6 +50,7 @@ def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer | Re
     Args:
         spec: settings of the tokenizer.
         texts: lines of text, iterated twice; an iterator is first read into memory.
+        notice: receiver of a sentence if parts of very long words are left out.
 
     Raises:
         ConfigError: when the vocabulary size leaves no place for pieces.
@@ -45,14 +60,20 @@ def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer | Re
         texts = list(texts)
     for kind in KINDS:
         if spec.kind == kind:
-            return _train_own(spec, kind, texts)
+            return _train_own(spec, kind, texts, notice)
     registered: type[RegisteredTokenizer] = find("tokenizer", spec.kind, KINDS)
     return registered.train(spec, texts)
 
 
-def _train_own(spec: TokenizerSpec, kind: TokenizerKind, texts: Iterable[str]) -> Tokenizer:
-    marking = Marking(spec.kind, spec.lowercase)
-    counts = _count_characters(texts, marking)
+def _train_own(
+    spec: TokenizerSpec,
+    kind: TokenizerKind,
+    texts: Iterable[str],
+    notice: Callable[[str], None] | None,
+) -> Tokenizer:
+    marking = Marking(spec.kind, spec.lowercase, spec.normalization)
+    words = _LongWords(spec, marking.space)
+    counts = _count_characters(texts, marking, words)
     alphabet = _alphabet(spec, counts)
     if spec.kind == "characters":
         state = _character_state(spec, alphabet)
@@ -60,9 +81,11 @@ def _train_own(spec: TokenizerSpec, kind: TokenizerKind, texts: Iterable[str]) -
         # Rare characters become spaces: the trainer gives every character a piece of its own.
         rare = {ord(character): marking.space for character in counts.keys() - set(alphabet)}
         marked = _mark_lines(texts, marking, {} if marking.in_bytes else rare)
-        state = _train(spec, marked)
+        if notice is not None and (message := words.describe()):
+            notice(message)
+        state = _train(spec, words.cut(marked), few_candidates=words.share < 1)
     special = {name: number for number, name in enumerate(SPECIALS)}
-    return Tokenizer(kind, spec.lowercase, special, state)
+    return Tokenizer(kind, spec.lowercase, special, state, normalization=spec.normalization)
 
 
 @dataclass(frozen=True)
@@ -76,8 +99,73 @@ class _Chained:
         return itertools.chain(self.first, self.second)
 
 
+class _LongWords:
+    """Words of more than `_LONG_WORD` characters, and others without spaces that take time.
+
+    Args:
+        spec: settings of the tokenizer.
+        space: character that stands for a space.
+    """
+
+    def __init__(self, spec: TokenizerSpec, space: str) -> None:
+        ends = rf"\s{space}" + (rf"\d{_PUNCTUATION}" if spec.words == "punctuation" else "")
+        self._is_unigram = spec.kind == "unigram"
+        self._shortest = _SPACELESS_WORD if self._is_unigram else _LONG_WORD
+        # Looking back spares a start at every character of a word that is too short.
+        self._pattern = re.compile(rf"{space}?(?<![^{ends}])[^{ends}]{{{self._shortest + 1},}}")
+        self._long = self._others = 0
+
+    def count(self, marked: str) -> None:
+        """Count the characters of the words of a line."""
+        if len(marked) <= self._shortest:
+            return
+        for word in self._pattern.findall(marked):
+            if len(word) > _LONG_WORD:
+                self._long += len(word)
+            else:
+                self._others += len(word)
+
+    @property
+    def share(self) -> float:
+        """Share of each long word that a tokenizer is trained on, in (0, 1]."""
+        bounded = self._is_unigram and self._long > _UNIGRAM_CHARACTERS
+        return _UNIGRAM_CHARACTERS / self._long if bounded else 1.0
+
+    def describe(self) -> str | None:
+        """Return a sentence on what unigram leaves out or takes time for; None for neither."""
+        if self.share < 1:
+            return (
+                f"The tokenizer is trained on {self.share:.0%} of the {self._long:,} characters in "
+                f"words of more than {_LONG_WORD}: unigram would take minutes for all of them. "
+                "tokenizer.kind = bpe takes all"
+            )
+        if self._is_unigram and self._others > _SLOW_CHARACTERS:
+            return (
+                f"{self._others:,} characters are in words of more than {_SPACELESS_WORD}: a "
+                "unigram tokenizer takes minutes for them. tokenizer.kind = bpe takes seconds"
+            )
+        return None
+
+    def cut(self, lines: Iterator[str]) -> Iterator[str]:
+        """Yield lines with their long words in parts."""
+        for line in lines:
+            done = 0
+            for word in self._pattern.finditer(line) if len(line) > _LONG_WORD else ():
+                if len(word[0]) <= _LONG_WORD:
+                    continue
+                yield line[done : word.start()]
+                end = word.start() + math.ceil(len(word[0]) * self.share)
+                for start in range(word.start(), end, _LONG_WORD):
+                    yield line[start : min(start + _LONG_WORD, end)]
+                done = word.end()
+            yield line[done:]
+
+
 def train_pair(
-    spec: TokenizerSpec, sources: Iterable[str], targets: Iterable[str]
+    spec: TokenizerSpec,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    notice: Callable[[str], None] | None = None,
 ) -> TokenizerPair:
     """Train one tokenizer on both languages, or one on each, as `spec.joint` says.
 
@@ -85,24 +173,28 @@ def train_pair(
         spec: settings of the tokenizers.
         sources: lines of the source language.
         targets: lines of the target language.
+        notice: receiver of a sentence if parts of very long words are left out.
 
     Raises:
         ConfigError: when the vocabulary size leaves no place for pieces.
         DataError: when there is no text.
     """
     if not spec.joint:
-        return TokenizerPair(train_tokenizer(spec, sources), train_tokenizer(spec, targets))
+        source, target = (train_tokenizer(spec, side, notice) for side in (sources, targets))
+        return TokenizerPair(source, target)
     # A one-shot iterator would be used up by the first of the trainer's two passes.
     sources = list(sources) if iter(sources) is sources else sources
     targets = list(targets) if iter(targets) is targets else targets
-    tokenizer = train_tokenizer(spec, _Chained(sources, targets))
+    tokenizer = train_tokenizer(spec, _Chained(sources, targets), notice)
     return TokenizerPair(tokenizer, tokenizer)
 
 
-def _count_characters(texts: Iterable[str], marking: Marking) -> Counter[str]:
+def _count_characters(texts: Iterable[str], marking: Marking, words: _LongWords) -> Counter[str]:
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(marking.mark(text))
+        marked = marking.mark(text)
+        counts.update(marked)
+        words.count(marked)
     if not counts:
         raise DataError(
             "There is no text to train a tokenizer on",
@@ -145,7 +237,7 @@ def _mark_lines(
         yield marked.translate(replacements) if replacements else marked
 
 
-def _train(spec: TokenizerSpec, marked: Iterator[str]) -> dict[str, Any]:
+def _train(spec: TokenizerSpec, marked: Iterator[str], *, few_candidates: bool) -> dict[str, Any]:
     unk = special_piece("unk")
     options: dict[str, Any] = {
         "vocab_size": spec.vocabulary_size,
@@ -155,6 +247,8 @@ def _train(spec: TokenizerSpec, marked: Iterator[str]) -> dict[str, Any]:
     trainer: trainers.Trainer
     if spec.kind == "unigram":
         library = tokenizers.Tokenizer(models.Unigram())
+        if few_candidates:
+            options["seed_size"] = _UNIGRAM_CANDIDATES * spec.vocabulary_size
         trainer = trainers.UnigramTrainer(unk_token=unk, **options)
     elif spec.kind == "byte-bpe":
         library = tokenizers.Tokenizer(models.BPE())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,42 @@ def test_files_need_no_model(run, texts) -> None:
     assert summary["scores"]["chrf"]["score"] == pytest.approx(100.0)
     assert "version:" in summary["scores"]["bleu"]["signature"]
     assert summary["lines"] == 30
+
+
+SCRIPTS = {
+    "zh": ("今天天气很好，我们去公园吧。", "zh"),
+    "ja": ("今日はとてもいい天気ですね。", "char"),
+    "th": ("วันนี้อากาศดีมากเราไปสวนกัน", "char"),
+    "ko": ("오늘은 날씨가 아주 좋습니다 공원에 갑시다.", "13a"),
+    "km": ("ថ្ងៃនេះអាកាសធាតុល្អណាស់។", "char"),
+    "lo": ("ມື້ນີ້ອາກາດດີຫຼາຍໄປສວນກັນ.", "char"),
+    "my": ("ဒီနေ့ရာသီဥတုသိပ်ကောင်းတယ်။", "char"),
+    "ar": ("الطقس جميل جدا اليوم، الساعة 12:30.", "13a"),
+}
+
+
+@pytest.mark.parametrize("language", SCRIPTS)
+def test_scripts_are_scored_by_their_own_words(run, tmp_path, language) -> None:
+    sentence, tokenizer = SCRIPTS[language]
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text(f"{sentence}\n" * 4, encoding="utf-8")
+    wrong.write_text(f"{sentence}\n{sentence[:-4]}{sentence[-1]}\n" * 2, encoding="utf-8")
+    asked = ("--reference", right, "--baseline", wrong, "--samples", "20", "--json")
+    (summary,) = map(json.loads, run("evaluate", right, *asked).lines)
+    bleu = summary["comparison"]["bleu"]
+    assert f"tok:{tokenizer}|" in bleu["signature"]
+    assert 20 < bleu["a"]["score"] < bleu["b"]["score"] == pytest.approx(100)
+
+
+def test_a_reference_in_another_spelling_is_named(run, tmp_path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text("Die Bären schlafen müde über dem Café.\n" * 3, encoding="utf-8")
+    theirs.write_text(unicodedata.normalize("NFD", ours.read_text("utf-8")), encoding="utf-8")
+    for words in ((ours, "--reference", theirs), (theirs, "--reference", ours)):
+        done = run("evaluate", *words, "--json")
+        assert json.loads(done.lines[0])["scores"]["bleu"]["score"] == pytest.approx(100)
+        assert "3 lines are not in Unicode's usual spelling" in done.err
+    assert "spelling" not in run("evaluate", ours, "--reference", ours).err
 
 
 def test_two_systems(run, texts) -> None:

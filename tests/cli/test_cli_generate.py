@@ -54,6 +54,15 @@ def test_a_line_for_each_prompt_whatever_it_writes(run, writer: Path) -> None:
     assert any("\\" in text for text in texts)
 
 
+@pytest.mark.parametrize("flags", [(), ("--stream",)])
+def test_unknown_characters_are_named_once(run, writer: Path, flags) -> None:
+    done = run("generate", writer, "--prompt", "a東b京東", "--max-length", "2", *flags)
+    assert done.status == 0
+    assert done.err.count("3 characters unknown to the model") == 1
+    assert "東 京" in done.err
+    assert "unknown" not in run("generate", writer, "--prompt", "abba", "--max-length", "2").err
+
+
 def test_prompt_stream_and_python_agree(run, writer: Path) -> None:
     flags = ("--max-length", 12, "--temperature", 2, "--seed", 7)
     plain = run("generate", writer, "--prompt", "ab", *flags)

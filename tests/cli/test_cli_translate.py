@@ -298,3 +298,16 @@ def test_a_model_without_reserved_tokens_keeps_parts(run) -> None:
     done = run("translate", "en-de", "--protect", "links", stdin=b"http://a.b\n")
     assert done.status == 2
     assert "'links'" in done.err
+
+
+def test_unknown_letters_are_named_once(run, model: Path) -> None:
+    done = run("translate", model, "--max-length", "3", stdin="ab é\na é東! 🐱\nab\n".encode())
+    assert done.status == 0
+    assert done.err.count("3 characters unknown to the model") == 1
+    assert "é 東" in done.err
+    assert "unknown" not in run("translate", model, "--max-length", "3", stdin=b"ab cd\n").err
+
+
+def test_info_says_how_text_is_spelled(run, model: Path) -> None:
+    assert "tokenizer.normalization = nfc" in run("info", model).err
+    assert json.loads(run("info", model, "--json").out)["normalization"] == "nfc"

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ConfigError, DataError
-from heedful.evaluate.corpus_metrics import bits_per_unit, corpus_scores, exact_match, perplexity
+from heedful.evaluate.bootstrap import paired_bootstrap, score_intervals
+from heedful.evaluate.corpus_metrics import (
+    bits_per_unit,
+    corpus_scores,
+    describe_spelling,
+    exact_match,
+    perplexity,
+)
 
 HYPOTHESES = [
     "The cat sat on the mat .",
@@ -100,6 +108,26 @@ def test_bleu_by_definition(pairs: list[tuple[str, str]]) -> None:
     score = corpus_scores(hypotheses, references, ["bleu"], tokenize="none")["bleu"]
     if not math.isnan(expected):
         assert score.score == pytest.approx(expected)
+
+
+def test_spellings_that_look_alike_score_alike() -> None:
+    references = ["Der Bär über dem Café schläft müde.", "Schöne Grüße an alle Bücher"]
+    outputs = ["Der Bär über dem Café schläft heute.", "Schöne Grüße an die Bücher"]
+    wanted = corpus_scores(outputs, references)
+    apart = [unicodedata.normalize("NFD", line) for line in references]
+    odd = [line.replace("ü", "ü\u00ad").replace(" ", "\u00a0") for line in references]
+    for other in (apart, odd):
+        assert corpus_scores(outputs, other) == wanted
+        assert corpus_scores(other, [outputs]) == corpus_scores(references, [outputs])
+        assert score_intervals(outputs, other, samples=5) == score_intervals(
+            outputs, references, samples=5
+        )
+        pairs = [paired_bootstrap(outputs, each, references, samples=5) for each in (other, apart)]
+        assert pairs[0] == pairs[1]
+        assert "2 lines are not in" in (describe_spelling(outputs, other) or "")
+    assert describe_spelling(outputs, references) is None
+    assert exact_match(outputs, outputs) == 1
+    assert exact_match(apart, references) == 0
 
 
 def test_details_by_hand() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.pipelines.long_texts import split_text
-from heedful.pipelines.text_splitting import join_pieces
+from heedful.pipelines.text_splitting import join_pieces, units
+from heedful.text.pretokenization import TextPiece
+from heedful.text.tokenizer_pair import Reading
 
 ALPHABET = "ab D.,!? \t\u3000。、漢字é\u0301ก😀\"'9"
 
@@ -80,6 +83,33 @@ def test_then_clauses_then_words_then_characters():
 def test_short_text_is_left_alone():
     assert cut("One. Two. Three.") == ["One. Two. Three."]
     assert cut("") == [""]
+
+
+SENTENCES = {
+    "zh": ["他说：“好。”", "“走吧！”", "用 Python。"],
+    "ja": ["今日は晴れです。", "「行こう！」", "はい。"],
+    "th": ["วันนี้อากาศดี", "ไปกันเถอะ", "ครับ"],
+    "ko": ["날씨가 좋습니다.", "갑시다!", "네."],
+    "km": ["អាកាសធាតុល្អ។", "តោះទៅ!", "បាទ។"],
+    "lo": ["ອາກາດດີ.", "ໄປກັນເທາະ!", "ແມ່ນ."],
+    "my": ["ရာသီဥတု ကောင်းတယ်။", "သွားကြရအောင်။", "ဟုတ်ကဲ့။"],
+    "ar": ["الطقس جميل.", "«هيا بنا!»", "نعم، 12:30."],
+    "he": ["מזג האוויר טוב.", "קדימה!", "\u200fכן, (A-1) 12:30!"],
+    "fa": ["هوا خوب است.", "می\u200cروم!", "بله، ۱۲٫۵."],
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_sentences_are_joined_by_the_script_of_the_target(language):
+    sentences = SENTENCES[language]
+    gap = "" if language in ("zh", "ja") else " "
+    english = ["It is fine today.", "Let us go!", "Yes."]
+    for gaps in (" ", "\t"):
+        pieces = units(gaps.join(english), Reading("sentences", "en"))
+        assert join_pieces(pieces, sentences) == gap.join(sentences)
+    pieces = [TextPiece(sentence + gap) for sentence in sentences]
+    assert join_pieces(pieces, english) == " ".join(english)
+    assert join_pieces(pieces, sentences) == gap.join(sentences)
 
 
 def test_joining_puts_spaces_where_they_belong():

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.text.sentences import count_sentences, learned_reading, sentence_spans
+from heedful.text.sentences import (
+    count_sentences,
+    learned_reading,
+    sentence_pieces,
+    sentence_spans,
+)
 
 MARKS = "a BÉ.!?…\u00a0\u2003\u3000。！」』”\"'1)\u200b።។།\n\t😀“「とé"
 
@@ -83,3 +88,11 @@ def test_a_long_text_is_cut_as_a_short_one() -> None:
 
 def test_sentences_of_all_lines_are_counted() -> None:
     assert count_sentences("One. Two.\n\nThree") == 3
+
+
+def test_marks_of_direction_stay_with_their_sentence() -> None:
+    first, second = "\u2067שלום (A-1) 12:30!\u2069\u200f", "\u200fמה שלומך?"
+    assert [piece.text for piece in sentence_pieces(f"{first} {second}", "he")] == [
+        f"{first} ",
+        second,
+    ]

@@ -137,7 +137,9 @@ class MarkedText:
         )
         if not unchanged:
             written = "".join(
-                write_passage(piece, line_up(piece.text, sentences, answers[numbers]), copy)
+                write_passage(
+                    piece, line_up(piece.text, sentences, answers[numbers], piece.breaks), copy
+                )
                 for piece, sentences, numbers in planned.pieces()
             )
         elif passage.is_in_place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from heedful.pipelines.aligned_text import LineUp, Region, Span, aligned_words
 from heedful.search.alignment import Alignment
+from heedful.text.pretokenization import joins_without_space
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,28 @@ class TranslatedSentence:
 
 
 def line_up(
-    text: str, sentences: Sequence[Span], translations: Sequence[TranslatedSentence]
+    text: str,
+    sentences: Sequence[Span],
+    translations: Sequence[TranslatedSentence],
+    breaks: Collection[int] = (),
 ) -> LineUp:
     """Align a passage with its translation.
 
     Args:
         text: text of the passage.
-        sentences: ranges that were translated, in order; characters between them are copied.
+        sentences: ranges that were translated, in order; characters between them are copied, but
+            spaces are those of the target's script.
         translations: translation of each range; a copy if only white space differs.
+        breaks: offsets of spaces that stand for line breaks, which stay.
     """
     pieces: list[tuple[Span, TranslatedSentence | None]] = []
-    done = 0
+    done, before = 0, ""
     for (start, end), translation in zip(sentences, translations, strict=True):
-        pieces.append(((done, start), None))
+        gap = None
+        if done and not any(done <= each < start for each in breaks):
+            gap = _gap(text, (done, start), before, translation.text)
+        pieces.append(((done, start), gap))
+        before = translation.text
         is_copy = translation.text == one_space(text[start:end])
         pieces.append(((start, end), None if is_copy else translation))
         done = end
@@ -49,9 +59,9 @@ def line_up(
     regions: list[Region] = []
     blocks: list[npt.NDArray[np.float64]] = []
     for (start, end), piece in pieces:
-        if start == end:
-            continue
         written = text[start:end] if piece is None else piece.text
+        if start == end and not written:
+            continue
         alignment = None if piece is None else piece.alignment
         of_source, of_target, weights = aligned_words(text[start:end], written, alignment)
         regions.append(
@@ -71,6 +81,15 @@ def line_up(
     for region, block in zip(regions, blocks, strict=True):
         matrix[slice(*region.target_words), slice(*region.source_words)] = block
     return LineUp(text, target, tuple(source_words), tuple(target_words), matrix, tuple(regions))
+
+
+def _gap(text: str, span: Span, left: str, right: str) -> TranslatedSentence | None:
+    """Return the space between two translations; None if it is the source's."""
+    start, end = span
+    spaceless = joins_without_space(left, right)
+    if text[start:end].strip(" ") or spaceless == joins_without_space(text[:start], text[end:]):
+        return None
+    return TranslatedSentence("" if spaceless else " ")
 
 
 def one_space(text: str) -> str:

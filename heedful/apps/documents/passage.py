@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from heedful.pipelines.markup_tree import Kind
 from heedful.text.protected_spans import span_pattern
@@ -84,6 +85,13 @@ class Passage:
     def text(self) -> str:
         """The text that a translator reads."""
         return "".join(part.text for part in self.parts)
+
+    @property
+    def breaks(self) -> frozenset[int]:
+        """Offsets in the text of line breaks that stand for a space."""
+        starts = accumulate((len(part.text) for part in self.parts), initial=0)
+        pairs = zip(starts, self.parts, strict=False)
+        return frozenset(start for start, part in pairs if part.kind == "soft")
 
     @property
     def is_in_place(self) -> bool:

@@ -48,7 +48,7 @@ def prepare(setup: Setup) -> Task:
     """
     settings = setup.settings
     training = document_readers(setup, "train")
-    tokenizers = setup.tokenizers(lambda: _new_tokenizers(settings, all_texts(setup, training)))
+    tokenizers = setup.tokenizers(lambda: _new_tokenizers(setup, all_texts(setup, training)))
     tokenizer = tokenizers.source
     rows = _corrupted_rows(settings, tokenizers)
     texts, valid = encode_documents(setup, training, tokenizer)
@@ -110,8 +110,9 @@ def _new_model(setup: Setup, rows: CorruptedRows) -> nn.Module:
     return model
 
 
-def _new_tokenizers(settings: RunSettings, texts: list[str]) -> TokenizerPair:
+def _new_tokenizers(setup: Setup, texts: list[str]) -> TokenizerPair:
     """Train one tokenizer for both sides, with enough sentinels for the longest row or one mask."""
+    settings = setup.settings
     spec, objective = settings.tokenizer, settings.objective
     count = 1
     if settings.task == "span_corruption":
@@ -129,5 +130,5 @@ def _new_tokenizers(settings: RunSettings, texts: list[str]) -> TokenizerPair:
         )
     # Sentinels are part of the vocabulary size that the settings ask for.
     smaller = spec.model_copy(update={"vocabulary_size": spec.vocabulary_size - count})
-    tokenizer = train_tokenizer(smaller, texts).with_sentinels(count)
+    tokenizer = train_tokenizer(smaller, texts, setup.events.warn).with_sentinels(count)
     return TokenizerPair(tokenizer, tokenizer)

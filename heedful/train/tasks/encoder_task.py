@@ -32,7 +32,7 @@ def encoder_tokenizers(setup: Setup, texts: list[str]) -> TokenizerPair:
     spec = setup.settings.tokenizer
     # One place is left for the mask token, so that the size is the one of the settings.
     smaller = spec.model_copy(update={"vocabulary_size": spec.vocabulary_size - 1})
-    tokenizer = train_tokenizer(smaller, texts).for_encoder()
+    tokenizer = train_tokenizer(smaller, texts, setup.events.warn).for_encoder()
     return TokenizerPair(tokenizer, tokenizer)
 
 

@@ -54,7 +54,7 @@ def prepare(setup: Setup) -> Task:
 
     def train_new() -> TokenizerPair:
         read = all_texts(setup, training) if stream is None else sampled_texts(setup, stream)
-        tokenizer = train_tokenizer(settings.tokenizer, read)
+        tokenizer = train_tokenizer(settings.tokenizer, read, setup.events.warn)
         return TokenizerPair(tokenizer, tokenizer)
 
     tokenizers = setup.tokenizers(train_new)

@@ -40,7 +40,8 @@ def prepare(setup: Setup) -> Task:
     stream = pair_stream(setup) if data.is_streamed else None
 
     def train_new() -> TokenizerPair:
-        pair = train_pair(settings.tokenizer, *side_texts(setup, stream))
+        sources, targets = side_texts(setup, stream)
+        pair = train_pair(settings.tokenizer, sources, targets, setup.events.warn)
         pair = replace(pair, reading=learned_reading(*sampled_sources(setup, stream)))
         kinds = settings.protected_kinds
         # Reserved characters get their tokens after training, so they take none from the text.

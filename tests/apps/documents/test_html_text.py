@@ -10,6 +10,7 @@ from bs4 import BeautifulSoup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.formats import translate_document
 from heedful.errors import DataError
 
@@ -222,3 +223,25 @@ def test_a_long_passage_is_placed_in_pieces() -> None:
 def test_a_sentence_without_end_is_refused() -> None:
     with pytest.raises(DataError, match="more than 10,000 characters"):
         echoed(b"<b>x</b> " * 6000, "html")
+
+
+@pytest.mark.parametrize("format", ["html", "markdown", "text"])
+def test_sentences_are_joined_by_the_script_of_the_target(format: str) -> None:
+    pairs = [("The tree is new.", "这个树非常新。"), ("The car is big.", "这个汽车非常大。")]
+    english, chinese = zip(*pairs, strict=True)
+    opened, closed = ("<p>", "</p>") if format == "html" else ("", "")
+
+    def translated(text: str, known: dict[str, tuple[str, list[int]]], language: str) -> str:
+        settings = DocumentSettings(language=language)
+        data = f"{opened}{text}{closed}\n".encode()
+        result = translate_document(data, Dictionary(known), format=format, settings=settings)
+        return result.decode().strip().removeprefix(opened).removesuffix(closed)
+
+    to_english = {theirs: (ours, [0] * 4) for ours, theirs in pairs}
+    to_chinese = {ours: (theirs, [0]) for ours, theirs in pairs}
+    assert translated("".join(chinese), to_english, "zh") == " ".join(english)
+    assert translated(" ".join(english), to_chinese, "en") == "".join(chinese)
+    assert translated("\n".join(english), to_chinese, "en") == "\n".join(chinese)  # lines stay
+    marks = ["שלום \u202aabc (A-1)\u202c 12:30!\u200f", "می\u200cخواهم."]
+    known = {each: (each, [0] * len(each.split())) for each in marks}
+    assert translated(" ".join(marks), known, "he") == " ".join(marks)
