@@ -35,16 +35,16 @@ class MessageText:
 
     Args:
         start, end: range of its characters.
-        parts: what is not plain text, in order.
+        parts: its arguments, numbers and quotes, in order.
     """
 
     start: int
     end: int
-    parts: tuple[MessagePart, ...]
+    parts: tuple[MessageItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePart:
+class MessageItem:
     """A part of a message that is not plain text.
 
     Args:
@@ -110,7 +110,7 @@ class _Reader:
         if level > _MOST_LEVELS:
             raise MessageError(f"more than {_MOST_LEVELS} levels")
         characters = self.characters
-        parts: list[MessagePart] = []
+        parts: list[MessageItem] = []
         here = start
         while here < len(characters) and characters[here] != "}":
             part = self._part(here, level, plural)
@@ -121,31 +121,31 @@ class _Reader:
             raise MessageError("a brace is not closed")
         return MessageText(start, here, tuple(parts))
 
-    def _part(self, here: int, level: int, plural: str) -> MessagePart | None:
+    def _part(self, here: int, level: int, plural: str) -> MessageItem | None:
         """Return the part that begins at an offset, or None for plain text."""
         character = self.characters[here]
         if character == "{":
             foreign = _FOREIGN.match(self.characters, here)
             if foreign is not None:
-                return MessagePart(here, foreign.end(), "argument")
+                return MessageItem(here, foreign.end(), "argument")
             return self._argument(here, level, plural)
         if character == "#" and plural:
             # In "#st" the letters belong to the number, by rules of the language.
             ending = _ENDING.match(self.characters, here + 1) if plural != "plural" else None
-            return MessagePart(here, here + 1 if ending is None else ending.end(), "number")
+            return MessageItem(here, here + 1 if ending is None else ending.end(), "number")
         if self.characters.startswith("''", here):
-            return MessagePart(here, here + 2, "apostrophe")
+            return MessageItem(here, here + 2, "apostrophe")
         if character == "'" and (quoted := _QUOTED.match(self.characters, here)) is not None:
-            return MessagePart(here, quoted.end(), "quoted")
+            return MessageItem(here, quoted.end(), "quoted")
         return None
 
-    def _argument(self, start: int, level: int, plural: str) -> MessagePart:
+    def _argument(self, start: int, level: int, plural: str) -> MessageItem:
         match = _ARGUMENT.match(self.characters, start)
         if match is None:
             raise MessageError(f"no argument after the brace at character {start + 1}")
         complex = _COMPLEX.match(self.characters, start)
         if complex is None:
-            return MessagePart(start, self._style_end(match.end()), "argument")
+            return MessageItem(start, self._style_end(match.end()), "argument")
         kind = complex[1].lower()
         here = complex.end()
         if (offset := _OFFSET.match(self.characters, here)) is not None:
@@ -158,7 +158,7 @@ class _Reader:
         end = re.compile(r"\s*\}").match(self.characters, here)
         if end is None or not branches:
             raise MessageError(f"no branch of a {kind} at character {here + 1}")
-        return MessagePart(start, end.end(), "argument", tuple(branches))
+        return MessageItem(start, end.end(), "argument", tuple(branches))
 
     def _style_end(self, start: int) -> int:
         """Return the end of a simple argument, whose style may have braces of its own."""

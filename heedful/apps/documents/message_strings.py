@@ -14,7 +14,7 @@ from html.entities import html5
 
 from heedful.apps.documents.icu_message import (
     MessageError,
-    MessagePart,
+    MessageItem,
     MessageText,
     encode_message,
     read_message,
@@ -22,7 +22,6 @@ from heedful.apps.documents.icu_message import (
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
     Encode,
-    Kind,
     Passage,
     PassagePart,
     Surroundings,
@@ -31,6 +30,7 @@ from heedful.apps.documents.passage import (
     plain,
 )
 from heedful.pipelines.aligned_text import Span
+from heedful.pipelines.markup_tree import Kind
 from heedful.text.protected_spans import span_pattern
 
 _BLOCKS = frozenset(
@@ -201,7 +201,7 @@ class _String:
         shown = re.sub(r"\s+", " ", mark.text)
         return PassagePart(inner[0].start, inner[-1].end, kind, shown)
 
-    def _marks(self, within: MessageText) -> Iterator[tuple[_Mark, MessagePart | None]]:
+    def _marks(self, within: MessageText) -> Iterator[tuple[_Mark, MessageItem | None]]:
         """Yield the marks of a text in order, and the part of the message that one stands for."""
         found: list[_Mark] = []
         done = within.start
@@ -224,12 +224,12 @@ class _String:
         pairs = [(mark, None) for mark in own] + [(self._mark(part), part) for part in parts]
         yield from sorted(pairs, key=lambda pair: pair[0].start)
 
-    def _mark(self, part: MessagePart) -> _Mark:
+    def _mark(self, part: MessageItem) -> _Mark:
         if part.kind == "apostrophe":
             return _Mark(part.start, part.end, "text", "'")
         return _Mark(part.start, part.end, "single", self._shown(part))
 
-    def _shown(self, part: MessagePart) -> str:
+    def _shown(self, part: MessageItem) -> str:
         """Return the text that a part of a message shows, of a plural that of its last branch."""
         if not part.branches:
             return self.text[part.start : part.end]
