@@ -85,9 +85,11 @@ class BlockReading:
         own, github = ({"references": dict(self.references)} for _ in range(2))
         tokens = markdown_parser().parse(masked(source), {SOURCE: source, ENDS: {}, **own})
         placeholders = [match[0] for match in PLACEHOLDERS.finditer(source)]
-        marks = Counter(("mark", mark) for mark in [*masked_marks(source), *placeholders])
+        marks: Counter[tuple[str, ...]] = Counter(
+            ("mark", mark) for mark in [*masked_marks(source), *placeholders]
+        )
         plain = _github_parser().parse(source, github)
-        defined = Counter(
+        defined: Counter[tuple[str, ...]] = Counter(
             ("definition", name, str(definition["href"]))
             for name, definition in github["references"].items()
             if name not in self.references

@@ -178,13 +178,17 @@ def _kept(state: StateInline, silent: bool) -> bool:
 _SPAN_END = re.compile(rf"{UNSEEN}+|\[[^\[\]\n]*\]|\((?=[^()\n]*[./#])[^()\n]+\)")
 
 
-_HIGHLIGHT = re.compile(r"==(?=[^\s=])[^=\n]*(?<=[^\s=])==(?!=)")
+_HIGHLIGHT = re.compile(
+    r"(==)(?=[^\s=])[^=\n]*(?<=[^\s=])==(?!=)"
+    r"|(?<![\w~\\])(~)(?=[^\s~])[^~\n]*(?<=[^\s~])~(?![\w~])"  # as GitHub strikes through
+)
 
 
 def _span(state: StateInline, silent: bool) -> bool:
     """Find [words]{.class}, ^[a note], ==words==, and links defined elsewhere: [words][name]."""
     if (match := _HIGHLIGHT.match(state.src, state.pos, state.posMax)) is not None:
-        return _push_span(state, 2, match.end() - 2, match.end(), silent)
+        width = len(match[match.lastindex or 0])
+        return _push_span(state, width, match.end() - width, match.end(), silent)
     start = state.pos
     words = start + (2 if state.src.startswith("^[", start) else 1)
     if state.src[words - 1] != "[":

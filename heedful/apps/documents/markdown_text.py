@@ -28,7 +28,6 @@ from heedful.apps.documents.markdown_syntax import (
 )
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
-    Kind,
     Passage,
     PassagePart,
     cut,
@@ -38,6 +37,7 @@ from heedful.apps.documents.passage import (
     text_parts,
 )
 from heedful.errors import ConfigError
+from heedful.pipelines.markup_tree import Kind
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

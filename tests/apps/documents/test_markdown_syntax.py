@@ -38,7 +38,7 @@ SHOUTED = [
     ('!!! note "a dog"\n\n    it *barks*', '!!! note "A DOG"\n\n    IT *BARKS*'),
     ('=== "a tab"\n\n    - a dog\n', '=== "A TAB"\n\n    - A DOG\n'),
     ("the html\n\n*[html]: a language", "THE HTML\n\n*[html]: a language"),
-    ("a ==big dog== ++ctrl+c++", "A ==BIG DOG== ++ctrl+c++"),
+    ("a ==big dog== ~no dog~ ++ctrl+c++", "A ==BIG DOG== ~NO DOG~ ++ctrl+c++"),
     ("a dog\n{: .big }\n\n--8<-- \"x.md\"", "A DOG\n{: .big }\n\n--8<-- \"x.md\""),
     ("a [dog][a.Dog] or [Dog][]", "A [DOG][a.Dog] OR [DOG][Dog]"),
     # Hugo and Jekyll
