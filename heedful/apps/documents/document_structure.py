@@ -371,11 +371,11 @@ def _local(element: Element) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-_LOOK = frozenset(("r", "rPr", "t", "proofErr", "lastRenderedPageBreak"))
+_LOOK = frozenset(("r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "span", "s"))
 """Elements of runs, which are divided anew where a look changes."""
 
 
-def docx_structure(data: bytes, settings: DocumentSettings, where: str) -> Structure:
+def archive_structure(data: bytes, settings: DocumentSettings, where: str) -> Structure:
     """Yield the files of an archive of Office, and the paragraphs of those in XML."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in archive.namelist():
@@ -384,8 +384,9 @@ def docx_structure(data: bytes, settings: DocumentSettings, where: str) -> Struc
             if not content.lstrip(b"\xef\xbb\xbf \r\n").startswith(b"<?xml"):
                 continue
             root = ElementTree.fromstring(content)
-            # Text outside of the elements that had any is not seen by the programs that read it.
-            yield StructurePart(name, frozenset(_with_text(root)))
+            if "openxmlformats" in root.tag:
+                # Word does not show text outside of the elements that had any.
+                yield StructurePart(name, frozenset(_with_text(root)))
             for number, element in enumerate(each for each in root.iter() if _local(each) == "p"):
                 yield StructurePart(f"{name}, paragraph {number + 1}", _counted(_names(element)))
 

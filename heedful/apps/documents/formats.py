@@ -11,7 +11,7 @@ from heedful.apps.documents import document_encoding as encodings
 from heedful.apps.documents.checked_writing import WrittenDocument, write_checked
 from heedful.apps.documents.document import Document, MarkedText
 from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
-from heedful.apps.documents.document_structure import STRUCTURES, StructurePart, docx_structure
+from heedful.apps.documents.document_structure import STRUCTURES, StructurePart, archive_structure
 from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.apps.documents.office_documents import DOCX, ODT, PPTX, XLSX, open_epub
 from heedful.apps.documents.readers import READERS
@@ -48,7 +48,7 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     open: Callable[[bytes, DocumentSettings, str], Document]
-    structure: Callable[[bytes, DocumentSettings, str], Iterator[StructurePart]]
+    structure: Callable[[bytes, DocumentSettings, str], Iterator[StructurePart]] = archive_structure
 
     def write(
         self,
@@ -196,11 +196,11 @@ FORMATS = {
         _text_format("xcstrings", ".xcstrings", escape=encodings.json_escape),
         _xml_format("tmx", ".tmx"),
         _xml_format("tbx", ".tbx"),
-        Format("docx", (".docx", ".docm", ".dotx"), DOCX.open, docx_structure),
-        Format("pptx", (".pptx", ".pptm", ".ppsx", ".potx"), PPTX.open, docx_structure),
-        Format("xlsx", (".xlsx", ".xlsm", ".xltx"), XLSX.open, docx_structure),
-        Format("odt", (".odt", ".ott", ".odp"), ODT.open, docx_structure),
-        Format("epub", (".epub",), open_epub, docx_structure),
+        Format("docx", (".docx", ".docm", ".dotx"), DOCX.open),
+        Format("pptx", (".pptx", ".pptm", ".ppsx", ".potx"), PPTX.open),
+        Format("xlsx", (".xlsx", ".xlsm", ".xltx"), XLSX.open),
+        Format("odt", (".odt", ".ott", ".odp"), ODT.open),
+        Format("epub", (".epub",), open_epub),
         _text_format("csv", ".csv"),
         _text_format("tsv", ".tsv .tab"),
     )
