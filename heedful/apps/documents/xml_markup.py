@@ -69,7 +69,14 @@ def xml_tokens(text: str, name: str) -> Iterator[Token]:
 
 def first_tag(text: str) -> Token | None:
     """Return the first tag of what may be a document of XML."""
-    return next((token for token in _tokens(text) if token.name), None)
+    start = text.find("<")
+    while start >= 0 and text[start + 1 : start + 2] in ("!", "?"):
+        ending = "-->" if text.startswith("<!--", start) else ">"
+        end = text.find(ending, start)
+        start = text.find("<", end) if end >= 0 else -1
+    end = text.find(">", start) + 1
+    # Cut after the tag: what is no XML must not cost the expression much time.
+    return next(_tokens(text[start:end]), None) if 0 <= start < end else None
 
 
 def _tokens(text: str) -> Iterator[Token]:
