@@ -75,7 +75,7 @@ class Likelihood:
             )
             for by in distances
         ]
-        self.words = file_words([p.source for p in pairs], targets) if self.is_corpus else None
+        self.words = file_words([p.source for p in pairs]) if self.is_corpus else None
 
     def _score(self, sources: Sequence[str], targets: Sequence[str]) -> list[TargetScore]:
         return self.pipeline.score(sources, targets, warn=self.warn) if sources else []

@@ -11,7 +11,6 @@ import difflib
 import functools
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,8 +46,7 @@ class FileWords(NamedTuple):
     """Words of the sources of a file, by which its names are known.
 
     Args:
-        common: words in lower case, which are no names where a sentence begins with them, and
-            capitalised ones that several translations lack and none has, such as Ministry.
+        common: words in lower case, which are no names where a sentence begins with them.
         names: words with a capital inside of a sentence, which may be names at its beginning.
     """
 
@@ -56,21 +54,14 @@ class FileWords(NamedTuple):
     names: frozenset[str]
 
 
-def file_words(sources: Sequence[str], targets: Sequence[str]) -> FileWords:
-    """Return the words of a file of pairs, in lower case and with a capital."""
+def file_words(sources: Sequence[str]) -> FileWords:
+    """Return the words of the sources of a file, in lower case and with a capital."""
     common: set[str] = set()
     names: set[str] = set()
-    lacking: Counter[str] = Counter()
-    kept: set[str] = set()
-    for source, target in zip(sources, targets, strict=True):
-        there = set(_WORD.findall(target))
+    for source in sources:
         words = _words(source)
         common.update(word.text for word in words if word.text == word.folded)
-        inside = {w.text for w in words if _is_capitalized(w) and _is_inside(w, source)}
-        names |= inside
-        kept |= inside & there
-        lacking.update(inside - there)
-    common.update(w.casefold() for w, count in lacking.items() if count > 1 and w not in kept)
+        names.update(w.text for w in words if _is_capitalized(w) and _is_inside(w, source))
     return FileWords(frozenset(common), frozenset(names))
 
 
