@@ -185,6 +185,11 @@ class TranslationPipeline(SegmentSearch):
             warn=warn,
             first_line=first_line,
         )
+        if self.tokenizers.protection is None and any(s.parts for t in cut for s in t.segments):
+            from heedful.pipelines.kept_spans import read_around_parts
+
+            kinds = protection_of(self.tokenizers, protect)
+            cut = read_around_parts(cut, self.tokenizers.source, kinds, self.max_length)
         items = search_items(
             cut,
             self.tokenizers,
@@ -197,20 +202,20 @@ class TranslationPipeline(SegmentSearch):
         batching = partial(
             plan_searches, settings=settings, batch_tokens=batch_tokens, batch_size=batch_size
         )
-        search = partial(
-            self._search_planned, batching, settings=settings, warn=warn, progress=progress
-        )
         if any(item.segment.kept is not None for item in items):
             from heedful.pipelines.kept_spans import search_around_parts
 
             search = partial(
-                search_around_parts,
-                search,
-                self.tokenizers,
-                warn=warn,
-                strict=prefixes is None and glossary is None,
+                self._search_planned, batching, settings=settings, warn=warn, progress=progress
             )
-        ordered = iter(search(items, alignment=alignment))
+            strict = prefixes is None and glossary is None
+            results = search_around_parts(
+                search, self.tokenizers, items, alignment=alignment, warn=warn, strict=strict
+            )
+        else:
+            batches = batching(items)
+            results = self.search_segments(items, batches, settings, alignment, warn, progress)
+        ordered = iter(results)
         translations = [
             assemble(
                 text,

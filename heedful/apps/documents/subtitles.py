@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
-    Kind,
     Passage,
     PassagePart,
     Surroundings,
@@ -18,6 +17,7 @@ from heedful.apps.documents.passage import (
     text_parts,
 )
 from heedful.errors import DataError
+from heedful.pipelines.markup_tree import Kind
 
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->\s*(?:\d+:)?\d+:\d+[.,]\d+")
 _SRT_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|\{\\[^{}]*\}")
