@@ -22,6 +22,7 @@ from heedful.pipelines.search_items import (
 )
 from heedful.pipelines.segment_search import Progress, SegmentSearch
 from heedful.pipelines.text_splitting import (
+    CutText,
     SegmentResult,
     TargetScore,
     Translation,
@@ -176,20 +177,7 @@ class TranslationPipeline(SegmentSearch):
             if not glossary.is_soft:
                 _check_searched(settings)
             self.check_glossary(glossary)
-        cut = cut_protected(
-            texts,
-            self.tokenizers,
-            self.max_length,
-            self.tokenizers.reads,
-            protect=protect,
-            warn=warn,
-            first_line=first_line,
-        )
-        if self.tokenizers.protection is None and any(s.parts for t in cut for s in t.segments):
-            from heedful.pipelines.kept_spans import read_around_parts
-
-            kinds = protection_of(self.tokenizers, protect)
-            cut = read_around_parts(cut, self.tokenizers.source, kinds, self.max_length)
+        cut = self._cut(texts, protect, warn, first_line)
         items = search_items(
             cut,
             self.tokenizers,
@@ -233,6 +221,25 @@ class TranslationPipeline(SegmentSearch):
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
+
+    def _cut(
+        self, texts: Sequence[str], protect: Sequence[str] | None, warn: Warn | None, first: int
+    ) -> list[CutText]:
+        """Cut texts into segments, as the model reads them around the parts that stay."""
+        tokenizers, limit, reading = self.tokenizers, self.max_length, self.tokenizers.reads
+        cut = cut_protected(
+            texts, tokenizers, limit, reading, protect=protect, warn=warn, first_line=first
+        )
+        kinds = None
+        if tokenizers.protection is None and any(s.parts for text in cut for s in text.segments):
+            kinds = protection_of(tokenizers, protect)
+        if kinds is None:
+            return cut
+        from heedful.pipelines.kept_spans import read_around_parts
+        from heedful.text.protected_spans import KeptKinds
+
+        assert isinstance(kinds, KeptKinds)
+        return read_around_parts(cut, tokenizers.source, kinds, limit)
 
     def _search_planned(
         self,
