@@ -32,7 +32,7 @@ from heedful.pipelines.text_splitting import (
 from heedful.search.alignment import Alignment
 from heedful.search.search_settings import Hypothesis
 from heedful.text.pretokenization import is_of_word, word_spans
-from heedful.text.protected_spans import RESERVED_CLASS, KeptKinds, is_wordless
+from heedful.text.protected_spans import RESERVED_CLASS, KeptKinds, Protection, is_wordless
 from heedful.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -190,9 +190,10 @@ def _is_of_word(character: str) -> bool:
 
 
 def read_around_parts(
-    texts: Sequence[CutText], tokenizer: TextTokenizer, kinds: KeptKinds, limit: int
+    texts: Sequence[CutText], tokenizer: TextTokenizer, kinds: Protection, limit: int
 ) -> list[CutText]:
     """Return texts in segments as a model reads them; arguments as of `read_without_parts`."""
+    assert isinstance(kinds, KeptKinds)
     return [
         replace(
             text,

@@ -236,9 +236,7 @@ class TranslationPipeline(SegmentSearch):
         if kinds is None:
             return cut
         from heedful.pipelines.kept_spans import read_around_parts
-        from heedful.text.protected_spans import KeptKinds
 
-        assert isinstance(kinds, KeptKinds)
         return read_around_parts(cut, tokenizers.source, kinds, limit)
 
     def _search_planned(
