@@ -13,70 +13,37 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heedful.pipelines.aligned_text import LineUp, Region, Span, aligned_words, copies_of
 from heedful.pipelines.markup_tree import Kind, Node
 from heedful.pipelines.placement import placed_markup
-from heedful.pipelines.text_splitting import Segment, SegmentResult, Warn, is_readable, one_line
+from heedful.pipelines.text_splitting import (
+    CutText,
+    Segment,
+    SegmentResult,
+    Warn,
+    is_readable,
+    one_line,
+)
 from heedful.search.alignment import Alignment
 from heedful.search.search_settings import Hypothesis
 from heedful.text.pretokenization import is_of_word, word_spans
-from heedful.text.protected_spans import RESERVED_CLASS, Protection, SpanKind, span_pattern
+from heedful.text.protected_spans import RESERVED_CLASS, KeptKinds, Protection, is_wordless
 from heedful.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
-    from heedful.pipelines.search_items import SearchItem
     from heedful.text.tokenizer_pair import TokenizerPair
 
 NAMES = ("Tom", "Boston", "Bill", "Paris", "Ken", "Berlin", "Bob", "London", "Jim", "Rome")
 """Names to read: common ones, which languages in Latin letters write alike."""
 
-# Bullets, marks of headings and of emphasis at the edges of a line, but not "#1".
-_EDGE = r"(?m:^(?:[*~_•·▪►|=©®™§¶†‡]+|#+(?!\d))(?=\s|\w)|(?<=[\w\s.!?…])[*~_|=]+$|(?<=\s)#+$)"
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[\w:.-]+)[^<>]*?(?P<alone>/?)>")
 _OPENING, _CLOSING = "([{«„“‘¿¡", ".,;:!?…)]}»“”’"
 _ALONE = frozenset(("br", "hr", "img", "input", "wbr"))
-# Tags, entities, references to notes, emoji, and other signs, but not `{}`.
-_WORDLESS = re.compile(r"[<&](?!%).*|\[\d+\]_?|[^\w{%$@]+|:[\w+-]+:|[#*\d]\ufe0f?\u20e3", re.DOTALL)
-
-
-@lru_cache
-def _pattern(kinds: tuple[SpanKind, ...]) -> re.Pattern[str]:
-    return re.compile(f"{span_pattern(kinds)}|{_EDGE}|{RESERVED_CLASS}")
-
-
-class KeptKinds(Protection):
-    """The parts of plain text that stay; one that touches a word or another part is one with it."""
-
-    def find(self, text: str) -> list[Span]:
-        """Return start and end of each part, from left to right."""
-        spans: list[Span] = []
-        done = 0
-        for match in _pattern(self.kinds).finditer(text):
-            start, end = match.span()
-            if not _is_wordless(match[0]):
-                while start > done and is_of_word(text[start - 1]):
-                    start -= 1
-                while end < len(text) and is_of_word(text[end]):
-                    end += 1
-                if spans and start <= done and not _is_wordless(text[slice(*spans[-1])]):
-                    start = spans.pop()[0]
-            if start < end:
-                spans.append((start, end))
-                done = end
-        return spans
-
-
-def _is_of_word(character: str) -> bool:
-    return bool(character) and is_of_word(character)
-
-
-def _is_wordless(part: str) -> bool:
-    return _WORDLESS.fullmatch(part) is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +81,7 @@ class KeptText:
         pieces = re.split(RESERVED_CLASS, marked)
         self.sentence = "".join(a + b for a, b in zip(pieces, [*kept, ""], strict=True))
         unused = [name for name in names if name.casefold() not in self.sentence.casefold()]
-        wordy = sum(not _is_wordless(part) for part in kept)
+        wordy = sum(not is_wordless(part) for part in kept)
         self.names = tuple(unused[:wordy]) if wordy <= len(unused) else ()
         self.parts = tuple(self._read(_split(pieces, kept)))
         self.text = "".join(part.text for part in self.parts)
@@ -138,7 +105,7 @@ class KeptText:
                     end = max(start, end - (len(text) - len(text.rstrip())))
                 if start < end:
                     part = replace(part, text=self.sentence[start:end], start=start, end=end)
-            elif not _is_wordless(self.sentence[part.start : part.end]):
+            elif not is_wordless(self.sentence[part.start : part.end]):
                 part = replace(part, text=next(names, ""))
             yield part
             if part.text:
@@ -153,7 +120,7 @@ class KeptText:
             content = self.sentence[part.start : part.end]
             if part.kind == "text":
                 return content[:1]
-            if self.names and not _is_wordless(content):
+            if self.names and not is_wordless(content):
                 return "N"
         return ""
 
@@ -218,6 +185,24 @@ class KeptText:
         )
 
 
+def _is_of_word(character: str) -> bool:
+    return bool(character) and is_of_word(character)
+
+
+def read_around_parts(
+    texts: Sequence[CutText], tokenizer: TextTokenizer, kinds: Protection, limit: int
+) -> list[CutText]:
+    """Return texts in segments as a model reads them; arguments as of `read_without_parts`."""
+    assert isinstance(kinds, KeptKinds)
+    return [
+        replace(
+            text,
+            segments=tuple(read_without_parts(s, tokenizer, kinds, limit) for s in text.segments),
+        )
+        for text in texts
+    ]
+
+
 def read_without_parts(
     segment: Segment, tokenizer: TextTokenizer, kinds: KeptKinds, limit: int
 ) -> Segment:
@@ -251,7 +236,7 @@ def _reading(segment: Segment, kept: KeptText, tokenizer: TextTokenizer) -> Segm
 def search_around_parts(
     search: Callable[..., list[SegmentResult]],
     tokenizers: TokenizerPair,
-    items: Sequence[SearchItem],
+    items: Sequence[Any],
     *,
     alignment: bool,
     warn: Warn | None,
@@ -276,8 +261,8 @@ def search_around_parts(
 
 
 def _search_kept(
-    items: Sequence[SearchItem],
-    search: Callable[[Sequence[SearchItem]], list[SegmentResult]],
+    items: Sequence[Any],
+    search: Callable[[Sequence[Any]], list[SegmentResult]],
     tokenizers: TokenizerPair,
     warn: Warn | None,
     strict: bool,
@@ -310,7 +295,7 @@ def _search_kept(
 
 
 def _placed(
-    item: SearchItem, result: SegmentResult, tokenizer: TextTokenizer, *, strict: bool
+    item: Any, result: SegmentResult, tokenizer: TextTokenizer, *, strict: bool
 ) -> SegmentResult | None:
     """Return a result whose hypotheses have the parts of the segment; None if none can."""
     kept = item.segment.kept

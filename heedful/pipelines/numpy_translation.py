@@ -46,7 +46,7 @@ from heedful.pipelines.text_splitting import (
     assemble,
     cut_texts,
     distinct_texts,
-    may_keep_parts,
+    has_parts,
     warn_of_cuts,
 )
 from heedful.search.search_settings import (
@@ -178,13 +178,7 @@ class NumpyTranslationPipeline:
         """
         if len(texts) > MOST_LINES or sum(map(len, texts)) > MOST_CHARACTERS:
             return False
-        perhaps = [text for text in texts if self._keeps_parts and may_keep_parts(text)]
-        if not perhaps:
-            return True
-        from heedful.pipelines.kept_spans import KeptKinds
-        from heedful.text.protected_spans import SPAN_KINDS
-
-        return not any(map(KeptKinds(SPAN_KINDS).find, perhaps))
+        return not (self._keeps_parts and any(map(has_parts, texts)))
 
     def translate(
         self,

@@ -13,6 +13,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Generic
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
     return _Placing(lined, nodes).place()
 
 
-class _Placing:
+class _Placing(Generic[PartT]):
     """Finds the places of markup in a translation."""
 
     def __init__(self, lined: LineUp, nodes: list[Node[PartT]]) -> None:

@@ -121,15 +121,13 @@ def protection_of(tokenizers: TokenizerPair, protect: Sequence[str] | None) -> P
     trained = tokenizers.protection
     if protect is None and trained is not None:
         return trained
-    from heedful.text.protected_spans import SPAN_KINDS, Protection, span_kinds
+    from heedful.text.protected_spans import SPAN_KINDS, KeptKinds, Protection, span_kinds
 
     kinds = SPAN_KINDS if protect is None else span_kinds(protect)
     if not kinds:
         return None
     if trained is not None:
         return Protection(kinds)
-    from heedful.pipelines.kept_spans import KeptKinds
-
     return KeptKinds(kinds)
 
 
@@ -183,12 +181,6 @@ def cut_protected(
             replace(each, parts=tuple(islice(waiting, len(reserved_marks(each.text)))))
             for each in text.segments
         ]
-        if tokenizers.protection is None and parts:
-            from heedful.pipelines.kept_spans import KeptKinds, read_without_parts
-
-            assert isinstance(protection, KeptKinds)
-            source = tokenizers.source
-            segments = [read_without_parts(s, source, protection, limit) for s in segments]
         results.append(replace(text, segments=tuple(segments)))
     return results
 

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from heedful.search.search_settings import Hypothesis
 from heedful.text.pretokenization import TextPiece, joins_without_space
@@ -15,7 +15,6 @@ from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import Reading
 
 if TYPE_CHECKING:
-    from heedful.pipelines.kept_spans import KeptText
     from heedful.search.alignment import Alignment
     from heedful.search.phrase_automaton import RequiredPhrase
 
@@ -44,7 +43,7 @@ class Segment:
         gap: white space between the segment and the next one of its line.
         parts: protected parts, for which the reserved characters in `text` stand.
         is_copied: True for a segment that is its own translation, as no letter of it is known.
-        kept: the segment with its parts that stay, where `text` is read without them.
+        kept: `KeptText` of a segment with parts that stay, where `text` is read without them.
     """
 
     text: str
@@ -54,7 +53,7 @@ class Segment:
     gap: str = ""
     parts: tuple[str, ...] = ()
     is_copied: bool = False
-    kept: KeptText | None = None
+    kept: Any = None
 
     def restored(self, translation: str) -> str:
         """Return a translation with the protected parts in place of the reserved characters."""
@@ -99,6 +98,15 @@ def clean(text: str) -> str:
 def may_keep_parts(text: str) -> bool:
     """Return False for a text without any part that `protected_spans` finds."""
     return _OF_A_PART.search(text) is not None
+
+
+def has_parts(text: str) -> bool:
+    """Return True for a text with a part that stays, of any kind."""
+    if not may_keep_parts(text):
+        return False
+    from heedful.text.protected_spans import SPAN_KINDS, KeptKinds
+
+    return bool(KeptKinds(SPAN_KINDS).find(text))
 
 
 def one_line(text: str) -> str:

@@ -22,6 +22,7 @@ from heedful.pipelines.search_items import (
 )
 from heedful.pipelines.segment_search import Progress, SegmentSearch
 from heedful.pipelines.text_splitting import (
+    CutText,
     SegmentResult,
     TargetScore,
     Translation,
@@ -176,15 +177,7 @@ class TranslationPipeline(SegmentSearch):
             if not glossary.is_soft:
                 _check_searched(settings)
             self.check_glossary(glossary)
-        cut = cut_protected(
-            texts,
-            self.tokenizers,
-            self.max_length,
-            self.tokenizers.reads,
-            protect=protect,
-            warn=warn,
-            first_line=first_line,
-        )
+        cut = self._cut(texts, protect, warn, first_line)
         items = search_items(
             cut,
             self.tokenizers,
@@ -197,20 +190,20 @@ class TranslationPipeline(SegmentSearch):
         batching = partial(
             plan_searches, settings=settings, batch_tokens=batch_tokens, batch_size=batch_size
         )
-        search = partial(
-            self._search_planned, batching, settings=settings, warn=warn, progress=progress
-        )
         if any(item.segment.kept is not None for item in items):
             from heedful.pipelines.kept_spans import search_around_parts
 
             search = partial(
-                search_around_parts,
-                search,
-                self.tokenizers,
-                warn=warn,
-                strict=prefixes is None and glossary is None,
+                self._search_planned, batching, settings=settings, warn=warn, progress=progress
             )
-        ordered = iter(search(items, alignment=alignment))
+            strict = prefixes is None and glossary is None
+            results = search_around_parts(
+                search, self.tokenizers, items, alignment=alignment, warn=warn, strict=strict
+            )
+        else:
+            batches = batching(items)
+            results = self.search_segments(items, batches, settings, alignment, warn, progress)
+        ordered = iter(results)
         translations = [
             assemble(
                 text,
@@ -228,6 +221,23 @@ class TranslationPipeline(SegmentSearch):
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
+
+    def _cut(
+        self, texts: Sequence[str], protect: Sequence[str] | None, warn: Warn | None, first: int
+    ) -> list[CutText]:
+        """Cut texts into segments, as the model reads them around the parts that stay."""
+        tokenizers, limit, reading = self.tokenizers, self.max_length, self.tokenizers.reads
+        cut = cut_protected(
+            texts, tokenizers, limit, reading, protect=protect, warn=warn, first_line=first
+        )
+        kinds = None
+        if tokenizers.protection is None and any(s.parts for text in cut for s in text.segments):
+            kinds = protection_of(tokenizers, protect)
+        if kinds is None:
+            return cut
+        from heedful.pipelines.kept_spans import read_around_parts
+
+        return read_around_parts(cut, tokenizers.source, kinds, limit)
 
     def _search_planned(
         self,

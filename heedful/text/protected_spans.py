@@ -13,9 +13,11 @@ import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 from heedful.errors import ConfigError, suggest
+from heedful.text.pretokenization import is_of_word
 
 SpanKind = Literal["urls", "emails", "tags", "markup", "code", "placeholders", "emoji"]
 SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
@@ -215,3 +217,41 @@ def _replace_spans(text: str, spans: Sequence[tuple[int, int]], marks: Sequence[
         parts += [text[place:start], mark]
         place = end
     return "".join([*parts, text[place:]])
+
+
+# Bullets, marks of headings and of emphasis at the edges of a line, but not "#1".
+_EDGE = r"(?m:^(?:[*~_•·▪►|=©®™§¶†‡]+|#+(?!\d))(?=\s|\w)|(?<=[\w\s.!?…])[*~_|=]+$|(?<=\s)#+$)"
+# Tags, entities, references to notes, emoji, and other signs, but not `{}`.
+_WORDLESS = re.compile(r"[<&](?!%).*|\[\d+\]_?|[^\w{%$@]+|:[\w+-]+:|[#*\d]\ufe0f?\u20e3", re.DOTALL)
+
+
+@lru_cache
+def _pattern(kinds: tuple[SpanKind, ...]) -> re.Pattern[str]:
+    return re.compile(f"{span_pattern(kinds)}|{_EDGE}|{RESERVED_CLASS}")
+
+
+class KeptKinds(Protection):
+    """The parts of plain text that stay; one that touches a word or another part is one with it."""
+
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Return start and end of each part, from left to right."""
+        spans: list[tuple[int, int]] = []
+        done = 0
+        for match in _pattern(self.kinds).finditer(text):
+            start, end = match.span()
+            if not is_wordless(match[0]):
+                while start > done and is_of_word(text[start - 1]):
+                    start -= 1
+                while end < len(text) and is_of_word(text[end]):
+                    end += 1
+                if spans and start <= done and not is_wordless(text[slice(*spans[-1])]):
+                    start = spans.pop()[0]
+            if start < end:
+                spans.append((start, end))
+                done = end
+        return spans
+
+
+def is_wordless(part: str) -> bool:
+    """Return True for a part that stands for no word: a tag, an entity, a sign."""
+    return _WORDLESS.fullmatch(part) is not None

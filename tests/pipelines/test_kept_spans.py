@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import heedful
-from heedful.pipelines.kept_spans import NAMES, KeptKinds, KeptText
+from heedful.pipelines.kept_spans import NAMES, KeptText
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
 from heedful.pipelines.text_splitting import may_keep_parts
 from heedful.pretrained import catalogue
 from heedful.search.alignment import Alignment
 from heedful.search.search_settings import SearchSettings
-from heedful.text.protected_spans import SPAN_KINDS
+from heedful.text.protected_spans import SPAN_KINDS, KeptKinds
 
 KINDS = KeptKinds(SPAN_KINDS)
 PARTS = (
