@@ -251,6 +251,10 @@ def markdown_structure(text: str, settings: DocumentSettings) -> Structure:
     """Yield the blocks of Markdown, with the links, pictures and code in each."""
     from markdown_it import MarkdownIt
 
+    # Below these marks of MkDocs and Pandoc indented lines are text, which CommonMark takes for code.
+    has_indented_text = re.search(
+        r"^[ \t]*(?:(?:!!!|\?\?\?|===)[!+]? ?[\w\"]|\[\^[^\]\n]+\]:|[:~][ \t])", text, re.MULTILINE
+    )
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     for token in parser.parse(re.sub(r"\A---\n.*?\n---\n", "\n", text, flags=re.DOTALL)):
         line = token.map[0] + 1 if token.map else 0
@@ -259,7 +263,8 @@ def markdown_structure(text: str, settings: DocumentSettings) -> Structure:
             (each.type, each.attrGet("href"), each.attrGet("src"), _raw(each.type, each.content))
             for each in inner
         )
-        own = token.content if token.type in ("fence", "code_block") else ""
+        is_code = token.type == "fence" or (token.type == "code_block" and not has_indented_text)
+        own = token.content if is_code else ""
         yield StructurePart(f"line {line}", (token.type, token.tag, own, shape))
 
 

@@ -25,9 +25,10 @@ from heedful.apps.documents.paragraph_markup import (
     ParagraphMarkup,
     visible_look,
 )
-from heedful.apps.documents.passage import PLACEHOLDERS, Kind, Passage, PassagePart, Surroundings
+from heedful.apps.documents.passage import PLACEHOLDERS, Passage, PassagePart, Surroundings
 from heedful.apps.documents.xml_markup import Token, encode_xml, xml_text
 from heedful.errors import DataError
+from heedful.pipelines.markup_tree import Kind
 
 _WRITTEN = re.compile("\1(\\d+)\3(.*?)\2", re.DOTALL)
 """Translated text with the number of its look; XML cannot hold these characters."""

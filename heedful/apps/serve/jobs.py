@@ -193,7 +193,7 @@ class Claim:
             name=order.name,
             advance=advance,
         )
-        await to_thread.run_sync(self._write, _RESULT, result)
+        await to_thread.run_sync(self._write, _RESULT, result.data)
 
     def _write(self, name: str, content: bytes) -> None:
         with whole(self.folder / name) as file:
