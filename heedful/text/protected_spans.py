@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from heedful.errors import ConfigError, suggest
-from heedful.text.pretokenization import is_of_word
 
 SpanKind = Literal["urls", "emails", "tags", "markup", "code", "placeholders", "emoji"]
 SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
@@ -235,6 +234,9 @@ class KeptKinds(Protection):
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of each part, from left to right."""
+        # `heedful train --help` reads the kinds of spans, and does without the tokenizers' library.
+        from heedful.text.pretokenization import is_of_word
+
         spans: list[tuple[int, int]] = []
         done = 0
         for match in _pattern(self.kinds).finditer(text):

@@ -22,10 +22,10 @@ MODULES_IMPORTED = 70
 """The definition's attention is 7 of these: an engine is made of a model that was built by the
 definition."""
 
-MODULES_OF_A_COMMAND = 64
+MODULES_OF_A_COMMAND = 63
 """Present number of files executed, loading the model included."""
 
-MODULES_OF_TRANSLATING = 38
+MODULES_OF_TRANSLATING = 37
 """Files executed once the model is loaded."""
 
 FRAMES = 10

@@ -251,7 +251,7 @@ def markdown_structure(text: str, settings: DocumentSettings) -> Structure:
     """Yield the blocks of Markdown, with the links, pictures and code in each."""
     from markdown_it import MarkdownIt
 
-    # Below these marks of MkDocs and Pandoc indented lines are text, which CommonMark takes for code.
+    # Indented lines below these marks of MkDocs and Pandoc are text, for CommonMark code.
     has_indented_text = re.search(
         r"^[ \t]*(?:(?:!!!|\?\?\?|===)[!+]? ?[\w\"]|\[\^[^\]\n]+\]:|[:~][ \t])", text, re.MULTILINE
     )

@@ -13,7 +13,7 @@ from heedful.apps.documents.document import Document, MarkedText
 from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
 from heedful.apps.documents.document_structure import STRUCTURES, StructurePart, archive_structure
 from heedful.apps.documents.line_up import TranslatedSentence
-from heedful.apps.documents.office_documents import DOCX, ODT, PPTX, XLSX, open_epub
+from heedful.apps.documents.office.office_documents import DOCX, ODT, PPTX, XLSX, open_epub
 from heedful.apps.documents.readers import READERS
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import Translation

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.html_text import read_html
-from heedful.apps.documents.markdown_text import read_markdown
+from heedful.apps.documents.markdown.markdown_text import read_markdown
 from heedful.apps.documents.passage import Passage
 from heedful.apps.documents.plain_text import read_plain_text
 from heedful.apps.documents.string_catalogues import CATALOGUES

@@ -10,8 +10,7 @@ from torch import nn
 
 from heedful.engines.class_exchange import Exchange, become, has_no_hooks, replace_module
 from heedful.engines.host_parts import HOST_KINDS
-from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
-from heedful.engines.inference.cpu_stack import CpuStack
+from heedful.engines.inference.cpu_stack import CpuInputEmbedding, CpuStack
 from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.engines.inference.support import embedding_refusals, stack_refusals
 from heedful.kernels.structs import Linear

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-import heedful.apps.documents.document_archive as document_archive
+import heedful.apps.documents.office.document_archive as document_archive
 from heedful.apps.documents.formats import open_document, translate_document
 from heedful.errors import DataError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from heedful.apps.documents.markdown_syntax import (
+from heedful.apps.documents.markdown.markdown_syntax import (
     ENDS,
     SOURCE,
     markdown_parser,

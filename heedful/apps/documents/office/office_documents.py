@@ -11,12 +11,12 @@ from functools import partial
 from urllib.parse import unquote
 
 from heedful.apps.documents.document import Document, MarkedText
-from heedful.apps.documents.document_archive import packed, unpacked
 from heedful.apps.documents.document_encoding import Charset, decode, xml_encoding, xml_reference
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.html_text import read_html
-from heedful.apps.documents.paragraph_markup import standard_names
-from heedful.apps.documents.paragraph_runs import read_runs
+from heedful.apps.documents.office.document_archive import packed, unpacked
+from heedful.apps.documents.office.paragraph_markup import standard_names
+from heedful.apps.documents.office.paragraph_runs import read_runs
 from heedful.apps.documents.passage import Passage
 from heedful.apps.documents.xml_markup import first_tag, xml_tokens
 from heedful.errors import DataError

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from heedful.apps.documents.paragraph_markup import ParagraphMarkup, standard_names, visible_look
+from heedful.apps.documents.office.paragraph_markup import (
+    ParagraphMarkup,
+    standard_names,
+    visible_look,
+)
 from heedful.apps.documents.xml_markup import Token, xml_text, xml_tokens
 from heedful.errors import DataError
 

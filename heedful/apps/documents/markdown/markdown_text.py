@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.html_text import html_passages
-from heedful.apps.documents.markdown_inline import BlockKind, InlineContent
-from heedful.apps.documents.markdown_outline import BlockReading
-from heedful.apps.documents.markdown_syntax import (
+from heedful.apps.documents.markdown.markdown_inline import BlockKind, InlineContent
+from heedful.apps.documents.markdown.markdown_outline import BlockReading
+from heedful.apps.documents.markdown.markdown_syntax import (
     ENDS,
     SHOWN,
     SOURCE,

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from heedful.apps.documents.paragraph_atoms import Atom, AtomReader, Look, XmlTree
-from heedful.apps.documents.paragraph_markup import (
+from heedful.apps.documents.office.paragraph_atoms import Atom, AtomReader, Look, XmlTree
+from heedful.apps.documents.office.paragraph_markup import (
     PARAGRAPHS,
     UNREAD,
     ParagraphMarkup,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.apps.documents.html_text import inline_kind
-from heedful.apps.documents.markdown_syntax import SHOWN, UNSEEN
+from heedful.apps.documents.markdown.markdown_syntax import SHOWN, UNSEEN
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
     Passage,

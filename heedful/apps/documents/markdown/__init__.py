@@ -1,0 +1,1 @@
+"""Markdown: its words, and what CommonMark and its extensions keep."""

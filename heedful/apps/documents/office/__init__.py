@@ -1,0 +1,1 @@
+"""Documents of Office programs: paragraphs of runs in an archive of XML."""
