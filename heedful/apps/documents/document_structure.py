@@ -26,6 +26,8 @@ from heedful.text.protected_spans import span_pattern
 _KEPT = re.compile(
     span_pattern(["placeholders"]) + r"|</?[A-Za-z][\w:.-]*\s*/?>|<[A-Za-z][\w:.-]*\s[^<>]*=[^<>]*>"
 )
+_ORDER = re.compile(r"%\d+\$")
+_BRANCH = re.compile(r"((?:plural|select|selectordinal) *,|\}) *(?:=\d+|\w+) *\{(?=[\w ]+\})")
 _TRANSLATED_ATTRIBUTES = frozenset(
     ("alt", "title", "placeholder", "aria-label", "content", "label", "summary")
 )
@@ -69,20 +71,29 @@ def difference(before: Iterable[StructurePart], after: Iterable[StructurePart]) 
     except UNREADABLE as error:
         return f"it cannot be read again: {error}"
     for one, other in zip(ones, others, strict=False):
-        for match in _KEPT.finditer(one.text):
-            # %s is not in %seven; letters of other scripts may be right behind it.
-            whole = re.compile(
-                re.escape(match[0]) + (r"(?![A-Za-z\d_])" if match[0][-1].isalnum() else "")
-            )
-            count, found = len(whole.findall(one.text)), len(whole.findall(other.text))
-            if count != found:
-                return f"{one.place}: {match[0]} is there {found} times, not {count}"
+        if (lost := _lost_placeholder(one.text, other.text)) is not None:
+            return f"{one.place}: {lost}"
         if one.shape != other.shape:
             return f"{one.place}: {_changed(one.shape, other.shape)}"
     if len(ones) != len(others):
         longer = ones if len(ones) > len(others) else others
         place = longer[min(len(ones), len(others))].place
         return f"{place}: {'missing' if longer is ones else 'new'} in the translation"
+    return None
+
+
+def _lost_placeholder(before: str, after: str) -> str | None:
+    """Say which placeholder or tag occurs less or more often than before, or return None."""
+    # `%s %d` may become `%2$d %1$s`, and a branch of an ICU message looks like a placeholder.
+    before, after = (_BRANCH.sub(r"\1 ", _ORDER.sub("%", text)) for text in (before, after))
+    for match in _KEPT.finditer(before):
+        # %s is not in %seven; letters of other scripts may be right behind it.
+        whole = re.compile(
+            re.escape(match[0]) + (r"(?![A-Za-z\d_])" if match[0][-1].isalnum() else "")
+        )
+        count, found = len(whole.findall(before)), len(whole.findall(after))
+        if count != found:
+            return f"{match[0]} is there {found} times, not {count}"
     return None
 
 

@@ -169,9 +169,9 @@ def test_spans_follow_their_words() -> None:
         archive(content_xml=writer("", page)), Dictionary(known), format="odt"
     )
     bold = '<text:span text:style-name="B">{}</text:span>'
-    adjective, noun = bold.format("grosser"), bold.format("Link")
+    adjective, noun = bold.format("grosser "), bold.format("Link")
     assert contents(found)["content_xml"] == writer(
-        "", f"<text:p>ein {adjective} <text:a>{noun}</text:a> ist hier</text:p>"
+        "", f"<text:p>ein {adjective}<text:a>{noun}</text:a> ist hier</text:p>"
     )
 
 
