@@ -25,7 +25,7 @@ definition."""
 MODULES_OF_A_COMMAND = 63
 """Present number of files executed, loading the model included."""
 
-MODULES_OF_TRANSLATING = 37
+MODULES_OF_TRANSLATING = 39
 """Files executed once the model is loaded."""
 
 FRAMES = 10

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.engines.inference.cpu_attention import (
     AttentionCall,
@@ -25,11 +25,12 @@ from heedful.engines.inference.lowering import RotaryAngles, StackProgram, Weigh
 from heedful.engines.inference.packed_linear import workspace
 from heedful.engines.unpadding import row_positions, rows_of
 from heedful.kernels.library import HeadAddresses, address, kernels
-from heedful.kernels.structs import AttentionArgs, Layer, StackArgs
+from heedful.kernels.structs import AttentionArgs, Layer, Norm, StackArgs
 from heedful.models.block import Block, BlockState
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.mixer import Context, KeyValueCache, MixerState, ScanState
+from heedful.nn.norms import is_rms, norm_parts
 
 KERNEL_CAPTURES = ("self.weights", "cross.weights")
 """Captures inside a block with self-attention that kernels in C can provide."""
@@ -307,3 +308,24 @@ def split_states(
     if isinstance(own, ScanState):
         return None, own, memory
     return cast("KeyValueCache | None", own), None, memory
+
+
+def norm_rows(x: Tensor, norm: nn.Module) -> Tensor:
+    """Norm x [..., D] by a kernel, or by the module where kernels do not serve."""
+    weight, bias, epsilon = norm_parts(norm)
+    # The kernel knows an RMS norm by its missing bias, so a layer norm needs one.
+    is_known = (bias is None) == is_rms(norm)
+    if weight is None or not is_known or not _serves(x, weight):
+        y: Tensor = norm(x)
+        return y
+    x = x.contiguous()
+    y, width = torch.empty_like(x), x.shape[-1]
+    struct = Norm(address(weight), address(bias), epsilon)
+    kernels().heedful_norm(struct, x.data_ptr(), x.numel() // width, width, y.data_ptr())
+    return y
+
+
+def _serves(*tensors: Tensor) -> bool:
+    if kernels() is None:
+        return False
+    return all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)

@@ -1,4 +1,4 @@
-"""A model by kernels in C: exchange of its parts, its weights by name, its NumPy twin."""
+"""A model by kernels in C: its embedding, parts and weights by name, and its NumPy twin."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from heedful.engines.class_exchange import Exchange, become, has_no_hooks, replace_module
-from heedful.engines.host_parts import HOST_KINDS
-from heedful.engines.inference.cpu_stack import CpuInputEmbedding, CpuStack
+from heedful.engines.class_exchange import (
+    EnginePart,
+    Exchange,
+    become,
+    has_no_hooks,
+    replace_module,
+)
+from heedful.engines.host_parts import HOST_KINDS, encoding_table
+from heedful.engines.inference.cpu_block import norm_rows
+from heedful.engines.inference.cpu_stack import CpuStack
 from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.engines.inference.support import embedding_refusals, stack_refusals
+from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
-from heedful.nn.spec import EmbeddingSpec
+from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 
 if TYPE_CHECKING:
     from heedful.engines.inference.numpy_translator import NumpyTranslator
@@ -23,6 +31,74 @@ if TYPE_CHECKING:
 
 _MODULES = {"query": "projection", "key": "memory_projection"}
 """Names of fused modules by their first map: state dicts name single maps, modules are fused."""
+
+
+class CpuInputEmbedding(EnginePart, InputEmbedding):
+    """Input embedding by kernels in C, or by the definition where positions have no table."""
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        table: TokenEmbedding,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """See `InputEmbedding.forward`."""
+        if self.by_definition:
+            return super().forward(ids, positions, table, segments)
+        x = None
+        if self.segments is None:  # the kernel adds one table of encodings, not two
+            x = self._by_kernels(ids, positions, table)
+        if x is None:
+            x = self.embed(ids, positions, table, segments)
+        return x if self.norm is None else norm_rows(x, self.norm)
+
+    def _by_kernels(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor | None:
+        encodings = None
+        if self.positions is not None:
+            encodings = encoding_table(self.positions, positions)
+            if encodings is None:
+                return None
+        return embed(ids, positions, table.weight, self.scale, encodings)
+
+
+def embed(
+    ids: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    scale: float,
+    encodings: tuple[Tensor, int] | None,
+) -> Tensor | None:
+    """Compute `scale * table[ids]` plus the encodings of positions in one pass.
+
+    Args:
+        ids: token ids [B, L] int64.
+        positions: positions [B, L] int64; a position of −1 adds no encoding.
+        table: embedding vectors [V, D].
+        scale: factor of the vectors.
+        encodings: encodings [P, D] and their row of position 0; or None.
+
+    Returns:
+        [B, L, D] float32; None where an id or a position lies past its table, or there are no
+        kernels for such tensors.
+    """
+    rows, first = (None, 0) if encodings is None else encodings
+    # A bfloat16 model has bfloat16 tables, which only PyTorch looks up.
+    for each in (table, rows):
+        if each is not None and (each.dtype != torch.float32 or not each.is_contiguous()):
+            return None
+    if kernels() is None or table.device.type != "cpu":
+        return None
+    ids, positions = ids.contiguous(), positions.contiguous()
+    x = torch.empty((*ids.shape, table.shape[1]))
+    done = kernels().heedful_embed(
+        *(ids.data_ptr(), positions.data_ptr(), ids.numel()),
+        *(table.data_ptr(), len(table), scale),
+        *(address(rows), 0 if rows is None else len(rows), first),
+        *(table.shape[1], x.data_ptr()),
+    )
+    # The kernel checks ids and positions as it reads them, and the definition raises the error.
+    return x if done else None
 
 
 def read_positions(engine: AnyModel) -> None:
@@ -38,7 +114,7 @@ def use_kernels(engine: AnyModel, *, native: bool) -> None:
         native: flag that the layers are packed for kernels in C.
     """
     weights, spec = ModuleWeights(engine) if native else None, engine.spec
-    embedding: EmbeddingSpec | None = getattr(spec, "embedding", None)
+    embedding = getattr(spec, "embedding", None)
     if embedding is not None and not embedding_refusals(embedding, "embedding"):
         for module in engine.input_modules().values():
             replace_module(engine, module, become(module, CpuInputEmbedding))

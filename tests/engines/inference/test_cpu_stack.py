@@ -15,7 +15,7 @@ from heedful.apps.pruning.head_pruning import without_heads
 from heedful.device import Precision
 from heedful.engines.class_exchange import become
 from heedful.engines.inference.cpu_attention import set_positions
-from heedful.engines.inference.cpu_stack import CpuInputEmbedding
+from heedful.engines.inference.cpu_model import CpuInputEmbedding
 from heedful.engines.inference.prepare import prepare
 from heedful.errors import ModelError
 from heedful.kernels import library
