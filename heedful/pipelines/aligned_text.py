@@ -114,6 +114,7 @@ def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]
     """
     found: tuple[dict[str, list[Span]], ...] = tuple(defaultdict(list) for _ in sides)
     alternatives = []
+    # Longest first, so that a text is not found inside another one.
     for text in sorted(texts, key=len, reverse=True):
         edges = [re.match(OF_WORD, text[0]), re.match(OF_WORD, text[-1])]
         before = rf"(?<!{OF_WORD})(?<!{OF_WORD}[./\\:@])" if edges[0] else ""
@@ -123,6 +124,7 @@ def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]
         pattern = re.compile("|".join(alternatives), re.IGNORECASE)
         for ranges, side in zip(found, sides, strict=True):
             for match in pattern.finditer(side):
+                # By both: a translator that exchanges capitals still leaves a copy.
                 for text in {match[0], match[0].casefold()}:
                     ranges[text].append(match.span())
     return found

@@ -80,8 +80,10 @@ class KeptText:
         self._marked, self._kept = marked, kept
         pieces = re.split(RESERVED_CLASS, marked)
         self.sentence = "".join(a + b for a, b in zip(pieces, [*kept, ""], strict=True))
+        # A name that the sentence has already could not be told from its own.
         unused = [name for name in names if name.casefold() not in self.sentence.casefold()]
         wordy = sum(not is_wordless(part) for part in kept)
+        # All or none: a sentence with names for some parts only has its words in another order.
         self.names = tuple(unused[:wordy]) if wordy <= len(unused) else ()
         self.parts = tuple(self._read(_split(pieces, kept)))
         self.text = "".join(part.text for part in self.parts)
@@ -151,6 +153,7 @@ class KeptText:
         _to_edges(nodes, self.text, translation)
         written = _Written(self, translation)
         written.nodes(nodes, (0, len(translation)))
+        # Counted in what was written: a model may have written a part by itself.
         found = Counter(written.text[a:b] for a, b in self.kinds.find(written.text))
         if written.lacks_name or any(
             found[part] < count or (strict and found[part] > count)
@@ -216,6 +219,7 @@ def read_without_parts(
     """
     if not segment.parts:
         return segment
+    # A name with an unknown token would be lost, and the sentence searched for a second time.
     known = [name for name in NAMES if tokenizer.unk not in tokenizer.encode(name)]
     for names in (known, []):
         kept = KeptText(segment.text, segment.parts, names, kinds)
@@ -321,6 +325,7 @@ def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
         parts.append(_Part("text", "", here, here + len(piece)))
         here += len(piece)
         tag = _TAG.fullmatch(content)
+        # Only the innermost one closes: tags that cross stay single, each in its place.
         if tag is not None and tag["end"] and opened and opened[-1][0] == tag["name"]:
             number = opened.pop()[1]
             parts[number] = replace(parts[number], kind="open")

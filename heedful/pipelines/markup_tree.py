@@ -77,7 +77,7 @@ def markup_tree(parts: Sequence[PartT]) -> list[Node[PartT]]:
         elif part.kind != "text":
             stack[-1].children.append(Node(part, start=here, end=here + len(part.text)))
         here += len(part.text)
-    while len(stack) > 1:
+    while len(stack) > 1:  # tags that nobody closes, as browsers read them
         node = stack.pop()
         node.end = here
         stack[-1].children.append(node)
