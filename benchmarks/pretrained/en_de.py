@@ -157,9 +157,9 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
     ]
     sentences = f"{len(references):,} held-out sentences of Tatoeba"
     scores = []
-    for refs, note in (
-        (every[:1], "Against the first translation."),
-        (every, f"Against all {len(pairs):,} translations there."),
+    for refs, against in (
+        (every[:1], "one translation"),
+        (every, f"all {len(pairs):,} translations"),
     ):
         for metric in (sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()):
             found = metric.corpus_score(given, refs, n_bootstrap=1000)
@@ -170,7 +170,8 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
                     "data": sentences,
                     "value": round(float(found.score), 1),
                     "interval": [low, high],
-                    "note": note + " Beam 5; " + str(metric.get_signature()),
+                    "against": against,
+                    "note": f"Beam 5; {metric.get_signature()}",
                 }
             )
     return scores

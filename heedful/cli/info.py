@@ -325,7 +325,14 @@ _SPELLING = {
 def _show_text(facts: dict[str, Any]) -> None:
     """Print what training left with a model, and the spelling in which it reads text."""
     for name, value in facts["training"].items():
-        say(f"{name}: {value}")
+        if name == "scores":
+            shown = ", ".join(f"{metric} {score:.4g}" for metric, score in value.items())
+            say(f"scores on the validation set: {shown}")
+        elif name == "signatures":
+            for metric, signature in value.items():
+                say(f"{metric}: {signature}")
+        else:
+            say(f"{name}: {value}")
     if rule := facts.get("normalization"):
         say(f"text is read {_SPELLING[rule]} (tokenizer.normalization = {rule})")
 

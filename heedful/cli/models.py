@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -54,13 +55,24 @@ def models(
                     each["summary"],
                     engineering(each["parameters"]),
                     f"{each['bytes'] / 1e6:.1f}",
-                    ", ".join(f"{s['metric']} {s['value']:g}" for s in each["scores"]),
+                    _qualities(each["scores"]),
                 )
                 for each in facts
             ],
             numbers=3,
         )
     report.finish({"models": facts}, summary=False)
+
+
+def _qualities(scores: Sequence[Mapping[str, Any]]) -> str:
+    """Return the qualities of a card, with what they are against where that differs."""
+    groups: dict[str, list[str]] = {}
+    for score in scores:
+        groups.setdefault(score["against"], []).append(f"{score['metric']} {score['value']:g}")
+    return "; ".join(
+        ", ".join(found) + (f" against {against}" if against else "")
+        for against, found in groups.items()
+    )
 
 
 def _facts(model: ModelAtHand) -> dict[str, Any]:
@@ -90,7 +102,8 @@ def _print_card(name: str, card: Card, facts: dict[str, Any]) -> None:
         if score.interval is not None:
             interval = f" (95 %: {score.interval[0]:g} to {score.interval[1]:g})"
         note = f" {score.note}" if score.note else ""
-        lines.append(f"  {score.metric} {score.value:g}{interval}, {score.data}.{note}")
+        against = f" against {score.against}" if score.against else ""
+        lines.append(f"  {score.metric} {score.value:g}{interval}{against}, {score.data}.{note}")
     lines += ["", "What it cannot do:", *(f"  {limit}" for limit in card.limits)]
     lines += ["", "To begin with:", *(f"  {example.text}" for example in card.examples)]
     for line in lines:

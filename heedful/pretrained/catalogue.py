@@ -36,6 +36,7 @@ class MeasuredQuality(Config):
     metric: Words
     data: Words = Field(description="test data, never trained on")
     value: float
+    against: str = Field("", description="references, where one metric has several kinds")
     interval: tuple[float, float] | None = Field(None, description="95 % bootstrap interval")
     note: str = ""
 
