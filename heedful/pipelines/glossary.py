@@ -3,7 +3,7 @@
 A glossary is a text file of two or three columns with tabs between them:
 
     bicycle      Fahrrad
-    bank         Bank | Kreditinstitut
+    bank | banks Bank | Banken | Kreditinstitut
     Heedful                               keep
     user guide   Handbuch                 ignore-case
 
@@ -28,9 +28,9 @@ from heedful.text.protected_spans import SPAN_KINDS, Protection
 from heedful.text.tokenizer import TextTokenizer
 
 _FLAGS = ("ignore-case", "keep")
-_BETWEEN_TARGETS = "|"
+_BETWEEN_FORMS = "|"
 _WORDS = re.compile(r"\w+|[^\w\s]")
-_FORM = "Write a line as: source, tab, target (or several, with | between), tab, flags"
+_FORM = "Write a line as: source, tab, target (either in several forms, with | between), tab, flags"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Term:
     @property
     def name(self) -> str:
         """Name of the term in messages, such as "bank → Bank | Kreditinstitut"."""
-        return f"{self.source} → {f' {_BETWEEN_TARGETS} '.join(self.targets)}"
+        return f"{self.source} → {f' {_BETWEEN_FORMS} '.join(self.targets)}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Glossary:
             # Tables exported from spreadsheets often have a heading.
             heading = number == 1 and [c.lower() for c in columns[:2]] == ["source", "target"]
             if any(columns) and not heading:
-                terms.append(_term(columns, number, str(path)))
+                terms += _terms(columns, number, str(path))
         if not terms:
             raise DataError("The glossary has no terms", where=str(path), remedy=_FORM)
         return cls(terms, str(path), is_soft=soft)
@@ -316,7 +316,8 @@ def spellings(text: str, tokenizer: TextTokenizer, *, spaced: bool) -> list[tupl
     return ids
 
 
-def _term(columns: Sequence[str], number: int, file: str) -> Term:
+def _terms(columns: Sequence[str], number: int, file: str) -> list[Term]:
+    """Return the term of a line in each form of its source."""
     where = f"{file}:{number}"
     if len(columns) > 3 and any(columns[3:]):  # a spreadsheet writes empty columns
         raise DataError(f"{len(columns)} columns where 3 are known", where=where, remedy=_FORM)
@@ -329,22 +330,25 @@ def _term(columns: Sequence[str], number: int, file: str) -> Term:
             where=where,
             remedy=f"The flags are {' and '.join(_FLAGS)}",
         )
-    if not source:
+    sources = tuple(filter(None, (part.strip() for part in source.split(_BETWEEN_FORMS))))
+    if not sources:
         raise DataError("There is no source", where=where, remedy=_FORM)
-    targets = tuple(filter(None, (part.strip() for part in target.split(_BETWEEN_TARGETS))))
+    targets = tuple(filter(None, (part.strip() for part in target.split(_BETWEEN_FORMS))))
     if "keep" in names:
-        if targets not in ((), (source,)):
+        if targets not in ((), sources):
             raise DataError(
                 "A term that is kept has no other translation",
                 where=where,
                 remedy="Leave the target empty, or the flag keep out",
             )
-        targets = (source,)
+        return [Term(form, (form,), "ignore-case" in names, number) for form in sources]
     if not targets:
         raise DataError(
             "There is no target", where=where, remedy=f"{_FORM}; the flag keep copies the source"
         )
-    return Term(source, targets, "ignore-case" in names, number)
+    # Forms and not a stemmer: Snowball's takes `housing` for a form of `house`, `universe` for one
+    # of `university`.
+    return [Term(form, targets, "ignore-case" in names, number) for form in sources]
 
 
 def _words(text: str) -> list[tuple[int, int]]:

@@ -87,6 +87,17 @@ def test_files_are_read(tmp_path):
     )
 
 
+def test_each_form_of_a_term_is_found_and_the_same_translations_serve(tmp_path):
+    file = tmp_path / "terms.tsv"
+    file.write_text("cat | cats\tKatze | Katzen\nTom | Toms\t\tkeep\n")
+    found = Glossary.read(file).find("The cats of Toms; a cathedral, a cat.")
+    assert [(one.term.source, one.term.targets) for one in found] == [
+        ("cats", ("Katze", "Katzen")),
+        ("Toms", ("Toms",)),
+        ("cat", ("Katze", "Katzen")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "place", "what"),
     [
