@@ -235,7 +235,10 @@ def test_align_gives_a_line_of_links_for_each_pair(run, tmp_path):
         (("ablate", "lm", "--data", "texts", "--bleu"), "Only translators"),
         (("ablate", "translator", "**.scale", "--how", "mean", *PAIRS), "can only be off"),
         (("ablate", "translator", "--source", "src", "--target", "short"), "3 lines"),
-        (("prune", "translator", "new", *PAIRS), "--heads-left N"),
+        (
+            ("prune", "translator", "new", *PAIRS, "--heads-left", "3", "--within-loss", "1"),
+            "--heads-left N",
+        ),
         (("prune", "translator", "new", *PAIRS, "--heads-left", "11"), "11 cannot be left"),
         (("prune", "translator", "lm", *PAIRS, "--heads-left", "3"), "exists already"),
         (("prune", "lm", "new", "--data", "texts", "--within-bleu", "1"), "Only translators"),

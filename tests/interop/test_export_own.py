@@ -213,7 +213,7 @@ def test_two_tokenizers(make_model, tmp_path) -> None:
 )
 def test_what_does_not_fit_is_listed(make_model, tmp_path, capsys, spec, told) -> None:
     directory = make_model(tmp_path / "model", spec)
-    assert main(["export", str(directory), str(tmp_path / "out")]) == 2
+    assert main(["export", str(directory), str(tmp_path / "out"), "--format", "hf"]) == 2
     text = " ".join(capsys.readouterr().err.split())
     for words in told:
         assert words in text, text

@@ -258,6 +258,14 @@ def test_without_the_package(make_model, tmp_path, capsys, monkeypatch) -> None:
 
 def test_quantization_is_for_ctranslate2(make_model, tmp_path, capsys) -> None:
     model = make_model(tmp_path / "model", TRANSLATORS["the paper's"])
-    words = ["export", str(model), str(tmp_path / "out"), "--quantization", "int8"]
+    words = [
+        "export",
+        str(model),
+        str(tmp_path / "out"),
+        "--format",
+        "hf",
+        "--quantization",
+        "int8",
+    ]
     assert main(words) == 2
     assert "quantization = int8" in capsys.readouterr().err
