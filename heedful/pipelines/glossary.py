@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -139,6 +139,30 @@ class Glossary:
         if not terms:
             raise DataError("The glossary has no terms", where=str(path), remedy=_FORM)
         return cls(terms, str(path), is_soft=soft)
+
+    @classmethod
+    def of_terms(cls, terms: Mapping[str, str | Sequence[str]], name: str = "glossary") -> Self:
+        """Make a glossary of terms and their translations, one or several of each.
+
+        Args:
+            terms: translations by term, as whole words.
+            name: name of the glossary in errors.
+
+        Raises:
+            DataError: when a term or a translation is empty.
+        """
+        made: list[Term] = []
+        for source, found in terms.items():
+            targets = (found,) if isinstance(found, str) else tuple(found)
+            words = [" ".join(each.split()) for each in (source, *targets)]
+            if not targets or not all(words):
+                raise DataError("A term and its translation have words", where=name)
+            made.append(Term(words[0], tuple(words[1:])))
+        return cls(made, name)
+
+    def joined(self, other: Self) -> Self:
+        """Return a glossary of these terms and those of another, required or written as there."""
+        return type(self)((*self.terms, *other.terms), self.name, is_soft=other.is_soft)
 
     def find(self, text: str) -> list[Occurrence]:
         """Find the terms in a text, from left to right; none overlap.

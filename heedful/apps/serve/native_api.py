@@ -21,6 +21,7 @@ from heedful.apps.serve.exchange import (
 from heedful.apps.serve.service import Service
 from heedful.apps.serve.translated_text import TranslatedText
 from heedful.apps.web import json_response
+from heedful.pipelines.glossary import Glossary
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import SearchSettings
 
@@ -38,6 +39,11 @@ class TranslateTexts(Body):
     search: dict[str, Any] = Field(
         default_factory=dict, description="settings of the search, such as beam and n_best"
     )
+    glossary: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="terms and their required translations, one or several of each",
+    )
     alignment: bool = Field(False, description="return word alignments, too")
     report: bool = Field(False, description="check translations and return a report on each line")
 
@@ -51,6 +57,10 @@ class Line(pydantic.BaseModel):
     tokens: list[str]
     token_scores: list[float]
     n_best: list[dict[str, Any]] = Field(description="next-best translations")
+    missing: list[str] = Field(description="terms of glossaries that had no room")
+    untranslated: list[str] = Field(
+        description="sentences left as they are, since their kept parts had no place"
+    )
     alignment: dict[str, Any] | None
     report: dict[str, Any] | None = Field(
         description="failed checks, and for each check its value, threshold and evidence"
@@ -110,10 +120,16 @@ class NativeApi:
         plain = self.service.search.plain() | body.search
         settings = SearchSettings.parse(plain, where="search")
         route = find_route(self.service, body.model, body.source, body.target)
-        alignment = body.alignment or body.report
+        glossary = Glossary.of_terms(body.glossary) if body.glossary else None
         translated = await while_connected(
             request,
-            self.service.translate(body.texts, route, settings=settings, alignment=alignment),
+            self.service.translate(
+                body.texts,
+                route,
+                settings=settings,
+                alignment=body.alignment or body.report,
+                glossary=glossary,
+            ),
         )
         request.state.texts = len(body.texts)
         reports: Iterator[TranslationReport | None] = repeat(None)
@@ -169,6 +185,8 @@ def _line(
         "tokens": list(line.tokens),
         "token_scores": list(line.token_scores),
         "n_best": [{"text": str(other), "score": other.score} for other in line.others],
+        "missing": list(line.missing),
+        "untranslated": list(line.untranslated),
         "alignment": None if aligned is None else aligned.plain(),
         "report": None if report is None else report.plain(),
     }

@@ -170,6 +170,7 @@ class Service:
         settings: SearchSettings | None = None,
         alignment: bool = False,
         is_passage: bool = False,
+        glossary: Glossary | None = None,
     ) -> list[TranslatedText]:
         """Translate texts line by line, through one model or over a pivot.
 
@@ -182,6 +183,7 @@ class Service:
                 next-best translations.
             alignment: true to return alignments, which are those of the last model.
             is_passage: true for passages of documents, which are not cut into lines.
+            glossary: terms of this request, beside those of the model.
 
         Raises:
             ConfigError, DataError, ModelError: when the request is wrong.
@@ -189,6 +191,13 @@ class Service:
         """
         if not is_passage:
             self.check(texts)
+        if glossary is not None and len(route) > 1:
+            # Its terms and translations are of two languages, and the pivot is a third.
+            raise ConfigError(
+                f"A glossary needs one model; this translation takes {' and '.join(route)}",
+                where="glossary",
+                remedy="Name languages that one model translates",
+            )
         settings = settings or self.search
         deadline = time.monotonic() + self.limits.seconds
         is_whole = is_passage or self.models.split == "none"
@@ -197,7 +206,7 @@ class Service:
         for name in route:
             is_last = name == route[-1]
             used = settings if is_last else settings.model_copy(update={"n_best": 1})
-            work = await self._translation_work(name, used, alignment and is_last)
+            work = await self._translation_work(name, used, alignment and is_last, glossary)
             lines = await self._translate_lines(work, lines, deadline)
         return [
             TranslatedText(tuple(map(_translation, each)), tuple(route), tuple(source))
@@ -375,11 +384,15 @@ class Service:
                 )
 
     async def _translation_work(
-        self, name: str, settings: SearchSettings, alignment: bool
+        self, name: str, settings: SearchSettings, alignment: bool, own: Glossary | None = None
     ) -> TranslationWork:
         self._check_search(settings)
         pipeline = await self._translator(name)
         glossary = self.models.find(name).glossary
+        if own is not None:
+            glossary = own if glossary is None else own.joined(glossary)
+            # Here and not in the batch, so that the request is told before it waits.
+            await to_thread.run_sync(pipeline.check_glossary, glossary)
         return TranslationWork(pipeline, settings, alignment, glossary)
 
     async def _translator(self, name: str) -> TranslationPipeline:

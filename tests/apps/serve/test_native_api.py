@@ -104,3 +104,18 @@ def test_the_description_names_every_address(client: TestClient) -> None:
     fields = spec["components"]["schemas"]["TranslateBody"]["properties"]
     assert set(fields) >= {"q", "source", "target", "format", "alternatives", "api_key"}
     assert spec["paths"]["/translate"]["post"]["responses"]["429"]
+
+
+def test_a_request_brings_terms_of_its_own(client: TestClient) -> None:
+    values: dict[str, Any] = {"texts": [DOG, DOG], "source": "en", "target": "de"}
+    plain = client.post("/v1/translate", json=values).json()["translations"]
+    answer = client.post("/v1/translate", json={**values, "glossary": {"dog": ["Köter", "Rüde"]}})
+    for one in answer.json()["translations"]:
+        assert "Köter" in one["text"] or "Rüde" in one["text"]
+        assert (one["lines"][0]["missing"], one["lines"][0]["untranslated"]) == ([], [])
+    # Terms of one request are none of the next.
+    assert client.post("/v1/translate", json=values).json()["translations"] == plain
+    for terms, where in (({"dog": "犬"}, "glossary"), ({"dog": []}, "glossary")):
+        refused = client.post("/v1/translate", json={**values, "glossary": terms})
+        assert refused.status_code == 400
+        assert refused.json()["where"] == where
