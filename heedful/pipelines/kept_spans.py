@@ -320,6 +320,7 @@ def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
     """Return the parts of a sentence, with `open` and `close` for tags that have a partner."""
     parts: list[_Part] = []
     opened: list[tuple[str, int]] = []
+    sentence = "".join(a + b for a, b in zip(pieces, [*kept, ""], strict=True))
     here = 0
     for piece, content in zip(pieces, [*kept, ""], strict=True):
         parts.append(_Part("text", "", here, here + len(piece)))
@@ -328,8 +329,15 @@ def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
         # Only the innermost one closes: tags that cross stay single, each in its place.
         if tag is not None and tag["end"] and opened and opened[-1][0] == tag["name"]:
             number = opened.pop()[1]
-            parts[number] = replace(parts[number], kind="open")
-            parts.append(_Part("close", "", here, here + len(content)))
+            start = here
+            # Space alone beside a tag is not read, and would be lost: it belongs to the tag.
+            if piece.isspace():
+                start = parts.pop().start
+            end = parts[number].end
+            if number + 1 < len(parts) and sentence[end : parts[number + 1].end].isspace():
+                end = parts.pop(number + 1).end
+            parts[number] = replace(parts[number], kind="open", end=end)
+            parts.append(_Part("close", "", start, here + len(content)))
         else:
             if tag is not None and not (tag["end"] or tag["alone"] or tag["name"] in _ALONE):
                 opened.append((tag["name"], len(parts)))
