@@ -85,7 +85,7 @@ class KeptText:
         wordy = sum(not is_wordless(part) for part in kept)
         # All or none: a sentence with names for some parts only has its words in another order.
         self.names = tuple(unused[:wordy]) if wordy <= len(unused) else ()
-        self.parts = tuple(self._read(_split(pieces, kept)))
+        self.parts = tuple(self._read(_split(self.sentence, pieces, kept)))
         self.text = "".join(part.text for part in self.parts)
 
     def without_names(self) -> KeptText:
@@ -316,11 +316,10 @@ def _placed(
     return replace(result, hypotheses=hypotheses, alignments=alignments, texts=texts)
 
 
-def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
+def _split(sentence: str, pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
     """Return the parts of a sentence, with `open` and `close` for tags that have a partner."""
     parts: list[_Part] = []
     opened: list[tuple[str, int]] = []
-    sentence = "".join(a + b for a, b in zip(pieces, [*kept, ""], strict=True))
     here = 0
     for piece, content in zip(pieces, [*kept, ""], strict=True):
         parts.append(_Part("text", "", here, here + len(piece)))

@@ -195,7 +195,8 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool
     """
     if _LETTERS.search(text) is None:
         # A model of numbers alone reads them.
-        return not any(map(_LETTERS.search, tokenizer.pieces(range(tokenizer.size))))
+        # Token by token: the first few decide, and a vocabulary takes milliseconds as a list.
+        return not any(_LETTERS.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True
     letters = sorted(set(_LETTERS.findall(text)))

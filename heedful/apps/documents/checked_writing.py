@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from heedful.apps.documents.document import Document, Place
@@ -46,15 +46,20 @@ def write_checked(
     Raises:
         DataError: naming the passage whose translation would change the structure.
     """
+    parts: list[StructurePart] = []
+
+    def before() -> Iterator[StructurePart]:
+        if not parts:  # read once for all comparisons: a fault is found by halving
+            parts.extend(structure(source))
+        yield from parts
 
     written = document.write(translations)
-    found = None if written == source else difference(structure(source), structure(written))
+    found = None if written == source else difference(before(), structure(written))
     if found is None:
         return WrittenDocument(written, document.left_out)
 
     def problem(left: Iterable[Place]) -> str | None:
-        written = document.write(translations, frozenset(left))
-        return difference(structure(source), structure(written))
+        return difference(before(), structure(document.write(translations, frozenset(left))))
 
     every = [
         (number, passage)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from heedful.device import full_precision
-from heedful.errors import ModelError, suggest
+from heedful.errors import ConfigError, ModelError, suggest
 from heedful.nn.attention.kernels.request import (
     MAX_DECODED,
     AttentionRequest,
@@ -45,6 +45,21 @@ __all__ = [
     "plan",
 ]
 
+
+def _megabytes(variable: str, default: int) -> int:
+    """Return the MB that a variable of the environment names.
+
+    Raises:
+        ConfigError: when it holds no number.
+    """
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise ConfigError(
+            f"{text!r} is no number of MB", where=variable, remedy=f"Leave it out, or {default}"
+        )
+    return int(text)
+
+
 # Measured on a processor, with PyTorch 2.13: up to these lengths plain matmuls beat its fused
 # kernel, which is slow backward in bfloat16 and falls back to a slow form for dropout. At 30 to 50
 # tokens its backward pass took 27 % of a training step (docs/design/log.md).
@@ -57,7 +72,7 @@ _SCORES_IN_MEMORY = 2**28
 # as float32. For 8,192 causal tokens that is 395 MB, where `chunked` takes 30 and the same time
 # (with gradients twice the time), so from 7,328 tokens on memory decides.
 _MASK_BYTES = 5
-_MASK_MB = int(os.environ.get("HEEDFUL_MASK_MB", "256"))
+_MASK_MB = _megabytes("HEEDFUL_MASK_MB", default=256)
 
 
 def definition_kernels() -> Mapping[str, Kernel]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.engines.host_parts import PROCESSOR_KERNELS
-from heedful.errors import ModelError
+from heedful.errors import ConfigError, ModelError
 from heedful.nn.attention import attend as attention
 from heedful.nn.attention.attend import (
     AttentionRequest,
@@ -426,3 +426,11 @@ def test_no_mask_of_all_pairs_of_a_long_text(
     assert plan(request, PROCESSOR_KERNELS).kernel == kernel
     if isinstance(mask, Everything):
         assert sdpa._mask(request).shape == (1, 1, 1, tokens)
+
+
+def test_a_variable_without_a_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEEDFUL_MASK_MB", "12")
+    assert attention._megabytes("HEEDFUL_MASK_MB", default=256) == 12
+    monkeypatch.setenv("HEEDFUL_MASK_MB", "1 GB")
+    with pytest.raises(ConfigError, match="HEEDFUL_MASK_MB"):
+        attention._megabytes("HEEDFUL_MASK_MB", default=256)

@@ -169,7 +169,7 @@ _UNSEEN = re.compile(
     r"(?:-\w+)?)=\"[^\"]*\""
     r"|<(?:\w+:)?(?:lang|noProof)\b[^>]*/>"
 )
-"""What editors note of a run besides its look: language, spelling and the session it is from."""
+"""Notes of editors on a run besides its look: language, spelling and the session it is from."""
 _EMPTY = re.compile(r"<([\w:-]+)\s*(?:/>|></\1>)")
 
 
