@@ -1,6 +1,7 @@
 # make demo   set up, train on generated data in about a minute, translate
 # make check  what you touched: format, rules and the nearest tests, in under a minute
 # make test   set up, then format, lint, types, docs and tests; fails on any
+# make test-all   the same, with the slow cases that tests/thorough.toml leaves out
 # make bench DATA=DIR   measure speed beside other projects, about an hour; DIR holds the corpora
 # make pictures   take pictures of every page of the studio at three widths (needs Chromium)
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
@@ -11,10 +12,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 DEMO := build/demo
+SLOW := skip
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
-.PHONY: help demo check test lint types docs tests bench pictures format clean
+.PHONY: help demo check test test-all lint types docs tests bench pictures format clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -38,8 +39,13 @@ demo: $(INSTALLED)
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/check.py
 
-# pytest comes last, so that its closing line ends the output.
-test: lint types docs tests
+# Types and docs keep one core each busy; pytest comes last, so that its line ends the output.
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 lint types docs
+	$(MAKE) --no-print-directory tests SLOW=$(SLOW)
+
+test-all:
+	$(MAKE) --no-print-directory test SLOW=run
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -51,8 +57,10 @@ types: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
+# Hundreds of commands are started: without compiled modules each takes a second longer.
 tests: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile --slow $(SLOW)
 
 bench: $(READY)
 	test -n "$(DATA)" || { echo "Name the folder of the corpora: make bench DATA=DIR" >&2; exit 1; }

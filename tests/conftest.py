@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from heedful.text.tokenizer_pair import TokenizerPair
 
 from .process_group import Processes
 from .summary import not_run
+from .thorough import leave_out
 
 # A mistyped path might be a model's name; no test asks the hub of the world.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -169,6 +171,25 @@ def browser() -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
         yield started
         started.close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--slow`: whether the cases in `thorough.toml` are run."""
+    told = "whether slow cases are run; where files are named they are, else not"
+    parser.addoption("--slow", choices=("run", "skip"), help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow cases out of a run of the whole suite; files that are named are run whole."""
+    are_files = all(".py" in each for each in config.args)
+    if config.getoption("slow") == "skip" or not (config.getoption("slow") or are_files):
+        leave_out(items)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays to the end: modules and eleven thousand tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

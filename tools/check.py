@@ -43,7 +43,8 @@ def main() -> int:
     tests = nearest_tests(python)
     budget = Budget(arguments.seconds)
     laws = [ROOT / "tests" / "law" / name for name in LAWS]
-    status = pytest.main(["-q", "--no-header", *map(str, [*tests, *laws])], plugins=[budget])
+    words = ["-q", "--no-header", "--slow", "skip", *map(str, [*tests, *laws])]
+    status = pytest.main(words, plugins=[budget])
     print(f"{len(files)} files touched, {len(tests)} test files concern them.", end=" ")
     if budget.left_out:
         print(f"{budget.left_out} tests were not reached: make tests runs all.", end="")

@@ -57,11 +57,6 @@ def load(name: str):
     return module
 
 
-# Half a minute and more for programs that measure; what they measure has tests of its own.
-full = pytest.mark.skipif(
-    not os.environ.get("HEEDFUL_FULL_TESTS"),
-    reason="a benchmark in little, a minute for all; set HEEDFUL_FULL_TESTS=1",
-)
 turns = load("turns")
 harness = load("harness")
 
@@ -216,7 +211,6 @@ def test_limits_and_ratios_are_shown():
     assert " ".join(line.split()) == shown
 
 
-@full
 def test_checkpointing_at_equal_losses(tmp_path, run_here):
     words = ["--quick", "--threads", "1", "--only", "dropout", "--precision", "fp32"]
     done = run_here("checkpointing", *words, "--work", str(tmp_path), "--results", str(tmp_path))
@@ -239,7 +233,6 @@ def pairs_of_words(tmp_path_factory):
     return folder
 
 
-@full
 def test_runs_of_two_settings_take_turns_over_epochs(pairs_of_words, tmp_path, run_here):
     words = ["tiny", "--data", str(pairs_of_words), "--quick", "--no-peers", "--threads", "1"]
     words += ["--precisions", "fp32", "--set", "data.packed_length=128", "--set", "compile=off"]
@@ -273,7 +266,6 @@ def envs(tmp_path):
     return tmp_path / "envs"
 
 
-@full
 def test_prompts_are_continued_beside_hugging_face(tmp_path, envs, run_here):
     words = ["--device", "cpu", "--quick", "--threads", "1", "--work", str(tmp_path)]
     done = run_here("generating", *words, "--envs", str(envs))
@@ -288,7 +280,6 @@ def test_prompts_are_continued_beside_hugging_face(tmp_path, envs, run_here):
     assert result["contestants"]["heedful bf16"]["parameters"] > 0
 
 
-@full
 def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):
     words = ["--data", str(pairs_of_words), "--device", "cpu", "--small", "--no-peers"]
     words += ["--only", "gpt2", "translate", "generate", "--work", str(tmp_path), "--threads", "1"]
@@ -429,7 +420,6 @@ def test_programs_of_the_parts_know_their_flags(monkeypatch, gpu, run_here, caps
         assert all(f"{flag} " in known[script] for flag in flags), (script, flags)
 
 
-@full
 def test_a_language_model_beside_the_recipe_of_nanogpt(tmp_path, run_here):
     words = ["--device", "cpu", "--quick", "--threads", "1", "--work", str(tmp_path)]
     done = run_here("gpt2", *words, "--results", str(tmp_path / "results"))

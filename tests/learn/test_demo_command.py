@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -117,9 +116,6 @@ def test_folders_of_other_things_are_left_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.skipif(
-    not os.environ.get("HEEDFUL_FULL_TESTS"), reason="over a minute; set HEEDFUL_FULL_TESTS=1"
-)
 def test_full_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
