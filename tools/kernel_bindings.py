@@ -97,8 +97,7 @@ def python(structs: dict[str, Fields], functions: dict[str, tuple[str, int, Fiel
         "",
     ]
     for name, fields in structs.items():
-        lines += ["", f"class {name}(Structure):", f'    """`{name}` of heedful.h."""', ""]
-        lines += ["    __slots__ = ()", "    _fields_ = ("]
+        lines += ["", f"class {name}(Structure):", "    __slots__ = ()", "    _fields_ = ("]
         lines += [f'        ("{f}", {ctype(k, d, structs)}),' for f, k, d in fields]
         lines += ["    )", ""]
     lines += ["", *wrapped("STRUCTS: tuple[type[Structure], ...] = (", list(structs), ")"), ""]

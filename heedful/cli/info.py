@@ -338,7 +338,7 @@ def _show_text(facts: dict[str, Any]) -> None:
 
 
 def _show_peaks(peaks: dict[str, Any]) -> None:
-    from heedful.engines.cost_memory import Fit
+    from heedful.engines.cost_memory import describe_fit
     from heedful.models.cost import human_bytes
 
     parts = ("process", "model", "batch", "slack", "total")
@@ -356,7 +356,7 @@ def _show_peaks(peaks: dict[str, Any]) -> None:
     )
     available = peaks["available"]
     for verb in ("training", "decoding"):
-        say(f"{verb}: {Fit(needed=peaks[verb]['total'], available=available).describe()}")
+        say(f"{verb}: {describe_fit(peaks[verb]['total'], available)}")
 
 
 def presets(*, output: Output = PLAIN) -> None:

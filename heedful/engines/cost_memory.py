@@ -102,29 +102,10 @@ class TrainingMemory:
         return self.activations + self.loss + max(0, self.recomputed - self.logits)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """A comparison of needed and available memory.
-
-    Args:
-        needed: bytes needed.
-        available: bytes available.
-    """
-
-    needed: int
-    available: int
-
-    @property
-    def fits(self) -> bool:
-        """True if the available bytes are enough."""
-        return self.needed <= self.available
-
-    def describe(self) -> str:
-        """Return the comparison as a sentence for people."""
-        verdict = "Fits" if self.fits else "Does not fit"
-        return (
-            f"{verdict}: {human_bytes(self.needed)} needed, {human_bytes(self.available)} available"
-        )
+def describe_fit(needed: int, available: int) -> str:
+    """Compare needed and available bytes in a sentence for people."""
+    verdict = "Fits" if needed <= available else "Does not fit"
+    return f"{verdict}: {human_bytes(needed)} needed, {human_bytes(available)} available"
 
 
 def training_memory(
@@ -159,10 +140,11 @@ def training_memory(
     weights = parameters * FLOAT32
     mixed = activation_bytes < FLOAT32
     activations = recomputed = 0
-    for name in spec.stacks():
+    for name, stack in spec.stacks().items():
         reads_source = name == "encoder" and spec.reads == "pairs"
         tokens = source_tokens if reads_source else target_tokens
-        saved = _around_blocks(spec, name).plus(embedding_saved(spec, name))
+        final = _norm_saved(stack.final_norm, spec.width) if stack.final_norm else 0
+        saved = embedding_saved(spec, name).plus(Saved(wide=final))
         activations += tokens * saved.bytes(activation_bytes)
         for block in _blocks_saved(spec, name, kept_weights_length, length_in_c, mixed=mixed):
             kept = block.kept(checkpointing, activation_bytes)
@@ -305,13 +287,7 @@ def decoding_peak(
 
 
 def logit_bytes(vocabulary: int, tokens: int, number_bytes: int) -> int:
-    """Return the bytes of the two chunks of logits that the fused loss holds.
-
-    Args:
-        vocabulary: V, the size of the vocabulary.
-        tokens: positions of the batch that are predicted.
-        number_bytes: bytes per element of matmuls.
-    """
+    """Return the bytes of the two chunks of logits [tokens, V] that the fused loss holds."""
     rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
     return 2 * rows * vocabulary * number_bytes
 
@@ -320,17 +296,11 @@ def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> i
     """Return the bytes that the loss of a batch takes beside its logits.
 
     These are the final states and their gradients, and gradients and casts of the projection.
-
-    Args:
-        width: D, the width of the model.
-        vocabulary: V, the size of the vocabulary.
-        tokens: positions of the batch that are predicted.
-        number_bytes: bytes per element of matmuls.
     """
     states = tokens * width * (FLOAT32 + number_bytes)
     table = width * vocabulary
     cast = table * number_bytes if number_bytes < FLOAT32 else 0
-    # The projection's gradient in float32, one chunk's share of it, and that share in float32.
+    # The gradient of the projection in float32, and a chunk's share of it in two dtypes.
     return states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
@@ -344,7 +314,7 @@ def embedding_saved(spec: ModelSpec, name: str) -> Saved:
     return Saved(0, mask, _norm_saved(norm, spec.width) if norm else 0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _BlockSaved:
     """Elements per token that blocks of one kind keep for their gradients.
 
@@ -383,10 +353,9 @@ def _blocks_saved(
             everything = everything.plus(inside)
             in_c = _is_whole_in_c(part, length_in_c)
             products = products.plus(inside if in_c else Saved(weight_outputs(part)))
+        # Of the residual stream, whose sums are float32 at every precision.
         block_input = Saved(wide=spec.width)
-        yield _BlockSaved(
-            layers=layers, input=block_input, products=products, everything=everything
-        )
+        yield _BlockSaved(layers, block_input, products, everything)
 
 
 def _is_whole_in_c(part: Any, length: int) -> bool:
@@ -418,10 +387,6 @@ def rotated_beside(part: Any, *, shared_bias: bool) -> Saved:
     """Return the elements per token of rotated queries and keys, kept beside the projection's.
 
     Values are not copied: kernels that recompute attention weights read them in the projection.
-
-    Args:
-        part: part of a sub-layer.
-        shared_bias: flag that the blocks share a position bias.
     """
     plain = hasattr(part, "is_plain") and part.is_plain(shared_bias=shared_bias)
     if not plain or part.over_memory or part.rotary is None:
@@ -429,32 +394,26 @@ def rotated_beside(part: Any, *, shared_bias: bool) -> Saved:
     return Saved((part.heads_left + part.key_heads_left) * part.head_width)
 
 
-def _around_blocks(spec: ModelSpec, name: str) -> Saved:
-    """Return the elements per token that a stack keeps after its blocks."""
-    final = spec.stacks()[name].final_norm
-    return Saved(wide=_norm_saved(final, spec.width) if final else 0)
-
-
 def sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
     """Return the elements per token that PyTorch's operations keep around a part.
 
     These are the input of the part, the inputs of norms, and the dropout mask. Sums of the residual
     stream, and so the inputs of norms, are float32 at every precision.
-
-    Args:
-        spec: spec of the sub-layer.
-        width: D, the width of the model.
     """
-    norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
-    return Saved(width, width if spec.dropout else 0, norms * _norm_saved(spec.norm, width))
+    return Saved(width, width if spec.dropout else 0, _norms(spec) * _norm_saved(spec.norm, width))
 
 
 def _sublayer_saved_here(spec: SubLayerSpec, width: int) -> Saved:
     """Return `sublayer_saved` for this processor: kernels in C recompute the dropout mask."""
-    if has_row_kernels(width):
-        norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
-        return Saved(width, 0, norms * width)
-    return sublayer_saved(spec, width)
+    return (
+        Saved(width, 0, _norms(spec) * width)
+        if has_row_kernels(width)
+        else sublayer_saved(spec, width)
+    )
+
+
+def _norms(spec: SubLayerSpec) -> int:
+    return {"none": 0, "both": 2}.get(spec.norm_placement, 1)
 
 
 def _norm_saved(spec: NormSpec, width: int) -> int:
@@ -464,7 +423,7 @@ def _norm_saved(spec: NormSpec, width: int) -> int:
 
 
 def passing_numbers(spec: ModelSpec) -> int:
-    """Return the most elements per position of temporary results, those of a feed-forward layer."""
+    """Return the largest number of temporary elements per position, in a feed-forward layer."""
     parts = [part for name in spec.stacks() for part, _ in parts_of(spec, name)]
     return max(getattr(part, "peak_numbers", 0) for part in parts) + 4 * spec.width
 

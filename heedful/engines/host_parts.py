@@ -27,7 +27,6 @@ class TabledSinusoids(SinusoidalPositions):
     """Sinusoids from a table; positions beyond the table are computed, each distinct one once."""
 
     def forward(self, positions: Tensor) -> Tensor:
-        """See `SinusoidalPositions.forward`."""
         table_and_first = sinusoid_table(self, positions)
         if table_and_first is not None:
             table, first = table_and_first
@@ -39,11 +38,7 @@ class TabledSinusoids(SinusoidalPositions):
 
 
 def sinusoid_table(module: SinusoidalPositions, positions: Tensor) -> tuple[Tensor, int] | None:
-    """Return a table that holds the encodings of these positions, and its row of position 0.
-
-    Args:
-        module: sinusoidal positions.
-        positions: positions [...] int64; −1 is padding.
+    """Return a table with the encodings of positions [...] int64, and its row of position 0.
 
     Returns:
         Table [P, D] float32 whose first row, that of padding, is zeros; and 1. None where no table
@@ -54,18 +49,13 @@ def sinusoid_table(module: SinusoidalPositions, positions: Tensor) -> tuple[Tens
     last = int(positions.max())
     if last >= _TABLE_ROWS:
         return None
-    # Powers of two: while a search grows, the table is made anew a few times and not at each step.
+    # Sizes are powers of two, so a search that grows makes the table anew only a few times.
     rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
     return _sinusoid_table(module.width, module.layout, rows), 1
 
 
 def encoding_table(module: nn.Module, positions: Tensor) -> tuple[Tensor, int] | None:
-    """Return the table of a module that encodes positions, and the row of position 0.
-
-    Args:
-        module: sinusoidal or learned positions.
-        positions: positions [...] int64 that the table must hold.
-    """
+    """Return the table of sinusoidal or learned positions [...], and its row of position 0."""
     learned = getattr(module, "weight", None)
     if learned is None:
         return sinusoid_table(cast("SinusoidalPositions", module), positions)
@@ -105,15 +95,15 @@ class HostCrossAttention(CrossAttention):
     kernels = PROCESSOR_KERNELS
 
 
-_BIASES = "heedful.nn.attention.relative_positions"
+_BIASES, _RARE = "heedful.nn.attention.relative_positions", "heedful.engines.host_rare_parts"
 
 HOST_KINDS: Kinds = {
     SinusoidalPositions: TabledSinusoids,
     SelfAttention: HostSelfAttention,
     CrossAttention: HostCrossAttention,
     # By name, as few models have them.
-    f"{_BIASES}:RelativeKeys": "heedful.engines.host_biases:HostRelativeKeys",
-    f"{_BIASES}:TransformerXL": "heedful.engines.host_biases:HostTransformerXL",
-    "heedful.nn.mixers.scan_mixer:ScanMixer": "heedful.engines.host_scans:HostScanMixer",
+    f"{_BIASES}:RelativeKeys": f"{_RARE}:HostRelativeKeys",
+    f"{_BIASES}:TransformerXL": f"{_RARE}:HostTransformerXL",
+    "heedful.nn.mixers.scan_mixer:ScanMixer": f"{_RARE}:HostScanMixer",
 }
 """Classes for inference and training on a processor, by the definition's classes."""

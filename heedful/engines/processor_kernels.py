@@ -36,7 +36,6 @@ class ProcessorMatmul(Matmul):
         return torch.softmax(padded, dim=-1)[..., :length]
 
     def dropout(self, weights: Tensor, probability: float) -> Tensor:
-        """See `Matmul`."""
         return cheap_dropout(weights, probability)
 
 

@@ -104,13 +104,7 @@ class PackedContext(Context):
 
     @classmethod
     def of(cls, context: Context, rows: RealRows, embedding: Tensor) -> PackedContext:
-        """Pack a context.
-
-        Args:
-            context: context of the padded pass.
-            rows: places of its real tokens.
-            embedding: packed input of the stack [1, R, D].
-        """
+        """Pack the context of a padded pass, whose embedding is packed already [1, R, D]."""
         values = {each.name: getattr(context, each.name) for each in fields(Context)}
         return cls(**values | {"embedding": embedding}, rows=rows, padded=context)
 
@@ -157,7 +151,9 @@ def real_rows(positions: Tensor, *, exact_count: bool = False) -> RealRows | Non
     flat = positions.flatten()
     index = (flat >= 0).nonzero()[:, 0]
     count = len(index)
-    rows = count if exact_count else _rounded_up(count)
+    # In the interval (2^k, 2^(k+1)] numbers of rows are multiples of 2^k / 32.
+    step = max(1, (1 << max(count - 1, 1).bit_length() - 1) // _STEPS)
+    rows = count if exact_count else -(-count // step) * step
     most_real = _MOST_REAL if exact_count else _MOST_REAL_COPIED
     if count == 0 or rows > most_real * len(flat):
         return None
@@ -167,10 +163,7 @@ def real_rows(positions: Tensor, *, exact_count: bool = False) -> RealRows | Non
 
 
 def rows_in_front(positions: Tensor) -> RealRows | None:
-    """Return exactly N rows of a batch whose padding comes last, for kernels that need no plan.
-
-    Args:
-        positions: positions of the tokens [B, L] int64; −1 is padding.
+    """Return exactly N rows of positions [B, L] with padding last, for kernels without plans.
 
     Returns:
         The rows; None if padding precedes a token, or if there is little of it.
@@ -195,17 +188,10 @@ def _rows_at(index: Tensor, count: int, positions: Tensor) -> RealRows:
     )
 
 
-def _rounded_up(count: int) -> int:
-    # In the interval (2^k, 2^(k+1)] the step is 2^k / 32.
-    step = max(1, (1 << max(count - 1, 1).bit_length() - 1) // _STEPS)
-    return -(-count // step) * step
-
-
 class UnpaddedStack(Stack):
     """A stack that computes real tokens only, where an engine finds their rows."""
 
     def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
-        """See `Stack.forward`."""
         rows = self._real_rows(x, context)
         if rows is None:
             return super().forward(x, context, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from heedful.errors import ConfigError, ModelError
 from heedful.inspect.readings import ModelInput, StackTokens, tensors
 from heedful.inspect.subject import (
     InspectedSubLayer,
+    Reduced,
     Result,
     Subject,
     array,
@@ -21,7 +22,6 @@ from heedful.inspect.subject import (
     stack_of,
     sublayers,
 )
-from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 from heedful.search.alignment import Alignment, draw_alignment
 
@@ -108,8 +108,15 @@ def attention(
             remedy="Choose layers, heads or rows, or give a shorter text",
         )
     addresses = [f"{[*modules][layer]}.weights" for layer in chosen_layers]
+    count, index = num_heads(modules), np.ix_(chosen_heads, chosen_rows)
+
+    def chosen(_: str, weights: Tensor) -> np.ndarray:
+        # Layers may differ in heads; padding first lets one index serve all. An index of arrays
+        # copies, so the whole map is freed.
+        return np.asarray(with_heads(array(weights), count)[0][index])
+
     # Sliced during the pass, since whole maps of all layers at once need far more memory.
-    capture = _Slices(addresses, num_heads(modules), np.ix_(chosen_heads, chosen_rows))
+    capture = Reduced(addresses, chosen)
     run(subject.model, tensors(subject, [reading]), capture)
     return AttentionMap(
         part,
@@ -117,7 +124,7 @@ def attention(
         chosen_heads,
         tuple(queries.pieces[row] for row in chosen_rows),
         keys.pieces,
-        np.stack([capture.slices[address] for address in addresses]),
+        np.stack([capture.results[address] for address in addresses]),
     )
 
 
@@ -127,11 +134,7 @@ def parts_of(model: AnyModel) -> tuple[AttentionPart, ...]:
 
 
 def usual_part(model: AnyModel) -> AttentionPart:
-    """Return `cross` where a model has cross-attention, else its only kind of attention.
-
-    Raises:
-        ModelError: when the model has no attention.
-    """
+    """Return `cross`, else the only kind of attention; raise a `ModelError` if there is none."""
     parts = parts_of(model)
     if not parts:
         raise ModelError(
@@ -193,8 +196,8 @@ def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ..
     if not layers:
         return tuple(place <= query for place in range(count))
     positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])  # [B, Lq], [B, Lk]
-    # The first layer stands for all; with alternating local and
-    # global layers (Gemma 2), later ones may see more or less.
+    # The first layer stands for all; with alternating local and global layers (Gemma 2), later ones
+    # may see more or less.
     layer = next(iter(layers.values()))
     visible: list[bool] = positions.visible(layer.mask)[0, 0, 0].tolist()
     return tuple(visible)
@@ -211,11 +214,7 @@ def rows_and_columns(reading: ModelInput, part: AttentionPart) -> tuple[StackTok
 
 
 def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ...]:
-    """Return chosen indices below a count, or all indices.
-
-    Raises:
-        ConfigError: when an index does not exist; it is named.
-    """
+    """Return chosen indices, or all; raise a `ConfigError` for one that is not below a count."""
     if chosen is None:
         return tuple(range(count))
     for number in chosen:
@@ -227,11 +226,7 @@ def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ..
 
 
 def choose_layer(layer: int, count: int) -> int:
-    """Return the index of a layer below a count; −1 is the last.
-
-    Raises:
-        ConfigError: when there is no such layer.
-    """
+    """Return the index of a layer, −1 for the last; raise a `ConfigError` if there is none."""
     return count - 1 if layer == -1 else choose([layer], count, "layer")[0]
 
 
@@ -241,29 +236,8 @@ def with_heads(weights: np.ndarray, count: int) -> np.ndarray:
     return np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else weights
 
 
-class _Slices(Capture):
-    """A capture of chosen heads and queries from each layer's weights [1, H, Lq, Lk]."""
-
-    def __init__(
-        self, addresses: Sequence[str], num_heads: int, index: tuple[np.ndarray, ...]
-    ) -> None:
-        super().__init__(addresses)
-        self.num_heads, self.index = num_heads, index
-        self.slices: dict[str, np.ndarray] = {}
-
-    def keep(self, address: str, value: Tensor) -> None:
-        # Layers may differ in heads; padding first lets one index serve all. An index of arrays
-        # copies, so the whole map is freed.
-        self.slices[address] = with_heads(array(value), self.num_heads)[0][self.index]
-
-
 def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
-    """Draw the mean over a map's layers and heads as shades in the terminal, under a title.
-
-    Args:
-        attention: attention weights.
-        width: width of the terminal in columns.
-    """
+    """Draw a map's mean over layers and heads as shades, `width` columns wide, under a title."""
     mean = attention.mean()
     # Scaled to the darkest cell: a row of 100 even weights would be blank at the scale of 1.
     most = float(mean.max())
@@ -405,9 +379,20 @@ def attention_steps(
     module = sublayer.module
     # Grouped-query attention (Ainslie 2023): consecutive query heads share a key/value head.
     kv_head = head // (module.num_heads // module.num_kv_heads)
-    capture = _OneQuery(address, head, kv_head, row)
+    # Tensors [1, H, Lq, ·] have a row per query; keys and values have a row per key instead.
+    queried = ("query", "bias", "scores", "weights", "context")
+    indices: dict[str, tuple[int, ...]] = dict.fromkeys(queried, (0, head, row))
+    indices |= dict.fromkeys(("key", "value"), (0, kv_head))
+
+    def one_query(place: str, value: Tensor) -> np.ndarray | None:
+        index = indices.get(place.rpartition(".")[2])
+        return None if index is None else array(value[index])
+
+    capture = Reduced([f"{address}.*"], one_query)
     run(subject.model, tensors(subject, [reading]), capture)
-    arrays = capture.arrays
+    arrays: dict[str, Any] = {
+        place.rpartition(".")[2]: each for place, each in capture.results.items()
+    }
     return AttentionSteps(
         address,
         head,
@@ -426,20 +411,3 @@ def attention_steps(
         rotary=module.rotary is not None,
         mask=module.mask.describe(),
     )
-
-
-class _OneQuery(Capture):
-    """A capture of an attention's tensors for one head and one query."""
-
-    def __init__(self, address: str, head: int, kv_head: int, row: int) -> None:
-        super().__init__([f"{address}.*"])
-        # Tensors [1, H, Lq, ·] with a row per query; keys and values have a row per key instead.
-        query_rows = ("query", "bias", "scores", "weights", "context")
-        self.indices: dict[str, tuple[int, ...]] = dict.fromkeys(query_rows, (0, head, row))
-        self.indices |= dict.fromkeys(("key", "value"), (0, kv_head))
-        self.arrays: dict[str, np.ndarray] = {}
-
-    def keep(self, address: str, value: Tensor) -> None:
-        name = address.rpartition(".")[2]
-        if name in self.indices:
-            self.arrays[name] = array(value[self.indices[name]])

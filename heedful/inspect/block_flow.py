@@ -140,13 +140,7 @@ class _Step:
 
 
 class _Plan:
-    """The tensors of a block in topological order, derived from its modules.
-
-    Args:
-        stack: encoder or decoder with the block.
-        layer: index of the block.
-        spec: specification of the block.
-    """
+    """The tensors of a block in topological order, derived from its modules."""
 
     def __init__(self, stack: Stack, layer: int, spec: BlockSpec) -> None:
         block = stack.blocks[layer]
@@ -160,14 +154,14 @@ class _Plan:
             before, origin = f"{layer - 1}.output", f"the output of block {layer - 1}"
         about = f"The stream before the block: {origin}."
         self.stream = self.on_stream("input", "stream", f"{stack.name}.{before}", (), about)
-        # Modules show which norms and residual connections
-        # exist; the specification names the kinds of parts.
+        # Modules show which norms and residual connections exist; the specification names the kinds
+        # of parts.
         for (name, sublayer), each in zip(sublayers(block).items(), spec.sublayers, strict=True):
             source = self.enter(name, sublayer)
             if each.part.kind == "attention" or each.part.kind == "linear_attention":
                 source, about = self.attention(name, sublayer, each.part, source)
-            # A mixer with heads but no keys of its own, e.g.
-            # an additive score function (Bahdanau 2015).
+            # A mixer with heads but no keys of its own, e.g. an additive score function (Bahdanau
+            # 2015).
             elif sublayer.has_heads:
                 source, about = self.score_attention(name, each.part, source)
             elif each.part.kind == "feedforward":
@@ -248,14 +242,14 @@ class _Plan:
         """
         module: Any = sublayer.module
         cross = sublayer.is_cross
-        # Cross-attention projects keys and values from the
-        # encoder's output, queries from the stream.
+        # Cross-attention projects keys and values from the encoder's output, queries from the
+        # stream.
         memory = self.memory(name) if cross else source
         heads, softmax = sublayer.heads, sublayer.has_softmax
         # With grouped queries there are fewer key/value heads, and pruning may leave some of them.
         key_heads = tuple(module.kept.key_heads) if softmax else heads
-        # Features take the place of the exponential: weights are
-        # phi(q) . phi(k) over their row sum (Katharopoulos 2020).
+        # Features take the place of the exponential: weights are phi(q) . phi(k) over their row sum
+        # (Katharopoulos 2020).
         if spec.kind == "linear_attention":
             rotated = f", {_FEATURES[spec.features.kind]}"
         else:
@@ -303,8 +297,8 @@ class _Plan:
     def scores(self, name: str, sublayer: InspectedSubLayer, reads: list[str]) -> str:
         """Add the scores of an attention with softmax, and their bias."""
         module: Any = sublayer.module
-        # T5 shares the relative bias of its first layer
-        # with all others, but never with cross-attention.
+        # T5 shares the relative bias of its first layer with all others, but never with
+        # cross-attention.
         shared = None if sublayer.is_cross else self.stack.position_bias
         if module.position_bias is not None or shared is not None:
             about = "The number added to each score for the distance of the two tokens."
@@ -323,8 +317,8 @@ class _Plan:
         Returns:
             The input of the last map, and an explanation of the output.
         """
-        # A mixture of experts has no single inner tensor:
-        # each token takes another pair of matrices.
+        # A mixture of experts has no single inner tensor: each token takes another pair of
+        # matrices.
         if spec.experts is None:
             about = f"Each token by itself, on {spec.width:,} channels: {spec.activation}."
             inner = self.add(f"{name}.inner", "inner", (source,), about)

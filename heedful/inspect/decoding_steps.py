@@ -136,15 +136,15 @@ def next_token(
         state = writer.model.start(*writer.source)
         rules = writer.rules()
         device = subject.device
-        # Token by token although one pass would do: the cache of each step is what is shown.
+        # Token by token, although one pass would do, since the cache of each step is shown.
         for step, token in enumerate([writer.specials.bos, *written]):
             tokens = torch.full((1, 1), token, dtype=torch.int64, device=device)
             logits, state = writer.model.step(state, tokens)
             # `log_probabilities` works in place, so the logits are copied first.
             last_logits = array(logits[0, 0].float().clone())
             own = log_probabilities(logits)
-            # The rules of a search hide padding and BOS; without them
-            # the best token could be one that no search chooses.
+            # The rules of a search hide padding and BOS; without them the best token could be one
+            # that no search chooses.
             rules.apply(own, Moment(step, torch.zeros(1, dtype=torch.int64, device=device), None))
             scores.append(own[0, 0])
             slots = len(writer.read(written[:step]))
@@ -193,8 +193,8 @@ def follow_search(
     settings = settings or SearchSettings()
     if subject.model.spec.reads == "texts" and settings.max_length is None:
         writer = _Writer(subject, text, 0)
-        # A translator's limit follows from its source; a
-        # prompt gives none, so generation's default holds.
+        # A translator's limit follows from its source; a prompt gives none, so generation's default
+        # holds.
         longest = min(NEW_TOKENS, writer.bound - len(writer.read(())))
         settings = settings.model_copy(update={"max_length": max(1, longest)})
     writer = _Writer(subject, text, max(settings.max_length or 0, len(chosen)))
@@ -216,8 +216,8 @@ def follow_search(
         hypotheses=tuple(hypotheses),
         paths=tuple(tuple(places(steps, each)) for each in hypotheses),
         texts=tuple(writer.text(each.tokens) for each in hypotheses),
-        # A hypothesis that was cut at a language model's
-        # limit counts as finished, so its length is compared.
+        # A hypothesis that was cut at a language model's limit counts as finished, so its length is
+        # compared.
         ended=hypotheses[0].finished and len(hypotheses[0].tokens) < writer.limit,
         end=writer.specials.eos,
         names=writer.names(),
@@ -252,8 +252,8 @@ class _Writer:
         # A translator's hypotheses say themselves whether they were cut.
         self.limit = float("inf")
         self.model = model
-        # The bound is the tightest of three: the table of
-        # positions, the decoder's mixers, and the display.
+        # The bound is the tightest of three: the table of positions, the decoder's mixers, and the
+        # display.
         lengths = (model.spec.num_positions, model.spec.stacks()["decoder"].longest_text, LONGEST)
         self.bound = min(length for length in lengths if length is not None)
         eos = self.tokenizer.eos
@@ -326,8 +326,8 @@ class _Writer:
 
     def names(self) -> tuple[str, ...]:
         known = self.tokenizer.pieces(range(min(self.tokenizer.size, self.size)))
-        # Tables of embeddings are often padded to a multiple
-        # of 64 or 128, beyond the tokenizer's size.
+        # Tables of embeddings are often padded to a multiple of 64 or 128, beyond the tokenizer's
+        # size.
         names = [*known, *(f"<{id}>" for id in range(len(known), self.size))]
         names[self.specials.eos] = END
         return tuple(names)

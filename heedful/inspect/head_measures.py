@@ -8,6 +8,7 @@ Shapes: B sentences, H heads, C kinds of key, Lq queries, Lk keys.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -19,11 +20,16 @@ from torch import Tensor
 
 from heedful.errors import DataError
 from heedful.inspect.attention_maps import AttentionPart, attentions, rows_and_columns, usual_part
-from heedful.inspect.readings import BATCH_TOKENS, ModelInput, batches, stack_positions, tensors
-from heedful.inspect.subject import Result, Subject, run
-from heedful.nn.capture import Capture
+from heedful.inspect.readings import (
+    BATCH_TOKENS,
+    ModelInput,
+    batches,
+    pair_words,
+    stack_positions,
+    tensors,
+)
+from heedful.inspect.subject import Reduced, Result, Subject, run
 from heedful.nn.positions import Positions
-from heedful.search.alignment import token_words
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,12 @@ class AttentionShare(Result):
     @property
     def evidence(self) -> float:
         """Evidence minus two standard errors: 0 for uniform attention, 1 for all attention."""
-        # Queries that see keys of this kind alone cannot
-        # attend elsewhere, so their share proves nothing.
+        # Queries that see keys of this kind alone cannot attend elsewhere, so their share proves
+        # nothing.
         if self.baseline >= 1.0 or not math.isfinite(self.error):
             return 0.0
-        # Uniform attention in a sentence of two words gives half
-        # to the previous word; the baseline corrects for that.
+        # Uniform attention in a sentence of two words gives half to the previous word; the baseline
+        # corrects for that.
         return max(0.0, (self.share - 2 * self.error - self.baseline) / (1.0 - self.baseline))
 
     def plain(self) -> dict[str, Any]:
@@ -135,8 +141,8 @@ class Tally:
         share = (weights * keys).sum(-1) * present
         baseline = keys.sum(-1) / visible_keys.clamp(min=1) * present
         rows = present.sum(-1)  # [B, H]
-        # Queries of one sentence are dependent, so the standard
-        # error is over sentences (a cluster estimate).
+        # Queries of one sentence are dependent, so the standard error is over sentences (a cluster
+        # estimate).
         mean = share.sum(-1) / rows.clamp(min=1)
         sums = self.shares[:, kind]
         sums[0] += share.sum((0, 2))
@@ -308,7 +314,7 @@ def measure(
         inputs = tensors(subject, batch)
         rows = _rows(subject, batch, inputs, part, (kinds, counts, linked))
         # Summed during the pass: weights of a whole corpus would not fit into memory.
-        run(subject.model, inputs, _Tallies(tallies, rows))
+        run(subject.model, inputs, Reduced(tallies, functools.partial(_add, tallies, rows)))
     by_layer = list(tallies.values())
     heads = tuple(
         _measures_of_head(layer, head, by_layer[layer], part)
@@ -321,13 +327,7 @@ def measure(
 def label_of(
     entropy: float, largest: float, shares: Mapping[str, AttentionShare]
 ) -> HeadLabel | None:
-    """Return the label of a head, or None without strong evidence.
-
-    Args:
-        entropy: mean entropy of the head's queries.
-        largest: mean of their largest possible entropy.
-        shares: shares of attention by kind of key.
-    """
+    """Return the label of a head by its entropy and shares; None without strong evidence."""
     enough = {
         kind: share
         for kind, share in shares.items()
@@ -348,16 +348,10 @@ def label_of(
     return None
 
 
-class _Tallies(Capture):
-    """A capture that adds the weights of each layer to its tally and stores none."""
-
-    def __init__(self, tallies: Mapping[str, Tally], rows: Mapping[str, BatchRows]) -> None:
-        super().__init__(tallies)
-        self.tallies = tallies
-        self.rows = rows
-
-    def keep(self, address: str, value: Tensor) -> None:
-        self.tallies[address].add(value, self.rows[address])
+def _add(
+    tallies: Mapping[str, Tally], rows: Mapping[str, BatchRows], address: str, weights: Tensor
+) -> None:
+    tallies[address].add(weights, rows[address])
 
 
 def _measures_of_head(layer: int, head: int, tally: Tally, part: AttentionPart) -> HeadMeasures:
@@ -385,11 +379,7 @@ def _rows(
     part: AttentionPart,
     corpus: tuple[Sequence[str], Counter[int], Links | None],
 ) -> dict[str, BatchRows]:
-    """Return masks and distances of a batch by the address of the attention weights.
-
-    Args:
-        corpus: kinds of key, frequencies of the ids, and links of the batch.
-    """
+    """Return masks and distances of a batch by the address of the attention weights."""
     kinds, counts, links = corpus
     stack, keys_of = ("decoder", "encoder") if part == "cross" else (part, part)
     positions = Positions(
@@ -440,19 +430,9 @@ def _linked(
     aligned = torch.zeros(len(readings), *shape, dtype=torch.bool)
     before = len(subject.source.first)
     for reading, pairs, matrix in zip(readings, links, aligned, strict=True):
-        assert reading.predicted is not None
-        source = _inner(reading.tokens("encoder").ids, before, len(subject.source.last))
-        # Rows of cross-attention are predicted tokens; the
-        # last one is EOS, which belongs to no word.
-        target = _inner(reading.predicted.ids, 0, 1)
-        source_words = token_words(subject.source, source, reading.text)[1]
-        target_words = token_words(subject.target, target, reading.target or "")[1]
+        (_, source_words), (_, target_words) = pair_words(subject, reading)
         linked = set(pairs)
         for row, target_word in enumerate(target_words):
             for column, source_word in enumerate(source_words):
                 matrix[row, before + column] = (source_word, target_word) in linked
     return aligned
-
-
-def _inner(ids: Sequence[int], before: int, after: int) -> Sequence[int]:
-    return ids[before : len(ids) - after]

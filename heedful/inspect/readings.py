@@ -19,6 +19,7 @@ from heedful.pipelines.encoder_input import check_length, frame
 from heedful.pipelines.text_encoding import MASK
 from heedful.pipelines.text_generation import generate, prompt_ids
 from heedful.pipelines.text_splitting import clean
+from heedful.search.alignment import token_words
 from heedful.search.dispatch import search as search_for
 from heedful.search.search_settings import (
     GenerationSettings,
@@ -193,26 +194,36 @@ def tensors(subject: Subject, readings: Sequence[ModelInput]) -> tuple[Tensor, .
             inputs += pad([reading.tokens(name).ids for reading in readings], tokenizer.pad)
     spec: Any = subject.model.spec
     if (spec.embedding.num_segments or 1) > 1:
-        # Segment ids of BERT: 0 for the first text, 1 from
-        # the second text on. Padding is −1 and stays 0.
+        # Segment ids of BERT: 0 for the first text, 1 from the second text on. Padding is −1 and
+        # stays 0.
         second = [r.length if r.second is None else r.second for r in readings]
         inputs.append((inputs[1] >= torch.tensor(second)[:, None]).long())
     return tuple(tensor.to(subject.device) for tensor in inputs)
 
 
 def stack_positions(readings: Sequence[ModelInput], inputs: Sequence[Tensor], stack: str) -> Tensor:
-    """Return positions [B, L] int64 of a stack's tokens, −1 for padding.
-
-    Args:
-        readings: inputs of the batch.
-        inputs: arguments of `forward`, from `tensors`.
-        stack: `encoder` or `decoder`.
-    """
+    """Return positions [B, L] int64 of a stack's tokens in the inputs of a pass; −1 is padding."""
     if readings[0].image is not None:
         count = torch.arange(readings[0].length, device=inputs[0].device)
         return count.expand(len(readings), -1)
     # Ids and positions alternate, and a translator's decoder comes after its encoder.
     return inputs[3 if len(inputs) > 3 and stack == "decoder" else 1]
+
+
+def pair_words(subject: Subject, reading: ModelInput) -> list[tuple[list[str], list[int]]]:
+    """Return the words of a source and of its target, each with the word of every token.
+
+    The tokens are those between the special ones, which belong to no word.
+    """
+    assert reading.predicted is not None
+    source = reading.tokens("encoder").ids
+    source = source[len(subject.source.first) : len(source) - len(subject.source.last)]
+    # Rows of cross-attention are predicted tokens, of which the last is EOS.
+    target = reading.predicted.ids[:-1]
+    return [
+        token_words(subject.source, source, reading.text),
+        token_words(subject.target, target, reading.target or ""),
+    ]
 
 
 def batches(readings: Sequence[ModelInput], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
@@ -236,8 +247,8 @@ def _pairs(
         _check_not_empty(row, where)
         _check_length(len(row), spec.max_length, where)
     if targets is None:
-        # Ids of the search are kept, not encoded again from the
-        # text: a search may choose another split into tokens.
+        # Ids of the search are kept, not encoded again from the text: a search may choose another
+        # split into tokens.
         target_ids = _translate(subject, source_ids, search or SearchSettings())
         translations = [target.decode(row) for row in target_ids]
     else:
@@ -285,8 +296,8 @@ def _translate(
                 names=numbers,
                 longest=longest_output([model.spec], settings),
             )
-        # Batches come in order of length; indices bring the
-        # results back into the order of the texts.
+        # Batches come in order of length; indices bring the results back into the order of the
+        # texts.
         best |= {n: list(ranked[0].tokens) for n, ranked in zip(numbers, hypotheses, strict=True)}
     return [best[n] for n in range(len(ids))]
 
@@ -319,7 +330,7 @@ def _continued_texts(
     for number, (text, row, more) in enumerate(zip(texts, prompts, continuations, strict=True), 1):
         ids = [*row, *more]
         _check_length(len(ids), longest, f"text {number}")
-        # An empty continuation is a result of its own, other than none asked for.
+        # An empty continuation is a result; None means that no continuation was requested.
         after = None if targets is None and search is None else tokenizer.decode(more)
         readings.append(ModelInput(text=text, target=after, decoder=StackTokens.of(tokenizer, ids)))
     return readings

@@ -119,8 +119,8 @@ def contributions(
     pieces, scores, bias = None, None, None
     with inference(subject.model):
         vectors = _split(module, places, values)
-        # Heads of encoders have layers and activations of their
-        # own, so their logits are no sums over the stream.
+        # Heads of encoders have layers and activations of their own, so their logits are no sums
+        # over the stream.
         if name == "decoder":
             ids, by_part, own = _scores(subject.model, vectors, values["output"], tokens)
             pieces = tuple(subject.target.pieces(ids))
@@ -154,8 +154,8 @@ def _split(
 ) -> Tensor:
     """Return the contributions [parts, L, D] float64 to the stack's output."""
     stream = values["embedding"]
-    # Parts are in float64, so that the decomposition adds
-    # no rounding; 2 more for embedding and norms.
+    # Parts are in float64, so that the decomposition adds no rounding; 2 more for embedding and
+    # norms.
     parts = stream.new_zeros(len(places) + 2, *stream.shape, dtype=torch.float64)
     parts[0] = stream
     for number, (place, sublayer) in enumerate(places, start=1):
@@ -284,12 +284,12 @@ def layer_logits(subject: Subject, reading: ModelInput) -> list[Callable[[], Ten
     capture = Capture(places)
     run(model, tensors(subject, [reading]), capture)
 
-    # Lazy: logits of all layers at once would be layers * rows * V floats.
+    # Computed when called: logits of all layers at once would be layers * rows * V floats.
     def logits_at(place: str) -> Tensor:
         stream = capture.found[place]
         with inference(model):
-            # A post-norm stack has no final norm: its stream
-            # is normed after every sub-layer already.
+            # A post-norm stack has no final norm: its stream is normed after every sub-layer
+            # already.
             states = stream if stack.final_norm is None else stack.final_norm(stream)
             logits = model.stream_logits(states)
         return logits.reshape(-1, logits.shape[-1]).cpu()

@@ -95,8 +95,8 @@ def influence(
     outputs = _outputs(subject, reading, address, mixer, getattr(blocks[number], mixer.name))
     places = torch.arange(len(tokens), device=subject.device)
     with inference(subject.model):
-        # The reference is the same function without a silent token,
-        # so both sides of the difference run the same kernel.
+        # The reference is the same function without a silent token, so both sides of the difference
+        # run the same kernel.
         whole = outputs(places.new_full((1,), -1))
         # One batch row for each silent token, L² tokens in all.
         parts = places.split(max(1, _TOKENS_AT_ONCE // len(tokens)))
@@ -130,8 +130,8 @@ def _outputs(
         rows = x.expand(len(silent), -1, -1).masked_fill(is_silent[..., None], 0.0)
         positions = own_positions.expand(len(silent), -1)
         context = Context(
-            # Positions stay real for a silent token: as padding it
-            # would be masked, which changes the softmax of others.
+            # Positions stay real for a silent token: as padding it would be masked, which changes
+            # the softmax of others.
             Positions.of_self(positions),
             biases=() if bias is None else (bias,),
             embedding=rows,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+
+
+T = TypeVar("T")
 
 
 class Result:
@@ -124,11 +127,7 @@ def load(path: str | Path, *, device: str = "auto", read: ReadModel = load_any) 
 
 
 def stack_of(model: AnyModel, name: str) -> Stack:
-    """Return the encoder or decoder of a model.
-
-    Raises:
-        ModelError: when the model has no such stack.
-    """
+    """Return the encoder or decoder of a model; raise a `ModelError` if it has none."""
     stacks = model.stacks()
     if name not in stacks:
         raise ModelError(f"The model has no {name}", remedy=f"Look at its {next(iter(stacks))}")
@@ -165,8 +164,8 @@ class InspectedSubLayer(NamedTuple):
     @property
     def has_heads(self) -> bool:
         """True for mixers with heads, whose attention weights can be shown."""
-        # Sub-layers are asked for what they have, not for
-        # their class, so that new mixers work here.
+        # Sub-layers are asked for what they have, not for their class, so that new mixers work
+        # here.
         return hasattr(self.module, "num_heads")
 
     @property
@@ -195,8 +194,8 @@ class InspectedSubLayer(NamedTuple):
 def heads_of(mixer: Any) -> tuple[int, ...]:
     """Return the indices of a mixer's heads that were not pruned."""
     kept = getattr(mixer, "kept", None)
-    # Heads keep their index when others are pruned, since
-    # ALiBi's slopes and T5's biases depend on it.
+    # Heads keep their index when others are pruned, since ALiBi's slopes and T5's biases depend on
+    # it.
     return tuple(range(mixer.num_heads) if kept is None else kept.heads)
 
 
@@ -264,11 +263,7 @@ def capture(
 
 
 def run(model: nn.Module, inputs: Sequence[Tensor], capture: Capture) -> Tensor:
-    """Run a pass with a capture and return the output of `forward`.
-
-    Raises:
-        ModelError: when the capture wants an address that the model does not have.
-    """
+    """Run a pass with a capture; raise a `ModelError` for an address that the model lacks."""
     with inference(model):
         states: Tensor = model(*inputs, capture=capture)
     # The addresses of a model are only known from a pass, so an unknown one is noticed after it.
@@ -287,9 +282,9 @@ def shapes(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, tuple[int, .
         model: a model of any kind.
         inputs: positional arguments of `forward`.
     """
-    capture = _Shapes()
+    capture = Reduced(["**"], lambda _, value: tuple(value.shape))
     run(model, inputs, capture)
-    return capture.shapes
+    return capture.results
 
 
 def array(value: Tensor) -> np.ndarray:
@@ -299,12 +294,21 @@ def array(value: Tensor) -> np.ndarray:
     return (value.float() if value.is_floating_point() and value.itemsize < 4 else value).numpy()
 
 
-class _Shapes(Capture):
-    """A capture of every tensor that stores only shapes."""
+class Reduced(Capture, Generic[T]):
+    """A capture that keeps a function of each tensor instead of the tensor, which is freed.
 
-    def __init__(self) -> None:
-        super().__init__(["**"])
-        self.shapes: dict[str, tuple[int, ...]] = {}
+    Args:
+        wanted: addresses or patterns.
+        reduce: function of the address and the tensor.
+
+    Attributes:
+        results: results by address.
+    """
+
+    def __init__(self, wanted: Iterable[str], reduce: Callable[[str, Tensor], T]) -> None:
+        super().__init__(wanted)
+        self._reduce = reduce
+        self.results: dict[str, T] = {}
 
     def keep(self, address: str, value: Tensor) -> None:
-        self.shapes[address] = tuple(value.shape)
+        self.results[address] = self._reduce(address, value)

@@ -131,8 +131,8 @@ def max_flow(capacities: np.ndarray, source: int, sink: int) -> float:
     # A copy becomes the residual graph: the remaining capacities, and flows that can be taken back.
     residual = capacities.astype(np.float64)
     total = 0.0
-    # Each phase lengthens the shortest path by at least one
-    # edge, so there are fewer phases than nodes.
+    # Each phase lengthens the shortest path by at least one edge, so there are fewer phases than
+    # nodes.
     while (levels := _levels(residual, source, sink))[sink] >= 0:
         total += _block(residual, levels, source, sink)
     return total
@@ -166,8 +166,8 @@ def _block(residual: np.ndarray, levels: np.ndarray, source: int, sink: int) -> 
                 residual[end, start] += amount
             total += float(amount)
             full = next(i for i, edge in enumerate(edges) if residual[edge] <= _EPSILON)
-            # Continue from the node before the first
-            # saturated edge: what leads there is still open.
+            # Continue from the node before the first saturated edge: what leads there is still
+            # open.
             del path[full + 1 :]
             continue
         if node not in next_nodes:

@@ -19,11 +19,10 @@ import numpy as np
 
 from heedful.errors import DataError
 from heedful.inspect.attention_maps import attentions, num_heads, with_heads
-from heedful.inspect.readings import BATCH_TOKENS, ModelInput, batches, tensors
+from heedful.inspect.readings import BATCH_TOKENS, ModelInput, batches, pair_words, tensors
 from heedful.inspect.subject import Result, Subject, array, run
 from heedful.inspect.word_links import Link, Links, Symmetry, pharaoh, symmetrize
 from heedful.nn.capture import Capture
-from heedful.search.alignment import token_words
 
 MOST_HEADS = 8
 """Upper bound of the heads whose mean is a candidate."""
@@ -88,23 +87,17 @@ def word_attention(
 
 def _between_words(subject: Subject, reading: ModelInput, weights: np.ndarray) -> WordAttention:
     """Reduce weights between tokens [layers, H, Lq, Lk] to weights between words."""
-    assert reading.predicted is not None
-    before, after = len(subject.source.first), len(subject.source.last)
-    source_ids = reading.tokens("encoder").ids
-    source_ids = source_ids[before : len(source_ids) - after]
-    # EOS belongs to no word.
-    target_ids = reading.predicted.ids[:-1]
-    source_words, source_of = token_words(subject.source, source_ids, reading.text)
-    target_words, target_of = token_words(subject.target, target_ids, reading.target or "")
+    before = len(subject.source.first)
+    (source_words, source_of), (target_words, target_of) = pair_words(subject, reading)
     columns = _indicator(source_of, len(source_words))
     rows = _indicator(target_of, len(target_words))
-    # Means over target tokens and sums over source tokens,
-    # so a row of words still sums to at most 1.
+    # Means over target tokens and sums over source tokens, so a row of words still sums to at most
+    # 1.
     rows /= np.maximum(rows.sum(0), 1)
     tokens = weights[..., before : before + len(source_of)] @ columns
     count = len(target_of)
-    # Shifted by one for the position where the token is
-    # input, which often aligns better (Chen 2020).
+    # Shifted by one for the position where the token is input, which often aligns better (Chen
+    # 2020).
     both = np.stack([tokens[:, :, :count], tokens[:, :, 1 : count + 1]], axis=2)
     return WordAttention(tuple(source_words), tuple(target_words), rows.T @ both)
 
@@ -179,8 +172,8 @@ def choose_both(
     _, here_links = here.singles()
     _, there_links = there.singles()
     exchanged = there.swap_sides(there_links)
-    # F1 of all pairs of candidates by one matmul: |A ∩ B|
-    # of every A and B. [candidates, candidates].
+    # F1 of all pairs of candidates by one matmul: |A ∩ B| of every A and B. [candidates,
+    # candidates].
     both = here_links.astype(np.float32) @ exchanged.astype(np.float32).T
     sizes = here_links.sum(-1)[:, None] + exchanged.sum(-1)
     agreement = 2 * both / np.maximum(sizes, 1)
@@ -189,8 +182,8 @@ def choose_both(
         poor = predicted < _NEARLY * predicted.max()
         agreement[poor if axis == 0 else (slice(None), poor)] = -1
     best = np.unravel_index(agreement.argmax(), agreement.shape)
-    # One side is fixed while heads are added to the other,
-    # so the search stays linear in candidates.
+    # One side is fixed while heads are added to the other, so the search stays linear in
+    # candidates.
     other = exchanged[best[1]]
     chosen = _grow(here, lambda links: _f1(links, other), "agreement", best[0])
     links = here.links(chosen.heads, chosen.row)
@@ -199,16 +192,12 @@ def choose_both(
 
 
 def check_same_words(forward: Sequence[WordAttention], backward: Sequence[WordAttention]) -> None:
-    """Raise an error when two models split the sentences into different words.
-
-    Raises:
-        DataError: when a sentence has different words; its number is named.
-    """
+    """Raise a `DataError` that names a sentence which two models split into different words."""
     if len(forward) != len(backward):
         raise DataError(f"{len(forward)} sentences in one direction, {len(backward)} in the other")
     for number, (one, other) in enumerate(zip(forward, backward, strict=True), start=1):
-        # Tokenizers of the two directions may differ in
-        # case or normalisation; links only need the counts.
+        # Tokenizers of the two directions may differ in case or normalisation; links only need the
+        # counts.
         here = len(one.source_words), len(one.target_words)
         if here != (len(other.target_words), len(other.source_words)):
             raise DataError(
@@ -235,11 +224,7 @@ def _f1(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class _Corpus:
-    """All cells of the word matrices of a corpus in one row.
-
-    Args:
-        attention: attention between the words of each sentence.
-    """
+    """All cells of the word matrices of a corpus in one row."""
 
     def __init__(self, attention: Sequence[WordAttention]) -> None:
         self.attention = [a for a in attention if a.source_words and a.target_words]
@@ -322,15 +307,15 @@ class _Corpus:
             for half in (False, True)
         ]
         total = 0.0
-        # Cross-validated: a head whose links are random
-        # pairs would predict its own pairs perfectly.
+        # Cross-validated: a head whose links are random pairs would predict its own pairs
+        # perfectly.
         for train, test in (halves, halves[::-1]):
             pairs, sources = Counter(train), Counter(source for source, _ in train)
             targets = Counter(target for _, target in train)
             kinds = len(targets) + 1
             for source, target in test:
-                # Add-one smoothing with one more kind for unseen
-                # words; a source word never linked gives 0 bits.
+                # Add-one smoothing with one more kind for unseen words; a source word never linked
+                # gives 0 bits.
                 prior = (targets[target] + 1) / (len(train) + kinds)
                 conditional = (pairs[source, target] + prior) / (sources[source] + 1)
                 total += math.log2(conditional / prior)

@@ -47,8 +47,8 @@ def symmetrize(
         return frozenset(links)
     _grow(links, either)
     if method != "grow-diag":
-        # One direction after the other as in Moses: links
-        # of the first can block links of the second.
+        # One direction after the other as in Moses: links of the first can block links of the
+        # second.
         for side in (forward, backward):
             _finish(links, side, both=method.endswith("and"))
     return frozenset(links)

@@ -66,12 +66,7 @@ class Architecture(Generic[S]):
         return self.model_type
 
     def read_config(self, config: Mapping[str, Any], *, where: str, names: Names = ()) -> S:
-        """Return the spec that a config.json describes.
-
-        Args:
-            config: content of the file.
-            where: name of the file, for error messages.
-            names: names of the tensors in the directory; see `read`.
+        """Return the spec that a config.json describes, by the names of the tensors; see `read`.
 
         Raises:
             ModelError: when a field is missing, wrong or without counterpart here, or there are
@@ -96,21 +91,22 @@ class Architecture(Generic[S]):
         if missing := self.missing(spec):
             return missing
         try:
-            # Round trip: whether an architecture can express a spec
-            # follows from write and read, with no third list of rules.
+            # Round trip: whether an architecture can express a spec follows from write and read,
+            # with no third list of rules.
             names = self.table(spec).their_names()
             again = self.read_config(self.write_config(spec), where="config.json", names=names)
         # A value of ours, e.g. an activation, has no name there.
         except UserError as error:
             return [error.what]
         ours, theirs = (dict(_leaves(_canonical(each))) for each in (self.compared(spec), again))
-        lines = (
-            f"{_shown_path(path)} is {_show(ours, path)} here and {_show(theirs, path)} there"
-            for path in sorted(ours.keys() | theirs.keys())
-            if ours.get(path) != theirs.get(path)
-        )
-        # Twelve layers that differ in the same way give one line.
-        return list(dict.fromkeys(lines))
+        lines: dict[str, None] = {}
+        for path in sorted(ours.keys() | theirs.keys()):
+            if ours.get(path) != theirs.get(path):
+                dotted = ".".join(key for key in path if key not in ("sublayers", "part"))
+                # Without its number: twelve layers that differ in the same way give one line.
+                shown = re.sub(r"pattern\.\d+", "block", dotted)
+                lines[f"{shown} is {_show(ours, path)} here and {_show(theirs, path)} there"] = None
+        return list(lines)
 
     def fits(self, spec: ModelSpec) -> bool:
         """Return True if a config.json of this architecture describes a spec completely."""
@@ -118,18 +114,9 @@ class Architecture(Generic[S]):
 
 
 def check_layers(num_layers: int, names: Names, where: str) -> None:
-    """Raise an error when a config.json has more layers than there are tensors.
-
-    Args:
-        num_layers: number of layers in a config.json, which is not trusted.
-        names: names of the tensors; empty if unknown.
-        where: name of the file, for the error message.
-
-    Raises:
-        ModelError: when there are more layers than tensors.
-    """
-    # A config with 10^12 layers would otherwise fill the
-    # memory with rules before any tensor is missed.
+    """Raise a `ModelError` when a config.json, which is not trusted, has too many layers."""
+    # A config with 10^12 layers would otherwise fill the memory with rules before any tensor is
+    # missed.
     if names and num_layers > len(names):
         raise ModelError(
             f"The configuration has {num_layers} layers, and the weights only {len(names)} tensors",
@@ -139,15 +126,7 @@ def check_layers(num_layers: int, names: Names, where: str) -> None:
 
 
 def find_architecture(model_type: str, *, where: str) -> Architecture[Any]:
-    """Return the architecture of a `model_type`.
-
-    Args:
-        model_type: name of the architecture in config.json.
-        where: name of that file, for the error message.
-
-    Raises:
-        ModelError: when there is no architecture of this name.
-    """
+    """Return the architecture of a `model_type`; raise a `ModelError` about the file `where`."""
     if model_type in MODEL_TYPES:
         return _load(model_type)
     try:
@@ -243,8 +222,8 @@ def _canonical_part(part: Any, width: int) -> Any:
     if "num_heads" in part:
         heads = part["num_heads"]
         head_width = part.setdefault("head_width", width // heads)
-        # Unset means one key/value head per query head, D /
-        # H channels, and the scale of Vaswani (2017).
+        # Unset means one key/value head per query head, D / H channels, and the scale of Vaswani
+        # (2017).
         part.setdefault("num_kv_heads", heads)
         part.setdefault("scale", head_width**-0.5)
         part.setdefault("output_bias", part["bias"])
@@ -271,11 +250,6 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         return
     for key, item in items:
         yield from _leaves(item, (*path, key))
-
-
-def _shown_path(path: tuple[str, ...]) -> str:
-    dotted = ".".join(key for key in path if key not in ("sublayers", "part"))
-    return re.sub(r"pattern\.\d+", "block", dotted)
 
 
 def _show(values: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:

@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Our names of activations without a gate by their names."""
+"""Activations without a gate by the names of transformers."""
 
 ACTIVATION_NAMES: Mapping[Activation, str] = {
     "relu": "relu",
@@ -36,7 +36,7 @@ ACTIVATION_NAMES: Mapping[Activation, str] = {
     "gelu_tanh": "gelu_new",
     "silu": "silu",
 }
-"""Their names that exports write, by our names."""
+"""Names that exports write for activations without a gate."""
 
 
 class Fields:
@@ -96,11 +96,7 @@ class Fields:
         return str(self._typed(key, default, str, "a text is needed"))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a field with a list of strings; empty if it is missing.
-
-        Raises:
-            ModelError: when the value is no list of strings.
-        """
+        """Return a list of strings, empty for a missing field; raise a `ModelError` for others."""
         value = self._config.get(key)
         if value is None:
             return ()
@@ -109,11 +105,7 @@ class Fields:
         return tuple(value)
 
     def table(self, key: str) -> Fields | None:
-        """Return the nested table under a key, or None if it is missing.
-
-        Raises:
-            ModelError: when the value is no table.
-        """
+        """Return the table under a key, None if missing; raise a `ModelError` for other values."""
         value = self._config.get(key)
         if value is None:
             return None
@@ -138,16 +130,7 @@ class Fields:
         return mapping[value]
 
     def refuse_unless(self, key: str, allowed: Collection[object], default: object) -> None:
-        """Raise an error unless a field has a value that agrees with the computation here.
-
-        Args:
-            key: name of the field.
-            allowed: accepted values.
-            default: value that a missing field means.
-
-        Raises:
-            ModelError: when the field has another value.
-        """
+        """Raise a `ModelError` unless a field, or the default of a missing one, is allowed."""
         value = self._config.get(key)
         value = default if value is None else value
         # In Python 1 == True, but a file that says 1 for a flag was not written by transformers.
@@ -212,14 +195,7 @@ def write_labels(labels: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def sizes_checked(where: str) -> Iterator[None]:
-    """Convert pydantic's errors about a spec that is built within the context to a `ModelError`.
-
-    Args:
-        where: name of the file with the values.
-
-    Raises:
-        ModelError: when a value is invalid; the first such one is named.
-    """
+    """A context that turns pydantic's first error about a spec into a `ModelError`."""
     try:
         yield
     except pydantic.ValidationError as error:

@@ -41,6 +41,7 @@ def read_config_file(directory: Path) -> dict[str, Any]:
             remedy="Give the directory that holds a model's config.json and safetensors",
         )
     where = str(directory / CONFIG_FILE)
+    # Both projects call their file config.json, so a user may well give the wrong directory.
     if "schema_version" in config and "model" in config:
         raise ModelError("This is a Heedful model already", where=where, remedy="Use it as it is")
     if not isinstance(config.get("model_type"), str):
@@ -53,11 +54,7 @@ def read_config_file(directory: Path) -> dict[str, Any]:
 
 
 def read_json_file(file: Path) -> dict[str, Any] | None:
-    """Read a file with a JSON object; None if there is no file.
-
-    Raises:
-        ModelError: when the file holds something else.
-    """
+    """Read a JSON object, None if there is no file; raise a `ModelError` for other content."""
     if not file.exists():
         return None
     try:
@@ -178,11 +175,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_json_file(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object to a file.
-
-    Raises:
-        OSError: when the file cannot be written.
-    """
+    """Write a JSON object to a file, or raise an `OSError`."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
     file.write_text(text + "\n", encoding="utf-8")
 

@@ -42,15 +42,7 @@ _USUAL_NAMES = {
 
 
 class TokenizerSettings:
-    """Settings from tokenizer_config.json and its companion files.
-
-    Args:
-        directory: model directory.
-        config: content of the model's config.json.
-
-    Raises:
-        ModelError: when a file is not a JSON object, or a field has a wrong type.
-    """
+    """Settings from tokenizer_config.json and its companions; `ModelError`s name wrong fields."""
 
     def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
         self.directory = directory

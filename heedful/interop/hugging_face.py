@@ -59,36 +59,31 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A model that was imported from another project's directory.
+class Description:
+    """Spec and tokenizers of a model directory, without the weights.
 
     Args:
-        model: the model in evaluation mode.
         spec: spec of the model.
         tokenizers: tokenizers of source and target, a joint pair where there is one tokenizer;
             None for a model of images.
-        origin: JSON data that an export needs to write the same directory again.
+        origin: JSON data that an export needs to write the same directory again; empty for a model
+            of ours.
     """
 
-    model: AnyModel
     spec: ModelSpec
     tokenizers: TokenizerPair | None
     origin: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Description:
-    """Spec and tokenizers of a model directory, without the weights.
+class Imported(Description):
+    """A model that was imported from another project's directory.
 
     Args:
-        spec: spec of the model.
-        tokenizers: tokenizers of source and target, see `Imported`.
-        origin: data for an export, see `Imported`; empty for a model of ours.
+        model: the model in evaluation mode.
     """
 
-    spec: ModelSpec
-    tokenizers: TokenizerPair | None
-    origin: Mapping[str, Any]
+    model: AnyModel
 
 
 def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
@@ -113,7 +108,7 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
     # Weights of several dtypes become float32, since a mixed module would fail in its first matmul.
     stored_dtype = dtype if keep_dtype and dtype is not None else torch.float32
     model = build_around(description.spec, ours, where=str(directory), dtype=stored_dtype)
-    return Imported(model.eval(), description.spec, description.tokenizers, description.origin)
+    return Imported(**vars(description), model=model.eval())
 
 
 def export_model(model: Path, out: Path) -> dict[str, Any]:
@@ -147,8 +142,8 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
     ids = origin.get("token_ids")
     if not ids and tokenizers is not None:
         ids = token_ids(form.spec, tokenizers.target)
-        # The imported file wins over ours, since it may
-        # hold settings that the model was tuned with.
+        # The imported file wins over ours, since it may hold settings that the model was tuned
+        # with.
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
     if facts.spec.kind == "vision":
         companions = with_preprocessor(companions, facts.spec)
@@ -162,7 +157,7 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
                 fresh,
                 tokenizers,
                 companions.get(SETTINGS_FILE, {}),
-                continues=form.spec.kind == "causal_lm",
+                continues=form.spec.generates and form.spec.reads == "texts",
             )
         for name in _COMPANIONS:
             # Files that the tokenizer export has just written are newer than the imported ones.
@@ -213,7 +208,7 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
         tokenizers = read_tokenizers(directory, config)
         # A tokenizer of another model gives ids beyond the embedding table, and wrong words below.
         check_vocabulary(tokenizers, spec, where=str(directory))
-        if spec.kind == "translator" and tokenizers.reading is None:
+        if spec.reads == "pairs" and tokenizers.reading is None:
             # T5 and BART were trained on passages.
             tokenizers = replace(tokenizers, reading=Reading("lines"))
     return Description(spec, tokenizers, _origin(directory, config))
@@ -229,11 +224,7 @@ def _to_ours(
 
 
 def _dtype(tensors: Mapping[str, Tensor], directory: Path) -> torch.dtype | None:
-    """Return the common dtype of all tensors, or None if they differ.
-
-    Raises:
-        ModelError: when tensors are not floating-point; they are named.
-    """
+    """Return the common dtype of all tensors, None if they differ; `ModelError`s name integers."""
     # Quantised checkpoints (GPTQ, bitsandbytes) store packed integers under the usual names.
     wrong = [f"{n} is {t.dtype}" for n, t in tensors.items() if t.dtype not in _DTYPES]
     if wrong:

@@ -51,10 +51,6 @@ _WITHOUT_EFFECT = {
 def read_pixels(directory: Path, spec: VisionSpec) -> PixelSpec | None:
     """Read the preprocessing of images; None for a directory without such a file.
 
-    Args:
-        directory: model directory.
-        spec: spec of the model.
-
     Raises:
         ModelError: when the file asks for a step that is not supported here.
         ConfigError: when a number is out of range.
@@ -88,12 +84,16 @@ def _pixels(config: Mapping[str, Any], spec: VisionSpec, where: str) -> PixelSpe
     for key, value in config.items():
         if key not in _USED | _WITHOUT_EFFECT and value is not None:
             raise fields.wrong(key, "Heedful does not know this step")
-    resizes = fields.flag("do_resize", True)
-    if resizes:
+    resample = None
+    if fields.flag("do_resize", True):
         _check_size(config.get("size"), fields, spec)
+        number = fields.integer("resample", _FILTERS.index("bilinear"))
+        if not 0 <= number < len(_FILTERS):
+            raise fields.wrong("resample", "this is none of Pillow's filters")
+        resample = _FILTERS[number]
     normalizes = fields.flag("do_normalize", True)
     plain = {
-        "resample": _filter(fields) if resizes else None,
+        "resample": resample,
         "rescale": fields.number("rescale_factor", 1 / 255)
         if fields.flag("do_rescale", True)
         else 1.0,
@@ -134,14 +134,6 @@ def _check_size(size: object, fields: Fields, spec: VisionSpec) -> None:
     expected = {"height": side, "width": side}
     if not isinstance(whole, Mapping) or whole != expected:
         raise fields.wrong("size", f"the model reads images of {side} × {side} pixels")
-
-
-def _filter(fields: Fields) -> Resampling:
-    # 2 is bilinear.
-    number = fields.integer("resample", 2)
-    if not 0 <= number < len(_FILTERS):
-        raise fields.wrong("resample", "this is none of Pillow's filters")
-    return _FILTERS[number]
 
 
 def _of_channels(

@@ -75,8 +75,8 @@ def sinusoids_in_halves(spec: TranslatorSpec) -> Rewritten[TranslatorSpec] | Non
     positions = spec.embedding.positions
     if positions.kind != "sinusoidal" or positions.layout == "halves":
         return None
-    # Our channels alternate: sin, cos, sin, cos. A
-    # permutation of the stream changes no dot product in it.
+    # Our channels alternate: sin, cos, sin, cos. A permutation of the stream changes no dot product
+    # in it.
     order = torch.cat([torch.arange(0, spec.width, 2), torch.arange(1, spec.width, 2)])
 
     def convert(tensors: Tensors) -> dict[str, Tensor]:
@@ -130,8 +130,8 @@ def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
         return {**tensors, "input.positions.weight": sinusoids.to(dtype)}
 
     learned = positions.model_copy(
-        # The layout goes back to its default: it means nothing
-        # for a learned table, but would count as a difference.
+        # The layout goes back to its default: it means nothing for a learned table, but would count
+        # as a difference.
         update={"kind": "learned", "max_length": length, "layout": "pairs"}
     )
     embedding = spec.embedding.model_copy(update={"positions": learned})

@@ -94,11 +94,7 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
 
 
 def write_sentencepiece(model: SentencePieceModel, where: str = "sentencepiece") -> bytes:
-    """Return the content of a model file; `read_sentencepiece` reads it back equal.
-
-    Args:
-        model: model to write.
-        where: name of the file, for the error message.
+    """Return the content of a model file, which `read_sentencepiece` reads back equal.
 
     Raises:
         ModelError: when the `sentencepiece` package is not installed.
@@ -187,11 +183,13 @@ def from_sentencepiece(
     with library_errors(unusable):
         unigram = model.model_type == "unigram"
         library = _unigram(model, sentinels) if unigram else _bpe(model, legacy)
+        if steps := _normalizers(model):
+            library.normalizer = normalizers.Sequence(steps)
     added = [
         AddedToken(piece.text, normalized=False, special=piece.type == CONTROL)
         for piece in model.pieces
-        # Pieces of both types are matched as a whole in a
-        # text; control pieces are left out of decoded text.
+        # Pieces of both types are matched as a whole in a text; control pieces are left out of
+        # decoded text.
         if piece.type in (CONTROL, USER_DEFINED)
     ]
     added += [AddedToken(name, normalized=False, special=True) for name in sentinels]
@@ -200,11 +198,7 @@ def from_sentencepiece(
 
 
 def to_sentencepiece(state: Mapping[str, Any]) -> SentencePieceModel:
-    """Convert a tokenizer from `from_sentencepiece` back to a SentencePiece model.
-
-    Args:
-        state: JSON state of the tokenizer in the `tokenizers` library.
-    """
+    """Convert the JSON state of a tokenizer from `from_sentencepiece` back to its model."""
     model = state["model"]
     # SentencePiece merges the pair with the highest score first, so scores fall with the ids.
     if model["type"] == "BPE":
@@ -252,14 +246,11 @@ def to_sentencepiece(state: Mapping[str, Any]) -> SentencePieceModel:
 
 def _unigram(model: SentencePieceModel, sentinels: list[str]) -> tokenizers.Tokenizer:
     scored = [(piece.text, piece.score) for piece in model.pieces]
-    # Part of the model's vocabulary, so that their ids follow the pieces.
+    # Sentinels are part of the model's vocabulary, so that their ids follow the pieces.
     scored += [(name, 0.0) for name in sentinels]
     library = tokenizers.Tokenizer(
         models.Unigram(scored, unk_id=model.unk, byte_fallback=model.byte_fallback)
     )
-    steps = _normalizers(model)
-    if steps:
-        library.normalizer = normalizers.Sequence(steps)
     prefix = "always" if model.add_dummy_prefix else "never"
     library.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme=prefix, split=True)
     library.decoder = decoders.Metaspace(MARK, prepend_scheme=prefix, split=True)
@@ -278,9 +269,6 @@ def _bpe(model: SentencePieceModel, legacy: bool) -> tokenizers.Tokenizer:
             byte_fallback=model.byte_fallback,
         )
     )
-    steps = _normalizers(model)
-    if steps:
-        library.normalizer = normalizers.Sequence(steps)
     # `first` puts the space at the beginning of the text only.
     prefix = ("always" if legacy else "first") if model.add_dummy_prefix else "never"
     library.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme=prefix, split=False)
@@ -312,8 +300,8 @@ def _merges(ids: Collection[str]) -> list[tuple[str, str]]:
     for piece in ids:
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
-            # The file has no merges; SentencePiece merges
-            # any two neighbours whose union is a piece.
+            # The file has no merges; SentencePiece merges any two neighbours whose union is a
+            # piece.
             if left in ids and right in ids:
                 merges.append((left, right))
     return merges

@@ -71,8 +71,8 @@ def transposed(theirs: str, ours: str) -> Rule:
     """Return the rule for a matrix that they store transposed."""
 
     def transpose(tensors: Sequence[Tensor]) -> list[Tensor]:
-        # A view would keep the other layout's strides, and
-        # safetensors stores contiguous tensors only.
+        # A view would keep the other layout's strides, and safetensors stores contiguous tensors
+        # only.
         return [tensor.T.contiguous() for tensor in tensors]
 
     # A transposition is its own inverse.
@@ -125,6 +125,18 @@ class RepeatedTensor:
     name: str
     original: str
     written: bool = False
+
+
+def output_projection(name: str, tied_to: str | None) -> tuple[list[Rule], list[RepeatedTensor]]:
+    """Return the rule of an output projection, or the copy that it is if it is tied.
+
+    Args:
+        name: name of their tensor.
+        tied_to: name of their embedding table that it repeats; None for a table of its own.
+    """
+    if tied_to is None:
+        return [same(name, "output_projection.weight")], []
+    return [], [RepeatedTensor(name, tied_to)]
 
 
 @dataclass(frozen=True)

@@ -136,19 +136,14 @@ def _write_marian(
         if not token["special"]
     }
     written: dict[str, Any] = dict(settings) or usual
-    # Added tokens are in no SentencePiece model.
+    # No SentencePiece model contains the added tokens.
     if added:
         written["added_tokens_decoder"] = {**written.get("added_tokens_decoder", {}), **added}
     write_json_file(directory / "tokenizer_config.json", written)
 
 
 def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str, Any]:
-    """Return the content of a tokenizer.json for a tokenizer that Heedful trained.
-
-    Args:
-        tokenizer: tokenizer trained by Heedful.
-        begins: BOS before a text.
-        ends: EOS after a text.
+    """Return the tokenizer.json of a tokenizer of ours, with BOS and EOS around texts or not.
 
     Raises:
         ModelError: when tokens were added after the training.
@@ -172,8 +167,8 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
     back: list[decoders.Decoder] = [decoders.ByteLevel() if in_bytes else decoders.Fuse()]
     back += [decoders.Replace(old, new) for old, new in exchange]
     if space:
-        # Prepended after the exchange, so that the prefix is
-        # the mark itself and not a space to be exchanged.
+        # Prepended after the exchange, so that the prefix is the mark itself and not a space to be
+        # exchanged.
         steps.append(normalizers.Prepend(space))
         back.append(decoders.Strip(content=" ", left=1, right=0))
     library.normalizer = normalizers.Sequence(steps)
@@ -217,12 +212,7 @@ def _frame(tokenizer: Tokenizer, begins: bool, ends: bool) -> processors.Templat
 
 
 def token_ids(spec: CommonSpec, tokenizer: TextTokenizer) -> dict[str, int]:
-    """Return the fields of their config.json with the ids of special tokens.
-
-    Args:
-        spec: spec of the model.
-        tokenizer: tokenizer of the target.
-    """
+    """Return the fields of their config.json with the special ids of the target's tokenizer."""
     ids = {
         "pad_token_id": tokenizer.pad,
         "eos_token_id": tokenizer.eos,
@@ -235,12 +225,7 @@ def token_ids(spec: CommonSpec, tokenizer: TextTokenizer) -> dict[str, int]:
 
 
 def generation_settings(spec: CommonSpec, ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return the content of generation_config.json; empty for a model that generates no text.
-
-    Args:
-        spec: spec of the model.
-        ids: ids of special tokens, from `token_ids`.
-    """
+    """Return the content of generation_config.json; empty for a model that generates no text."""
     if not spec.generates:
         return {}
     settings: dict[str, Any] = {

@@ -29,8 +29,8 @@ def from_wordpiece(file: Path, settings: Fields, unk: str) -> tokenizers.Tokeniz
         ModelError: when the file cannot be read or lacks the unknown token.
     """
     settings.refuse_unless("do_basic_tokenize", [True], True)
-    # `splitlines` would also split at other separators,
-    # which may be tokens, and shift all later ids.
+    # `splitlines` would also split at other separators, which may be tokens, and shift all later
+    # ids.
     lines = _read_text(file).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -91,11 +91,7 @@ def from_byte_pairs(vocabulary: Path, merges: Path, settings: Fields) -> tokeniz
 
 
 def read_ids(file: Path) -> dict[str, int]:
-    """Read a vocab.json, the id of every token.
-
-    Raises:
-        ModelError: when the file is missing or holds something else.
-    """
+    """Read a vocab.json, the id of every token, or raise a `ModelError` about the file."""
     content: dict[str, Any] | None = read_json_file(file)
     if content is None:
         raise ModelError(

@@ -57,7 +57,7 @@ class PackedB:
         """
         depth, is_bf16 = self.depth, self.dtype == torch.bfloat16
         assert a.dtype == self.dtype and a.shape[1] == depth > 0
-        # The kernels take no strides of these two.
+        # The kernels have no arguments for strides of these two.
         assert a.is_contiguous() and out.is_contiguous()
         # bfloat16 instructions multiply pairs of neighbours in K.
         assert not is_bf16 or depth % 2 == 0

@@ -31,7 +31,7 @@ MIXERS = ("attention", "average_attention", "ssru")
 
 # The numbers of `heedful_select` in C: the largest set that it may choose.
 _SETS = {"off": 0, "avx2": 1, "avx512": 2}
-# AMX on top of AVX-512, which `avx512` leaves out.
+# AVX-512 with AMX; `avx512` alone leaves AMX out.
 _BEST = 3
 
 
@@ -155,11 +155,7 @@ def emulates_bf16() -> bool:
 
 
 def min_gemm_width(kind: str) -> int:
-    """Return the smaller side of a weight from which on kernels are faster than PyTorch.
-
-    Args:
-        kind: `float32` or `bfloat16`.
-    """
+    """Return the smaller side of a weight of a dtype from which on kernels beat PyTorch."""
     # Measured where the kernels were made (docs/design/decisions.md); below, PyTorch multiplies.
     if kind == "float32":
         return 256

@@ -11,8 +11,6 @@ from typing import Any
 
 
 class Array(Structure):
-    """`Array` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("data", c_void_p),
@@ -21,8 +19,6 @@ class Array(Structure):
 
 
 class Linear(Structure):
-    """`Linear` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("packed_weight", c_void_p),
@@ -35,8 +31,6 @@ class Linear(Structure):
 
 
 class Norm(Structure):
-    """`Norm` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("weight", c_void_p),
@@ -46,8 +40,6 @@ class Norm(Structure):
 
 
 class AttentionLayer(Structure):
-    """`AttentionLayer` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("projection", Linear),
@@ -61,8 +53,6 @@ class AttentionLayer(Structure):
 
 
 class RecurrentLayer(Structure):
-    """`RecurrentLayer` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("value", Linear),
@@ -74,8 +64,6 @@ class RecurrentLayer(Structure):
 
 
 class Layer(Structure):
-    """`Layer` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("self", AttentionLayer),
@@ -95,8 +83,6 @@ class Layer(Structure):
 
 
 class AttentionArgs(Structure):
-    """`AttentionArgs` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("queries", c_void_p),
@@ -128,8 +114,6 @@ class AttentionArgs(Structure):
 
 
 class RotaryTable(Structure):
-    """`RotaryTable` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("cos", c_void_p),
@@ -140,8 +124,6 @@ class RotaryTable(Structure):
 
 
 class RecurrenceArgs(Structure):
-    """`RecurrenceArgs` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("before", c_void_p),
@@ -153,8 +135,6 @@ class RecurrenceArgs(Structure):
 
 
 class StackArgs(Structure):
-    """`StackArgs` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("layers", POINTER(POINTER(Layer))),
@@ -174,8 +154,6 @@ class StackArgs(Structure):
 
 
 class HeadTensor(Structure):
-    """`HeadTensor` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("array", Array),
@@ -186,8 +164,6 @@ class HeadTensor(Structure):
 
 
 class AttentionTraining(Structure):
-    """`AttentionTraining` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("q", HeadTensor),
@@ -216,8 +192,6 @@ class AttentionTraining(Structure):
 
 
 class LinearTraining(Structure):
-    """`LinearTraining` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("weight", c_void_p),
@@ -230,8 +204,6 @@ class LinearTraining(Structure):
 
 
 class Sublayer(Structure):
-    """`Sublayer` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("first", LinearTraining),
@@ -276,8 +248,6 @@ class Sublayer(Structure):
 
 
 class LayoutEntry(Structure):
-    """`LayoutEntry` of heedful.h."""
-
     __slots__ = ()
     _fields_ = (
         ("name", c_char_p),

@@ -92,7 +92,7 @@ def align(
 ) -> Alignment:
     """Gather attention between tokens into attention between words.
 
-    A target word's row is the mean over its tokens; a source word's weight, the sum over its.
+    Rows of a target word's tokens are averaged, columns of a source word's tokens are added.
 
     Args:
         weights: attention [T, S] of target tokens to the encoder's tokens, special ones included;
@@ -137,7 +137,7 @@ def token_words(
         text: the text. Where it has as many words as the decoded ids, its words are returned in
             their original spelling.
     """
-    # Not the text itself: normalisation and unknown characters change the offsets.
+    # Words are found in the decoded text: normalisation and unknown characters change offsets.
     decoded = tokenizer.decode(ids)
     spans = word_spans(decoded)
     if not spans:
@@ -216,20 +216,17 @@ def draw_alignment(alignment: Alignment, *, width: int = 100) -> str:
 
 
 def _table(alignment: Alignment, margin: int, start: int, stop: int) -> str:
-    heads = alignment.source_words[start:stop]
-    tall = max(map(len, heads))
+    tall = max(map(len, alignment.source_words[start:stop]))
+    heads = [word.rjust(tall) for word in alignment.source_words[start:stop]]
     lines = [
-        " " * margin + "".join(" " + _fill(head.rjust(tall)[row], _CELL) for head in heads)
+        " " * margin
+        + "".join(f" {head[row]}{' ' * (_CELL - display_width(head[row]))}" for head in heads)
         for row in range(tall)
     ]
     for word, weights in zip(alignment.target_words, alignment.matrix, strict=True):
         cells = "".join(" " + _shade(weight) * _CELL for weight in weights[start:stop])
         lines.append(" " * (margin - display_width(word)) + word + cells)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _fill(text: str, width: int) -> str:
-    return text + " " * (width - display_width(text))
 
 
 def _shade(weight: float) -> str:
@@ -241,10 +238,8 @@ def display_width(text: str) -> int:
     """Return the width of a text on a terminal in columns."""
     return sum(
         # Combining marks and invisible format characters take no column.
-        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (_is_wide(c))
+        0
+        if unicodedata.category(c) in ("Mn", "Me", "Cf")
+        else 1 + (unicodedata.east_asian_width(c) in ("W", "F"))
         for c in text
     )
-
-
-def _is_wide(character: str) -> bool:
-    return unicodedata.east_asian_width(character) in ("W", "F")

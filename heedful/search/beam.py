@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BestContinuations:
-    """The 2 W best continuations of a sentence: those that end do, and the W best others live on.
+    """A `Selection` of the 2 W best continuations, of which those that do not end live on.
 
     Args:
         width: number W of live hypotheses; with 1 only the single best continuation is ranked.
@@ -54,8 +54,7 @@ class BestContinuations:
     eos: int
 
     def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
-        """See `Selection`."""
-        candidates = best_candidates(logits, logsumexp, log_probs, looked_at(self.width))
+        candidates = best_candidates(logits, logsumexp, log_probs, num_ranked(self.width))
         ends = candidates.token == self.eos
         if ends.device.type != "cpu" or ends.any():  # to ask would wait for a GPU
             return Beam(candidates, ends, live_candidates(candidates, ends, self.width), None, self)
@@ -63,12 +62,11 @@ class BestContinuations:
         return Beam(candidates, None, live, None, self)
 
     def keep(self, sentences: Tensor) -> BestContinuations:
-        """See `Selection`."""
         return self
 
 
-def looked_at(width: int) -> int:
-    """Return how many of the best continuations of a sentence decide, for a beam's width."""
+def num_ranked(width: int) -> int:
+    """Return the number of continuations of a sentence that a step ranks for a beam's width."""
     return 2 * width if width > 1 else 1
 
 
@@ -120,13 +118,18 @@ def beam_search(
         rules.apply(logits, moment)
         beam = selection.choose(logits, logsumexp, log_probs, moment)
         live, norm, selection = beam.live, length_norm(step + 1.0, alpha), beam.selection
-        if beam.ends is not None:
-            best = best.updated(beam, step, norm, ends_freely)
+        # On a processor only: to ask a GPU would wait for it.
+        if beam.ends is not None and (device.type != "cpu" or beam.ends.any()):
+            # A tensor, as GPUs multiply by the inverse of a plain number: another last bit.
+            divisor = torch.full((), norm, dtype=torch.float64, device=device)
+            best = best.merged(beam, step, divisor, ends_freely)
         bound, worst = live.log_prob[:, 0] / longest_norms, best.rank[:, -1]
         if trace is not None:
             trace.add(sentences, beam, norm=norm, bound=bound, worst=worst)
         trellis.add(sentences, live)
-        rows = _parent_rows(live.parent, tokens.shape[1])
+        # Flat numbers of the rows of the state before this step, sentence · W + hypothesis.
+        first = torch.arange(len(live.parent), device=device) * tokens.shape[1]
+        rows = first[:, None] + live.parent
         previous_rows = tokens.numel()  # B · W rows of the state before this step
         tokens, log_probs = live.token, live.log_prob
         if history is not None:
@@ -135,7 +138,7 @@ def beam_search(
         staying = worst < bound
         kept = staying.tolist()  # the only place of a step that waits for a GPU
         if not all(kept):
-            over, going = (index_on(places, device) for places in _places(kept))
+            over, going = (_indices(kept, value, device) for value in (False, True))
             done.append((sentences[over], best.select(over)))
             if not any(kept):
                 break
@@ -177,50 +180,25 @@ class FinishedHypotheses(NamedTuple):
         zeros = torch.zeros((count, most), dtype=torch.int64, device=device)
         return cls(nothing, nothing.clone(), zeros, zeros, nothing.float(), zeros.bool())
 
-    def updated(
-        self, beam: Beam, length: int, norm: float, ends_freely: Tensor | None
+    def merged(
+        self, beam: Beam, length: Tensor | int, norm: Tensor, ends_freely: Tensor | None
     ) -> FinishedHypotheses:
-        """Add the candidates that end, and keep the best.
+        """Add the candidates of a step that end, and keep the best.
 
         Args:
             beam: outcome of a step in which some end.
-            length: number of tokens of each, the end token not counted.
-            norm: length norm of hypotheses of that length.
+            length: number of tokens of each, the end token not counted; as a tensor [1] int64.
+            norm: length norm of hypotheses of that length, [] or [1] float64.
             ends_freely: flag of each parent [B, W], False where its end is forced; None if none is.
         """
         assert beam.ends is not None
-        log_prob = beam.candidates.log_prob.masked_fill(~beam.ends, -math.inf)
-        # On a processor only: to ask a GPU would wait for it.
-        if log_prob.device.type == "cpu" and (log_prob == -math.inf).all():
-            return self
-        # A tensor, as GPUs multiply by the inverse of a plain number: another last bit.
-        divisor = torch.full((), norm, dtype=log_prob.dtype, device=log_prob.device)
-        lengths = torch.full_like(beam.candidates.parent, length)
-        return self.merged(beam, log_prob, lengths, divisor, ends_freely)
-
-    def merged(
-        self,
-        beam: Beam,
-        log_prob: Tensor,
-        length: Tensor,
-        norm: Tensor,
-        ends_freely: Tensor | None,
-    ) -> FinishedHypotheses:
-        """Add the candidates [B, C] of a step that end, and keep the best.
-
-        Args:
-            beam: outcome of the step.
-            log_prob: summed log-probabilities [B, C] float64; −∞ for candidates that do not end.
-            length: number of tokens of each [B, C] int64, the end token not counted.
-            norm: length norm [] or [1] float64.
-            ends_freely: flag of each parent [B, W], False where its end is forced; None if none is.
-        """
         candidates = beam.candidates
+        log_prob = candidates.log_prob.masked_fill(~beam.ends, -math.inf)
         rank = log_prob / norm
         new = FinishedHypotheses(
             rank=rank if beam.handicap is None else rank - beam.handicap,
             log_prob=log_prob,
-            length=length,
+            length=torch.zeros_like(candidates.parent) + length,
             beam=candidates.parent,
             end_score=candidates.token_score,
             ended_freely=torch.ones_like(candidates.parent, dtype=torch.bool)
@@ -252,20 +230,11 @@ class Trellis:
     steps: list[tuple[Tensor, Candidates]] = field(default_factory=list)
 
     def add(self, sentences: Tensor, live: Candidates) -> None:
-        """Add a step.
-
-        Args:
-            sentences: rows [B] of the sentences that are still searched, in the full batch.
-            live: live hypotheses [B, W].
-        """
+        """Add the live hypotheses [B, W] of a step; `sentences` are rows [B] of the full batch."""
         self.steps.append((sentences, live))
 
     def hypotheses(self, best: FinishedHypotheses) -> list[list[Hypothesis]]:
-        """Return the hypotheses of all sentences.
-
-        Args:
-            best: finished hypotheses [B, K], a row for each sentence, in order.
-        """
+        """Return the hypotheses of all sentences from the finished ones [B, K], in order."""
         tokens, scores = self._histories(best.beam, best.length)
         plain = [t.tolist() for t in (*best, tokens, scores)]
         return [
@@ -286,11 +255,7 @@ class Trellis:
         ]
 
     def _histories(self, beams: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Follow the back pointers of hypotheses.
-
-        Args:
-            beams: index of each among the live hypotheses of its length [B, K] int64.
-            lengths: number of tokens of each [B, K] int64.
+        """Follow the back pointers of hypotheses [B, K] from their live hypotheses and lengths.
 
         Returns:
             Tokens and their log-probabilities [B, K, T], zero past a hypothesis's end.
@@ -306,7 +271,7 @@ class Trellis:
             )
             tokens[..., step] = ids.gather(1, beams)
             scores[..., step] = each.gather(1, beams)
-            # A hypothesis shorter than this step has not begun to be followed: it keeps its place.
+            # Pointers of a hypothesis that is shorter than this step are not followed yet.
             beams = torch.where(step < lengths, parents.gather(1, beams), beams)
         return tokens, scores
 
@@ -319,22 +284,14 @@ class Trellis:
         return full
 
 
-def _parent_rows(parent: Tensor, width: int) -> Tensor:
-    """Return the flat row numbers of parents [B, W'] in a state of that width."""
-    first = torch.arange(parent.shape[0], device=parent.device) * width
-    return first[:, None] + parent
-
-
 def _are_all_in_order(rows: Tensor, count: int) -> bool:
     """Return whether rows [B, W] are all `count` rows in order."""
-    # To compare on a GPU would wait for it. There the shape decides: single hypotheses are in order
-    # where no sentence has left, and several of a sentence count as moved.
+    # A comparison would wait for a GPU, where the shape decides: single hypotheses are in order if
+    # no sentence has left, and several hypotheses of a sentence count as moved.
     if rows.device.type != "cpu":
         return rows.shape[1] == 1 and len(rows) == count
     return torch.equal(rows.flatten(), torch.arange(count))
 
 
-def _places(kept: Sequence[bool]) -> tuple[list[int], list[int]]:
-    """Return the indices of False, and those of True."""
-    over, going = ([at for at, each in enumerate(kept) if each is value] for value in (False, True))
-    return over, going
+def _indices(flags: Sequence[bool], value: bool, device: torch.device) -> Tensor:
+    return index_on([at for at, each in enumerate(flags) if each is value], device)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from heedful.search.search_settings import SearchSettings, Specials
 
@@ -52,23 +53,21 @@ class Demand(Protocol):
 
 @dataclass(frozen=True)
 class Never:
-    """A ban of tokens in every step."""
+    """A `Ban` of tokens in every step."""
 
     tokens: tuple[int, ...]
 
     def most(self) -> float:
-        """See `Ban`."""
         return len(self.tokens)
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
-        """See `Ban`."""
         for token in self.tokens:
             scores[..., token] = -math.inf
 
 
 @dataclass(frozen=True)
 class NeverHere:
-    """A ban of other tokens for each sentence, in every step.
+    """A `Ban` of other tokens for each sentence, in every step.
 
     Args:
         tokens: banned tokens [B, n] int64 for the full batch, with repetitions.
@@ -84,45 +83,39 @@ class NeverHere:
         return cls(torch.tensor(rows, dtype=torch.int64, device=device))
 
     def most(self) -> float:
-        """See `Ban`."""
         return self.tokens.shape[1]
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
-        """See `Ban`."""
         tokens = self.tokens[moment.sentences][:, None].expand(-1, scores.shape[1], -1)
         scores.scatter_(-1, tokens, -math.inf)
 
 
 @dataclass(frozen=True)
 class MinimumLength:
-    """A ban of the end token before `length` tokens."""
+    """A `Ban` of the end token before `length` tokens."""
 
     length: int
     eos: int
 
     def most(self) -> float:
-        """See `Ban`."""
         return 1
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
-        """See `Ban`."""
         if moment.step < self.length:
             scores[..., self.eos] = -math.inf
 
 
 @dataclass(frozen=True)
 class NoRepeatNgram:
-    """A ban of every token that would complete an n-gram which the hypothesis already has."""
+    """A `Ban` of every token that would complete an n-gram which the hypothesis already has."""
 
     size: int
 
     def most(self) -> float:
-        """See `Ban`."""
         # Without a bound: a long history may have n-grams that end in any token.
         return math.inf
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
-        """See `Ban`."""
         history = moment.history
         assert history is not None
         if moment.step < self.size:
@@ -138,14 +131,13 @@ class NoRepeatNgram:
 
 @dataclass(frozen=True)
 class MaximumLength:
-    """A demand of the end token once the hypotheses of a sentence have the most tokens allowed."""
+    """A `Demand` of the end token once hypotheses of a sentence have the most tokens allowed."""
 
     limits: Tensor
     eos: int
     shortest: int
 
     def demanded(self, moment: Moment) -> Tensor | None:
-        """See `Demand`."""
         # In most steps no sentence is at its limit, and `None` saves the work for all.
         if moment.step < self.shortest:
             return None
@@ -155,7 +147,7 @@ class MaximumLength:
 
 @dataclass(frozen=True)
 class ForcedPrefix:
-    """A demand of the first tokens of each sentence.
+    """A `Demand` of the first tokens of each sentence.
 
     Args:
         tokens: prefixes [B, P] int64 for the full batch, −1 after the end of each.
@@ -164,7 +156,6 @@ class ForcedPrefix:
     tokens: Tensor
 
     def demanded(self, moment: Moment) -> Tensor | None:
-        """See `Demand`."""
         if moment.step >= self.tokens.shape[1]:
             return None
         return self.tokens[moment.sentences, moment.step]
@@ -255,14 +246,9 @@ def build_constraints(
         bans.append(NoRepeatNgram(settings.no_repeat_ngram))
     demands: list[Demand] = []
     if prefixes is not None and any(map(len, prefixes)):
-        demands.append(ForcedPrefix(_pad_prefixes(prefixes).to(limits.device)))
+        rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
+        padded = pad_sequence(rows, batch_first=True, padding_value=-1)
+        demands.append(ForcedPrefix(padded.to(limits.device)))
     # Last, so that a forced prefix has precedence.
     demands.append(MaximumLength(limits, specials.eos, int(limits.min())))
     return Constraints(tuple(bans), tuple(demands), settings.no_repeat_ngram > 0, specials.eos)
-
-
-def _pad_prefixes(prefixes: Sequence[Sequence[int]]) -> Tensor:
-    padded = torch.full((len(prefixes), max(map(len, prefixes))), -1, dtype=torch.int64)
-    for row, prefix in zip(padded, prefixes, strict=True):
-        row[: len(prefix)] = torch.tensor(prefix, dtype=torch.int64)
-    return padded

@@ -12,7 +12,7 @@ from heedful.errors import ConfigError
 from heedful.search.beam import BestContinuations, beam_search
 from heedful.search.constraints import build_constraints
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
-from heedful.search.step_model import AttentiveModel, SearchTask, Selection, State, StepModel
+from heedful.search.step_model import SearchTask, Selection, State, StepModel
 
 # Samples, diverse groups, phrases, shortlists, coverage and searches on fixed memory are imported
 # by the branches that run them: a plain beam search reads a third as many modules.
@@ -41,32 +41,32 @@ def search(
     """Search for the best hypotheses of each sentence of a batch, or draw samples of it.
 
     Args:
-        model: known only by start, step and reorder.
-        source: [B, S] int64.
-        source_positions: [B, S] int64, −1 for padding, on any side.
+        model: translator, language model with a prompt, or ensemble.
+        source: ids [B, S] int64.
+        source_positions: positions [B, S] int64; −1 is padding, on any side.
         settings: settings of the search.
-        specials: the model's special ids.
+        specials: special ids of the model.
         prefixes: ids that each sentence's hypotheses begin with. A prefix wins over every other
             rule and over the longest length.
-        names: a number for each sentence that its random draws depend on; its row number if unset.
-        longest: most tokens the model can generate, if its positions end somewhere.
-        trace: records the steps of a beam search; it changes nothing.
-        begun: the result of the model's `start` for these sources, where there is one already.
-        vocabulary: the tokens that each sentence may be made of; all if unset. Probabilities are
-            then normalised over a sentence's own tokens. For a translator or an ensemble of some.
-        required: phrases that each sentence's hypotheses must contain. Those that one lacks all
-            the same, as its beam or its longest length left no room, are its `missing`.
+        names: key of each sentence in the generator of random numbers; its row number if None.
+        longest: most tokens the model can generate; None without a table of positions.
+        trace: record of the steps of a beam search; it changes nothing.
+        begun: result of the model's `start` for these sources, if any.
+        vocabulary: allowed tokens of each sentence, for translators; all if None. Probabilities
+            are then normalised over a sentence's own tokens.
+        required: phrases that each sentence's hypotheses must contain. A hypothesis may lack some
+            if its beam or its longest length was too small; these are its `missing` phrases.
 
     Returns:
         Up to `n_best` hypotheses of each sentence, best first. They are distinct unless they were
         sampled.
 
     Raises:
-        ConfigError: when a coverage penalty is asked of a model without attention, or required
-            phrases or a trace of samples, which no search has.
+        ConfigError: when a coverage penalty meets a model without attention, or phrases or a trace
+            are requested of samples.
     """
     _refuse_contradictions(settings, required, trace)
-    if source.shape[0] == 0:
+    if source.shape[0] == 0:  # kernels and `max` refuse empty tensors
         return []
     stepping: StepModel[Any] = model
     known, state = specials, begun
@@ -78,13 +78,11 @@ def search(
         known = vocabulary.specials(specials)
         prefixes = None if prefixes is None else vocabulary.indices(prefixes)
         required = None if required is None else required.restricted(vocabulary)
+    # Each alternative is a group with a beam of its own, and is searched like a sentence.
     groups = max(1, settings.alternatives)
-    limits = torch.tensor(
-        _limits(source_positions, settings, prefixes, longest), device=source.device
-    )
-    forbidden: list[list[int]] = []
-    if required is not None and vocabulary is None:  # else no list holds reserved tokens
-        forbidden = required.forbidden()
+    limits = _limits(source_positions, settings, prefixes, longest)
+    # With a restricted vocabulary no list holds reserved tokens.
+    forbidden = [] if required is None or vocabulary is not None else required.forbidden()
     if groups > 1:
         limits = limits.repeat_interleave(groups)
         prefixes = None if prefixes is None else [p for p in prefixes for _ in range(groups)]
@@ -95,8 +93,7 @@ def search(
     if settings.sampling:
         from heedful.search.fixed_search import draw_samples
 
-        numbers = range(len(limits)) if names is None else names
-        name_of = torch.tensor(numbers, device=source.device)
+        name_of = torch.tensor(names or range(len(limits)), device=source.device)
         task = SearchTask(stepping, state, settings, known, rules, limits)
         results = draw_samples(task, name_of)
     else:
@@ -121,28 +118,12 @@ def search(
             results = required.checked(results, settings.length_penalty)
     if vocabulary is not None:
         results = vocabulary.with_ids(results)
-    if settings.coverage_penalty:
-        results = _rank_by_coverage(model, source, source_positions, results, specials, settings)
+    # Last, as it needs token ids, and attention of whole hypotheses.
+    if penalty := settings.coverage_penalty:
+        from heedful.search.scoring import rank_by_coverage
+
+        results = rank_by_coverage(model, source, source_positions, results, specials, penalty)
     return [hypotheses[: settings.n_best] for hypotheses in results]
-
-
-def _rank_by_coverage(
-    model: object,
-    source: Tensor,
-    source_positions: Tensor,
-    results: list[list[Hypothesis]],
-    specials: Specials,
-    settings: SearchSettings,
-) -> list[list[Hypothesis]]:
-    """Rank hypotheses by score and coverage of the source; arguments as of `search`."""
-    from heedful.search.scoring import rank_by_coverage
-
-    if not isinstance(model, AttentiveModel):
-        raise ConfigError(
-            "The coverage penalty needs a model with attention", where="coverage_penalty"
-        )
-    penalty = settings.coverage_penalty
-    return rank_by_coverage(model, source, source_positions, results, specials, penalty)
 
 
 def stream_tokens(
@@ -158,12 +139,12 @@ def stream_tokens(
     """Sample one sequence, or take the best token at every step; yield each token as it is known.
 
     Args:
-        model: known only by start, step and reorder.
-        source: [1, S] int64.
-        source_positions: [1, S] int64.
+        model: language model with a prompt.
+        source: ids [1, S] int64.
+        source_positions: positions [1, S] int64.
         settings: settings of the search; greedy unless it samples.
-        specials: the model's special ids.
-        name: the number that random draws depend on.
+        specials: special ids of the model.
+        name: key in the generator of random numbers.
         limit: most tokens.
 
     Yields:
@@ -188,17 +169,19 @@ def stream_tokens(
 def _refuse_contradictions(
     settings: SearchSettings, required: Requirements | None, trace: SearchTrace | None
 ) -> None:
+    sampling = "sampling = true"
     if settings.sampling and trace is not None:
-        raise ConfigError(
-            "Samples are drawn one by one: there is no search to trace", where="sampling = true"
-        )
-    if settings.sampling and required is not None and required.any_phrases:
+        what = "Samples are drawn one by one: there is no search to trace"
+        raise ConfigError(what, where=sampling)
+    if required is None or not required.any_phrases:
+        return
+    if settings.sampling:
         raise ConfigError(
             "Required phrases need a beam search; samples are drawn token by token",
-            where="sampling = true",
+            where=sampling,
             remedy="Search instead, or protect no parts of the text and give no glossary",
         )
-    if settings.alternatives > 1 and required is not None and required.any_phrases:
+    if settings.alternatives > 1:
         raise ConfigError(
             "Alternatives that differ cannot be searched for with required phrases",
             where=f"alternatives = {settings.alternatives}",
@@ -229,7 +212,8 @@ def _has_fixed_steps(model: object) -> bool:
     while model is not None:
         if getattr(model, "fixed_steps", None) is not None:
             return True
-        model = getattr(model, "model", None)  # of a `Continuation`, and of a cached model in it
+        # A `Continuation` wraps the model, and in it a cached model may wrap it again.
+        model = getattr(model, "model", None)
     return False
 
 
@@ -238,12 +222,12 @@ def _limits(
     settings: SearchSettings,
     prefixes: Sequence[Sequence[int]] | None,
     longest: int | None,
-) -> list[int]:
-    """Return the most tokens of each sentence, end token not counted."""
+) -> Tensor:
+    """Return the most tokens of each sentence [B] int64, the end token not counted."""
     limits = []
     for row, length in enumerate((source_positions >= 0).sum(1).tolist()):
         limit = settings.longest(length)
         if longest is not None:
             limit = min(limit, longest)
         limits.append(limit if prefixes is None else max(limit, len(prefixes[row])))
-    return limits
+    return torch.tensor(limits, device=source_positions.device)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.search.beam import live_candidates, looked_at
+from heedful.search.beam import live_candidates, num_ranked
 from heedful.search.constraints import Moment
 from heedful.search.search_settings import Hypothesis
 from heedful.search.step_model import Beam, Candidates, best_candidates
@@ -23,7 +23,7 @@ from heedful.search.step_model import Beam, Candidates, best_candidates
 
 @dataclass(frozen=True)
 class DiverseGroups:
-    """The selection for a batch whose rows are the groups of each sentence, one after the other.
+    """The `Selection` of a batch whose rows are the groups of each sentence, one after the other.
 
     Args:
         width: number of hypotheses of a group.
@@ -38,7 +38,6 @@ class DiverseGroups:
     strength: float
 
     def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
-        """See `Selection`."""
         # Rows are sentence · groups + group; some have left the search already.
         sentences = moment.sentences // self.groups
         size = (int(sentences.max()) + 1, logits.shape[-1])
@@ -47,24 +46,23 @@ class DiverseGroups:
         rows, chosen, alive = [], [], []
         for group in range(self.groups):
             own = (moment.sentences % self.groups == group).nonzero()[:, 0]
-            # All sentences of this group are done.
-            if not len(own):
+            if not len(own):  # all sentences of this group have left the search
                 continue
             own_penalty = penalty[sentences[own]]
             scores = logits[own] - own_penalty[:, None]
-            found = best_candidates(scores, logsumexp[own], log_probs[own], looked_at(self.width))
-            # What is added again below: sums must stay those of the model.
+            found = best_candidates(scores, logsumexp[own], log_probs[own], num_ranked(self.width))
+            # The penalty decides the choice alone, and is added back to the sums below.
             cost = own_penalty.gather(1, found.token)
             live = live_candidates(found, found.token == self.eos, self.width)
             live_cost = own_penalty.gather(1, live.token)
             rows.append(own)
             chosen.append(_without_penalty(found, cost))
             alive.append(_best_first(_without_penalty(live, live_cost)))
-            # Beams of a group that has fewer live hypotheses are filled up; those cost nothing.
+            # Entries that only fill up a beam have log-probability −∞, and penalise nothing.
             index = sentences[own][:, None].expand_as(live.token)
             amount = torch.where(live.log_prob > -math.inf, self.strength, 0.0).to(penalty.dtype)
             penalty.index_put_((index, live.token), amount, accumulate=True)
-        # From the order of groups back to the order of rows.
+        # Results are in the order of groups, and the search wants them in the order of rows.
         order = torch.cat(rows).argsort()
         candidates, living = (
             Candidates(*(torch.cat(parts)[order] for parts in zip(*each, strict=True)))
@@ -73,7 +71,6 @@ class DiverseGroups:
         return Beam(candidates, candidates.token == self.eos, living, None, self)
 
     def keep(self, sentences: Tensor) -> DiverseGroups:
-        """See `Selection`."""
         return self
 
 

@@ -19,57 +19,42 @@ from heedful.search.beam import (
     FinishedHypotheses,
     Trellis,
     live_candidates,
-    looked_at,
+    num_ranked,
 )
-from heedful.search.fixed_rules import FixedRules, RuleRows
+from heedful.search.fixed_rules import FixedRules
+from heedful.search.fixed_run import BatchSearch, Board
 from heedful.search.search_settings import Hypothesis, SearchSettings, length_norm
 from heedful.search.step_model import Beam, Candidates, candidates_by_sorting, unchecked_logsumexp
 
 
-class BeamJob:
-    """A beam search over a batch; see `BatchSearch`.
-
-    Args:
-        settings: settings of the search.
-        rules: constraints of the search.
-        limits: [B] int64, most tokens of each sentence, the end token not counted.
-    """
+class BeamJob(BatchSearch):
+    """A beam search over a batch."""
 
     def __init__(self, settings: SearchSettings, rules: FixedRules, limits: Tensor) -> None:
-        self.width, alpha = settings.beam, settings.length_penalty
+        super().__init__(settings.beam, rules, limits)
         # The coverage penalty ranks all finished hypotheses anew, so it needs the whole beam.
         self.most = self.width if settings.coverage_penalty else settings.n_best
-        self.rules, self.limits = rules, limits
-        of_each = limits.tolist()
-        self.steps = max(of_each) + 1
         # In Python's arithmetic, as in `beam`: PyTorch's powers may differ in the last bit.
-        norms = [length_norm(step + 1.0, alpha) for step in range(self.steps)]
+        norms = [length_norm(step + 1.0, settings.length_penalty) for step in range(self.steps)]
         self.norms = torch.tensor(norms, dtype=torch.float64, device=limits.device)
         self.longest_norms = self.norms.index_select(0, limits)
 
     @property
     def key(self) -> Hashable:
-        """See `BatchSearch`."""
         # W is part of the shape, and the length penalty is in `norms`, which are data.
         return "beam", self.most, self.rules.key
 
     def board(self, shape: Shape) -> BeamBoard:
-        """See `BatchSearch`."""
         return BeamBoard(self, shape)
 
     def begin(self, board: BeamBoard, first: Tensor) -> None:
-        """See `BatchSearch`."""
-        count = len(first)
-        board.clear()
-        board.tokens[:count] = first
-        board.log_probs[:count, 0] = 0.0
-        # Rows past `count` are padding of the graph.
-        board.running[:count] = True
-        self.resume(board, torch.arange(count, device=first.device))
+        super().begin(board, first)
+        board.log_probs[: len(first), 0] = 0.0
+        # Rows past these are padding of the graph.
+        board.running[: len(first)] = True
 
     def resume(self, board: BeamBoard, sentences: Tensor) -> None:
-        """See `BatchSearch`."""
-        board.rules.load(self.rules, self.limits, sentences)
+        super().resume(board, sentences)
         board.longest_norms[: len(sentences)] = self.longest_norms.index_select(0, sentences)
         # A graph has room for a rounded number of steps, more or fewer than this search takes.
         length = min(len(board.norms), self.steps)
@@ -83,18 +68,15 @@ class BeamJob:
         for sentences, _, (of_part, live) in parts:
             rows, steps = torch.tensor(sentences), [values.cpu() for values in live]
             for whole, part in zip(best, of_part, strict=True):
-                whole[rows] = part.cpu()  # each part has all so far: the last one stays
+                # A later part has all finished hypotheses so far, so it replaces an earlier one.
+                whole[rows] = part.cpu()
             for parent, token, score in zip(*steps, strict=True):
                 trellis.add(rows, Candidates(score.double(), parent, token, score))
         return trellis.hypotheses(best)
 
 
-class BeamBoard:
-    """Hypotheses of the sentences of a graph; see `Board`.
-
-    Args:
-        job: search of the kind that the graph serves.
-        shape: shape of the graph.
+class BeamBoard(Board):
+    """Hypotheses of the sentences of a graph.
 
     Attributes:
         log_probs: [R, W] float64, summed log-probabilities; −∞ where there is no hypothesis.
@@ -102,21 +84,17 @@ class BeamBoard:
         best: finished hypotheses, [R, K] each.
         norms: [T] float64, length norms by the step.
         longest_norms: [R] float64, length norms of the longest hypotheses.
-        rules: rules of the sentences.
     """
 
     def __init__(self, job: BeamJob, shape: Shape) -> None:
+        super().__init__(job, shape)
         rows, self.width, self.eos = shape.rows, job.width, job.rules.eos
-        device, steps = job.limits.device, shape.slots // shape.tokens
-        self.tokens = torch.zeros((rows, self.width), dtype=torch.int64, device=device)
-        self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.report = torch.zeros(1 + rows, dtype=torch.int64, device=device)
+        device, steps = job.limits.device, self.steps
         self.log_probs = torch.zeros(self.tokens.shape, dtype=torch.float64, device=device)
         self.running = torch.zeros(rows, dtype=torch.bool, device=device)
         self.best, self._empty = (_empty(rows, job.most, device) for _ in range(2))
         self.norms = torch.ones(steps, dtype=torch.float64, device=device)
         self.longest_norms = torch.ones(rows, dtype=torch.float64, device=device)
-        self.rules = RuleRows(job.rules, (rows, self.width, steps), device)
         shape_of_steps = (steps, rows, self.width)
         # The trellis: a step is written at its index, and read only when all is done.
         self._parents, self._tokens = (
@@ -125,29 +103,17 @@ class BeamBoard:
         self._scores = torch.zeros(shape_of_steps, device=device)
 
     def clear(self) -> None:
-        """Reset the board to no sentences."""
-        for values in (self.tokens, self.step, self.report):
-            values.zero_()
-        self.rules.clear()
+        super().clear()
         self.log_probs.fill_(-math.inf)
         self.running.fill_(False)
         for mine, nothing in zip(self.best, self._empty, strict=True):
             mine.copy_(nothing)
 
-    def take(self, other: BeamBoard, rows: Tensor, sentences: Tensor) -> None:
-        """See `Board`."""
-        self.clear()
-        count = len(rows)
-        self.step.copy_(other.step)
-        self.rules.take(other.rules, rows)
-        pairs = [(self.tokens, other.tokens), (self.log_probs, other.log_probs)]
-        pairs += [(self.running, other.running), *zip(self.best, other.best, strict=True)]
+    def moving(self) -> Sequence[Tensor]:
         # The trellis stays behind: `saved` has copied it for the sentences of the old graph.
-        for mine, its in pairs:
-            mine[:count] = its.index_select(0, rows)
+        return self.tokens, self.log_probs, self.running, *self.best
 
     def saved(self, count: int, first: int, stop: int) -> tuple[list[Tensor], list[Tensor]]:
-        """See `Board`."""
         live = (self._parents, self._tokens, self._scores)
         return (
             [values[:count].clone() for values in self.best],
@@ -155,23 +121,22 @@ class BeamBoard:
         )
 
     def update(self, logits: Tensor) -> Tensor:
-        """See `Board`, and `beam_search`."""
+        """Choose the best continuations, as `beam_search` does."""
         step, limits = self.step, self.rules.limits
         logsumexp = unchecked_logsumexp(logits)
         # Rows that are done or empty may well have NaN, which must not fail the search.
         fails = (logsumexp.isnan().any(1) & self.running).any()
         ends_freely = (limits > step)[:, None] | (logits.argmax(-1) == self.eos)
         self.rules.apply(logits, step)
-        found = candidates_by_sorting(logits, logsumexp, self.log_probs, looked_at(self.width))
+        found = candidates_by_sorting(logits, logsumexp, self.log_probs, num_ranked(self.width))
         ends = found.token == self.eos
         live = live_candidates(found, ends, self.width)
         beam = Beam(found, ends, live, None, BestContinuations(self.width, self.eos))
-        log_prob = found.log_prob.masked_fill(~ends, -math.inf)
-        lengths, norm = step.expand_as(found.parent), self.norms.index_select(0, step)
-        best = self.best.merged(beam, log_prob, lengths, norm, ends_freely)
+        norm = self.norms.index_select(0, step)
+        best = self.best.merged(beam, step, norm, ends_freely)
         for mine, new in zip(self.best, best, strict=True):  # done sentences do not change
             mine.copy_(torch.where(self.running[:, None], new, mine))
-        # As in `beam_search`: scores only fall, so no live hypothesis can pass its bound.
+        # As in `beam_search`: log-probabilities only fall, so no live hypothesis passes its bound.
         bound, worst = live.log_prob[:, 0] / self.longest_norms, self.best.rank[:, -1]
         self.running &= worst < bound
         chosen = (live.parent, live.token, live.token_score)

@@ -79,12 +79,7 @@ class FixedRules:
 
 
 class RuleRows:
-    """The rules of the sentences in a graph.
-
-    Args:
-        rules: rules of the search.
-        shape: sizes R, W and T.
-        device: device of the search.
+    """The rules of the sentences in a graph of sizes R, W and T.
 
     Attributes:
         limits: [R] int64, most tokens of each sentence, the end token not counted.
@@ -114,13 +109,7 @@ class RuleRows:
         self._most = math.inf if rules.ngram else banned
 
     def load(self, rules: FixedRules, limits: Tensor, sentences: Tensor) -> None:
-        """Copy the data of some sentences of the full batch.
-
-        Args:
-            rules: rules of the search.
-            limits: [B] int64, most tokens of each sentence.
-            sentences: [B'] int64, indices of the sentences; B' is at most R.
-        """
+        """Copy limits and data of at most R sentences [B'], by their indices in the full batch."""
         count = len(sentences)
         # Empty rows have a limit of 0, so they end in every step.
         self.limits.zero_()
@@ -155,12 +144,7 @@ class RuleRows:
         self._history.index_copy_(2, step, tokens[..., None])
 
     def apply(self, scores: Tensor, step: Tensor) -> None:
-        """Constrain the scores [R, W, V] of the next token, in place; see `Constraints.apply`.
-
-        Args:
-            scores: log-probabilities or logits of the next token.
-            step: [1] int64, number of tokens of every hypothesis so far.
-        """
+        """Constrain logits or log-probabilities [R, W, V] in place; see `Constraints.apply`."""
         # −1: no demand. The prefix comes second, as it has precedence over the limit.
         demanded = torch.full_like(self.limits, -1)
         demanded.masked_fill_(self.limits <= step, self._eos)

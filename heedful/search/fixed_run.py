@@ -11,9 +11,10 @@ Shapes: R rows of a graph, W hypotheses of each, T steps that fit into it, V voc
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,9 +27,9 @@ from heedful.engines.inference.fixed_decoder import (
     slots_of,
 )
 from heedful.models.causal_lm import CachedLM
-from heedful.search.lookahead import STEPS_AHEAD, Lookahead
+from heedful.search.fixed_rules import FixedRules, RuleRows
 from heedful.search.search_settings import not_numbers
-from heedful.search.step_model import Continuation, index_on
+from heedful.search.step_model import Continuation, end_merged, index_on
 
 _FIRST_STEPS = 16
 """Steps that fit into a first graph; a longer search moves to one with more slots."""
@@ -41,53 +42,91 @@ _FEWEST_ROWS = 4
 """Rows of the smallest graph: with fewer a step takes as long, the time to start its kernels."""
 
 
-class Board(Protocol):
-    """The state of a search for the sentences of a graph, and its choice of continuations.
+class BatchSearch:
+    """A search over a batch on fixed memory.
 
-    Attributes:
-        tokens: [R, W] int64, latest token of each hypothesis.
-        step: [1] int64, number of tokens of every hypothesis so far.
-        report: [1 + R + …] int64: a flag for logits that are NaN, a flag for each sentence that
-            goes on, and values that are particular to the search.
-    """
-
-    tokens: Tensor
-    step: Tensor
-    report: Tensor
-
-    def update(self, logits: Tensor) -> Tensor | None:
-        """Choose continuations by logits [R, W, V], in place; return their parents [R, W]."""
-
-    def take(self, other: Any, rows: Tensor, sentences: Tensor) -> None:
-        """Copy rows [B'] of another board, which belong to these sentences of the full batch."""
-
-    def saved(self, count: int, first: int, stop: int) -> Any:
-        """Copy the results of the first `count` rows, and of the steps from `first` to `stop`."""
-
-
-class BatchSearch(Protocol):
-    """A search over a batch.
-
-    Attributes:
+    Args:
         width: number W of hypotheses of a sentence.
+        rules: constraints of the search.
+        limits: [B] int64, most tokens of each sentence, the end token not counted.
+
+    Attributes:
         steps: most steps of the search.
     """
 
-    width: int
-    steps: int
+    def __init__(self, width: int, rules: FixedRules, limits: Tensor) -> None:
+        self.width, self.rules, self.limits = width, rules, limits
+        self.steps = int(limits.max()) + 1
 
     @property
     def key(self) -> Hashable:
         """The part of the search that is fixed in a graph; the rest is data."""
+        raise NotImplementedError
 
     def board(self, shape: Shape) -> Board:
         """Return an empty board."""
+        raise NotImplementedError
 
     def begin(self, board: Any, first: Tensor) -> None:
         """Set a board to the beginning of the search, with the first tokens [B, 1]."""
+        board.clear()
+        board.tokens[: len(first)] = first
+        self.resume(board, torch.arange(len(first), device=first.device))
 
     def resume(self, board: Any, sentences: Tensor) -> None:
         """Copy the data of sentences to a board, by their indices [B'] in the full batch."""
+        board.rules.load(self.rules, self.limits, sentences)
+
+
+class Board:
+    """The state of a search for the sentences of a graph, and its choice of continuations.
+
+    Args:
+        job: search of the kind that the graph serves.
+        shape: shape of the graph.
+        reported: number of values that a report ends with.
+
+    Attributes:
+        tokens: [R, W] int64, latest token of each hypothesis.
+        step: [1] int64, number of tokens of every hypothesis so far.
+        steps: number T of steps that fit into the graph.
+        report: [1 + R + …] int64: a flag for logits that are NaN, a flag for each sentence that
+            goes on, and values that are particular to the search.
+        rules: rules of the sentences.
+    """
+
+    def __init__(self, job: BatchSearch, shape: Shape, reported: int = 0) -> None:
+        rows, device, self.steps = shape.rows, job.limits.device, shape.slots // shape.tokens
+        self.tokens = torch.zeros((rows, job.width), dtype=torch.int64, device=device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.report = torch.zeros(1 + rows + reported, dtype=torch.int64, device=device)
+        self.rules = RuleRows(job.rules, (rows, job.width, self.steps), device)
+
+    def clear(self) -> None:
+        """Reset the board to no sentences."""
+        for values in (self.tokens, self.step, self.report):
+            values.zero_()
+        self.rules.clear()
+
+    def moving(self) -> Sequence[Tensor]:
+        """Return the tensors with a row for each sentence that go along to another graph."""
+        return (self.tokens,)
+
+    def take(self, other: Self, rows: Tensor) -> None:
+        """Copy rows [B'] of another board."""
+        self.clear()
+        self.step.copy_(other.step)
+        self.rules.take(other.rules, rows)
+        for mine, its in zip(self.moving(), other.moving(), strict=True):
+            mine[: len(rows)] = its.index_select(0, rows)
+
+    def update(self, logits: Tensor) -> Tensor | None:
+        """Choose continuations by logits [R, W, V], in place; return their parents [R, W]."""
+        raise NotImplementedError
+
+    def saved(self, count: int, first: int, stop: int) -> Any:
+        """Copy the results of the first `count` rows, and of the steps from `first` to `stop`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -139,13 +178,7 @@ class FixedModel:
 
 
 class _Program:
-    """A step of a search on a decoder and a board, and its graph from the second step on.
-
-    Args:
-        model: model that decodes.
-        shape: shape of the memory.
-        board: board of the search.
-    """
+    """A step of a search on a decoder and a board, and its graph from the second step on."""
 
     def __init__(self, model: FixedModel, shape: Shape, board: Board) -> None:
         self.decoder = FixedDecoder(model.steps, shape, model.state)
@@ -184,11 +217,60 @@ class _Program:
             return self.decoder.advance(tokens)
         # No row of the table has the end token: hypotheses that have ended read token 0.
         logits = self.decoder.advance(tokens.masked_fill(tokens == self._end, 0))
-        end = logits[..., self._ends].logsumexp(-1, keepdim=True)  # −∞ where no token ends a text
-        logits = torch.cat([logits.index_fill(-1, self._ends, -math.inf), end], -1)
+        logits = end_merged(logits, self._ends)
         certain = torch.full_like(logits[:1, :1], -math.inf)
         certain[..., self._end].fill_(0.0)
         return torch.where(self.board.step >= self.cut_at, certain, logits)
+
+
+STEPS_AHEAD = 2
+"""Steps that a device has queued while the host waits for a result. One keeps it busy; the second
+covers a host that is late. Each costs one step in vain after the end of a batch."""
+
+Label = TypeVar("Label")
+
+
+class _Copy(NamedTuple, Generic[Label]):
+    label: Label
+    values: Tensor
+    arrived: torch.cuda.Event | None
+
+
+class Lookahead(Generic[Label]):
+    """A queue of small tensors on their way to the host, each read `steps` steps later.
+
+    A host that asks a GPU after every step which sentences are done waits until the GPU has
+    finished, and the GPU then waits for the host. So each copy is asynchronous.
+
+    Args:
+        steps: delay in steps; 0 waits for each tensor.
+    """
+
+    def __init__(self, steps: int = STEPS_AHEAD) -> None:
+        self._steps = steps
+        self._copies: deque[_Copy[Label]] = deque()
+
+    def send(self, label: Label, values: Tensor) -> None:
+        """Start the copy of a tensor, which may be overwritten at once, for `arrived`."""
+        if values.device.type != "cuda":
+            # Copied on a processor too, since the caller overwrites the tensor in place.
+            self._copies.append(_Copy(label, values.to("cpu", copy=True), None))
+            return
+        # Only pinned memory is copied without waiting; pageable memory is staged by the driver.
+        copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        copy.copy_(values, non_blocking=True)
+        # An event of this copy: to synchronise the stream would wait for later steps as well.
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(values.device))
+        self._copies.append(_Copy(label, copy, arrived))
+
+    def arrived(self, *, all_of_them: bool = False) -> Iterator[tuple[Label, list[int]]]:
+        """Yield the tensors of `steps` steps ago, or all of them, waiting for these alone."""
+        while len(self._copies) > (0 if all_of_them else self._steps):
+            copy = self._copies.popleft()
+            if copy.arrived is not None:
+                copy.arrived.synchronize()
+            yield copy.label, copy.values.tolist()
 
 
 class FixedRun:
@@ -268,7 +350,7 @@ class FixedRun:
         self._sentences = [self._sentences[at] for at in places]
         rows, sentences = index_on(places, device), index_on(self._sentences, device)
         program.decoder.take(self._program.decoder, rows, self._used)
-        program.board.take(self._program.board, rows, sentences)
+        program.board.take(self._program.board, rows)
         self._job.resume(program.board, sentences)
         self._give_back(shape, self._program)
         self._shape, self._program, self._since = left, program, self._step

@@ -14,21 +14,14 @@ import torch
 from torch import Tensor
 
 from heedful.engines.inference.cuda_graphs import Shape
-from heedful.search.fixed_rules import FixedRules, RuleRows
+from heedful.search.fixed_rules import FixedRules
+from heedful.search.fixed_run import BatchSearch, Board
 from heedful.search.sampling import draw, hypotheses_of, random_numbers_on
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 
 
-class SamplingJob:
-    """Samples of a batch; see `BatchSearch`.
-
-    Args:
-        settings: settings of sampling.
-        specials: special ids; the end token fills samples that have ended.
-        rules: constraints of the search.
-        limits: [B] int64, most tokens of each sentence, the end token not counted.
-        names: [B] int64, key of each sentence in the generator of random numbers.
-    """
+class SamplingJob(BatchSearch):
+    """Samples of a batch on fixed memory; those that have ended repeat the end token."""
 
     def __init__(
         self,
@@ -38,33 +31,24 @@ class SamplingJob:
         limits: Tensor,
         names: Tensor,
     ) -> None:
-        self.settings, self.specials, self.rules = settings, specials, rules
-        self.limits, self.names = limits, names
-        self.width = settings.n_best
-        self.steps = max(limits.tolist()) + 1
+        super().__init__(settings.n_best, rules, limits)
+        self.settings, self.specials, self.names = settings, specials, names
 
     @property
     def key(self) -> Hashable:
-        """See `BatchSearch`."""
         s = self.settings
-        # Plain numbers in `draw`, so the graph holds them; seed, names and limits are tensors.
+        # They are plain numbers in `draw`, so a graph holds them; seed, names and limits are data.
         return "sample", s.temperature, s.top_k, s.top_p, s.min_p, s.epsilon, self.rules.key
 
     def board(self, shape: Shape) -> SamplingBoard:
-        """See `BatchSearch`."""
         return SamplingBoard(self, shape)
 
     def begin(self, board: SamplingBoard, first: Tensor) -> None:
-        """See `BatchSearch`."""
-        count = len(first)
-        board.clear()
-        board.tokens[:count] = first
-        board.ended[:count] = False
-        self.resume(board, torch.arange(count, device=first.device))
+        super().begin(board, first)
+        board.ended[: len(first)] = False
 
     def resume(self, board: SamplingBoard, sentences: Tensor) -> None:
-        """See `BatchSearch`."""
-        board.rules.load(self.rules, self.limits, sentences)
+        super().resume(board, sentences)
         board.names[: len(sentences)] = self.names.index_select(0, sentences)
         board.seed.fill_(self.settings.seed)
 
@@ -85,61 +69,41 @@ class SamplingJob:
         return hypotheses_of(tokens, scores, wanted, self.settings, self.specials)
 
 
-class SamplingBoard:
-    """Samples of the sentences of a graph; see `Board`. Reports end with the R · W drawn tokens.
-
-    Args:
-        job: search of the kind that the graph serves.
-        shape: shape of the graph.
+class SamplingBoard(Board):
+    """Samples of the sentences of a graph, whose reports end with the R · W drawn tokens.
 
     Attributes:
         ended: [R, W] bool, flags of samples that have ended; True in rows without a sentence.
         wanted: [R, W] bool, False for samples whose end was forced.
         names: [R] int64, key of each sentence in the generator of random numbers.
         seed: [1] int64, seed of the generator.
-        rules: rules of the sentences.
     """
 
     def __init__(self, job: SamplingJob, shape: Shape) -> None:
         self._settings, self._eos = job.settings, job.specials.eos
         rows, width, device = shape.rows, job.width, job.limits.device
-        steps = shape.slots // shape.tokens
-        self.tokens = torch.zeros((rows, width), dtype=torch.int64, device=device)
-        self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.report = torch.zeros(1 + rows + rows * width, dtype=torch.int64, device=device)
+        super().__init__(job, shape, reported=rows * width)
         self.ended = torch.ones((rows, width), dtype=torch.bool, device=device)
         self.wanted = torch.ones_like(self.ended)
         self.names = torch.zeros(rows, dtype=torch.int64, device=device)
         self.seed = torch.zeros_like(self.step)
-        self.rules = RuleRows(job.rules, (rows, width, steps), device)
-        self._drawn = torch.zeros((steps, rows, width), dtype=torch.int64, device=device)
-        self._scores = torch.zeros((steps, rows, width), device=device)
+        self._drawn = torch.zeros((self.steps, rows, width), dtype=torch.int64, device=device)
+        self._scores = torch.zeros(self._drawn.shape, device=device)
 
     def clear(self) -> None:
-        """Reset the board to no sentences."""
-        for values in (self.tokens, self.step, self.report):
-            values.zero_()
-        self.rules.clear()
+        super().clear()
         self.ended.fill_(True)
         self.wanted.fill_(True)
 
-    def take(self, other: SamplingBoard, rows: Tensor, sentences: Tensor) -> None:
-        """See `Board`."""
-        self.clear()
-        count = len(rows)
-        self.step.copy_(other.step)
-        self.rules.take(other.rules, rows)
-        pairs = ((self.tokens, other.tokens), (self.ended, other.ended))
-        for mine, its in (*pairs, (self.wanted, other.wanted)):
-            mine[:count] = its.index_select(0, rows)
+    def moving(self) -> Sequence[Tensor]:
+        return self.tokens, self.ended, self.wanted
 
     def saved(self, count: int, first: int, stop: int) -> tuple[Tensor, list[Tensor]]:
-        """See `Board`."""
         drawn = [values[first:stop, :count].clone() for values in (self._drawn, self._scores)]
         return self.wanted[:count].clone(), drawn
 
     def update(self, logits: Tensor) -> None:
-        """See `Board`, and `draws`."""
+        """Draw a token of every sample, as `draws` does."""
         step, ended = self.step, self.ended
         rows, width = ended.shape
         scores = torch.log_softmax(logits, -1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,30 +28,23 @@ def search_beams(
 
     Diverse groups, required phrases and traces need the host in every step.
     """
-    known = FixedRules.of(task.rules)
-    if trace is None and known is not None and isinstance(selection, BestContinuations):
+    if trace is None and isinstance(selection, BestContinuations):
         fixed = _fixed(task, task.settings.beam)
         if fixed is not None:
-            job = BeamJob(task.settings, known, task.limits)
-            run = FixedRun(fixed, job, _first(fixed, task))
-            # Reports move the search on; what they say is for those who stream text.
-            for _ in run.reports():
-                pass
-            return job.hypotheses(run.parts)
+            model, rules = fixed
+            job = BeamJob(task.settings, rules, task.limits)
+            return job.hypotheses(_parts(FixedRun(model, job, _first(model, task))))
     return beam_search(task, selection, trace)
 
 
 def draw_samples(task: SearchTask[State], names: Tensor) -> list[list[Hypothesis]]:
     """Draw like `sample` with the same arguments, on fixed memory where possible."""
-    known = FixedRules.of(task.rules)
-    fixed = None if known is None else _fixed(task, task.settings.n_best)
-    if fixed is None or known is None:
+    fixed = _fixed(task, task.settings.n_best)
+    if fixed is None:
         return sample(task, names)
-    job = SamplingJob(task.settings, task.specials, known, task.limits, names)
-    run = FixedRun(fixed, job, _first(fixed, task))
-    for _ in run.reports():
-        pass
-    return job.hypotheses(run.parts)
+    model, rules = fixed
+    job = SamplingJob(task.settings, task.specials, rules, task.limits, names)
+    return job.hypotheses(_parts(FixedRun(model, job, _first(model, task))))
 
 
 def draw_tokens(task: SearchTask[State], names: Tensor) -> Iterator[int]:
@@ -59,18 +52,19 @@ def draw_tokens(task: SearchTask[State], names: Tensor) -> Iterator[int]:
 
     On fixed memory a token is yielded while the next is computed, so that the device is never idle.
     """
-    known = FixedRules.of(task.rules)
-    fixed = None if known is None else _fixed(task, 1)
-    if fixed is None or known is None:
+    fixed = _fixed(task, 1)
+    if fixed is None:
         for step in draws(task, names):
             yield int(step.tokens)
         return
     # Not around the loop: a generator would leave the mode on in its caller between tokens.
     with torch.inference_mode():
-        job = SamplingJob(task.settings, task.specials, known, task.limits, names)
-        run = FixedRun(fixed, job, _first(fixed, task), ahead=1)
+        model, rules = fixed
+        job = SamplingJob(task.settings, task.specials, rules, task.limits, names)
+        # One step ahead keeps the device busy, and a reader waits for no second one.
+        run = FixedRun(model, job, _first(model, task), ahead=1)
     for report in _reports(run):
-        yield report[-1]
+        yield report[-1]  # the graph has one row, so the last value is its token
 
 
 @torch.inference_mode()
@@ -80,13 +74,21 @@ def _reports(run: FixedRun) -> Iterator[list[int]]:
         yield report
 
 
-def _fixed(task: SearchTask[State], width: int) -> FixedModel | None:
-    """Return the fixed memory of a model for a search; None where it cannot be used."""
-    fixed = FixedModel.of(task.model, task.state)
-    if fixed is None:
+def _parts(run: FixedRun) -> Sequence[tuple[list[int], int, Any]]:
+    # Reports move the search on; their values are for readers of a stream of text.
+    for _ in run.reports():
+        pass
+    return run.parts
+
+
+def _fixed(task: SearchTask[State], width: int) -> tuple[FixedModel, FixedRules] | None:
+    """Return the fixed memory of a model and the rules; None where a graph cannot hold them."""
+    model, rules = FixedModel.of(task.model, task.state), FixedRules.of(task.rules)
+    if model is None or rules is None:
         return None
+    # The end token takes one step more than the longest text.
     steps = int(task.limits.max()) + 1
-    return None if fixed.steps.refusal(fixed.state, steps, width) else fixed
+    return None if model.steps.refusal(model.state, steps, width) else (model, rules)
 
 
 def _first(fixed: FixedModel, task: SearchTask[State]) -> Tensor:

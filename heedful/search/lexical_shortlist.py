@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.encoded_pairs import EncodedCorpus, encode_corpus
+from heedful.data.encoded_pairs import encode_corpus
 from heedful.data.lexicon import Integers, Lexicon, Progress, learn_lexicon, ragged, ranks
 from heedful.durable import whole
 from heedful.errors import DataError, ModelError
@@ -89,11 +89,7 @@ class Shortlist:
         )
 
     def write(self, path: Path) -> None:
-        """Write the file in one step.
-
-        Raises:
-            OSError: when the file cannot be written; it names the file.
-        """
+        """Write the file in one step, or raise an `OSError` that names it."""
         # Half of the bytes; no vocabulary comes near 2^31.
         arrays = {name: getattr(self, name).astype(np.int32) for name in _ARRAYS}
         facts = {
@@ -125,7 +121,7 @@ class Shortlist:
             with safe_open(str(path), framework="numpy") as file:
                 facts = json.loads(file.metadata()["heedful"])["shortlist"]
                 version, fingerprint = facts["schema_version"], facts["tokenizers"]
-                # Of another version even the names of the arrays may differ.
+                # Another version may name its arrays differently.
                 if version == SCHEMA_VERSION:
                     arrays = {name: file.get_tensor(name) for name in _ARRAYS}
                     if _digest(arrays) != facts["sha256"]:
@@ -321,15 +317,9 @@ def make_shortlist(
         shortlist = Shortlist.from_lexicon(
             lexicon, tokenizers, per_token=per_token, frequent=frequent
         )
-        coverage, size = _coverage(shortlist, corpus)
+        # Pairs spread over the whole corpus, whose beginning may be of another kind than the rest.
+        rows = np.linspace(0, len(corpus) - 1, min(_COVERAGE_PAIRS, len(corpus))).astype(np.int64)
+        sources = [ids.tolist() for ids in corpus.ids_of("source", rows)]
+        targets = [ids.tolist() for ids in corpus.ids_of("target", rows)]
+        coverage, size = shortlist.coverage(sources, targets)
         return LearnedShortlist(shortlist, len(corpus), lexicon.skipped, coverage, size)
-
-
-def _coverage(shortlist: Shortlist, corpus: EncodedCorpus) -> tuple[float, float]:
-    """Measure coverage and size of the lists on pairs spread over the corpus."""
-    count = min(_COVERAGE_PAIRS, len(corpus))
-    rows = np.linspace(0, len(corpus) - 1, count).astype(np.int64).tolist()
-    return shortlist.coverage(
-        [corpus.ids("source", row).tolist() for row in rows],
-        [corpus.ids("target", row).tolist() for row in rows],
-    )

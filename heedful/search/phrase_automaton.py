@@ -22,7 +22,7 @@ class RequiredPhrase:
     Args:
         alternatives: spellings as token ids, of which any is accepted.
         times: number of occurrences, which may not overlap.
-        at_most: refusal of further occurrences; only for phrases of one token.
+        at_most: flag that further occurrences are forbidden; only for phrases of one token.
         name: name for messages, which is ignored in comparisons of phrases.
     """
 
@@ -95,7 +95,7 @@ def missing_phrases(
     needed: Counter[RequiredPhrase] = Counter()
     missing: list[int] = []
     for place, phrase in enumerate(phrases):
-        # The n-th of equal phrases needs as many occurrences as all up to it together.
+        # The n-th of several equal phrases needs the occurrences of all n of them.
         same = replace(phrase, times=1)
         needed[same] += phrase.times
         if _occurrences(tokens, phrase, [*inside, False]) < needed[same]:
@@ -105,7 +105,7 @@ def missing_phrases(
 
 def _occurrences(tokens: Sequence[int], phrase: RequiredPhrase, inside: Sequence[bool]) -> int:
     """Count the most occurrences that do not overlap."""
-    # Greedy: to take the occurrence that ends first leaves the most for the others.
+    # Greedy: taking the occurrence that ends first leaves the most tokens for the others.
     count = start = 0
     for end in range(1, len(tokens) + 1):
         if inside[end]:
@@ -152,9 +152,14 @@ class PhraseTables(NamedTuple):
             sentences: phrases of each sentence.
             words: word boundaries, where phrases begin and end; anywhere if None.
         """
-        automata = [
-            _Automaton(row, _merge_equal(phrases), words) for row, phrases in enumerate(sentences)
-        ]
+        automata = []
+        for row, phrases in enumerate(sentences):
+            # Equal phrases become one that must occur as often as all of them.
+            times: Counter[RequiredPhrase] = Counter()
+            for phrase in phrases:
+                times[replace(phrase, times=1)] += phrase.times
+            merged = [replace(phrase, times=count) for phrase, count in times.items()]
+            automata.append(_Automaton(row, merged, words))
         columns = zip(*(automaton.tables() for automaton in automata), strict=True)
         # In the order of the fields: no token is −1, so padding of the alphabet never matches.
         fills = (-1, 0, 0, 0, 0, 0, 0, 0)
@@ -174,13 +179,7 @@ _ROOTS = 2
 
 
 class _Automaton:
-    """The automaton of one sentence: a state for each beginning of an alternative.
-
-    Args:
-        row: index of the sentence.
-        phrases: phrases, all different.
-        words: word boundaries; see `PhraseTables.build`.
-    """
+    """The automaton of one sentence: a state for each beginning of an alternative."""
 
     def __init__(
         self, row: int, phrases: Sequence[RequiredPhrase], words: WordBoundaries | None
@@ -241,7 +240,7 @@ class _Automaton:
                 state = 0
                 for count, token in enumerate(ids[:-1], start=1):
                     state = self.children[state][token]
-                    # What is left to go counts, so that all alternatives end at the same worth.
+                    # Progress is `worth` less the tokens to go, so alternatives end at one value.
                     value = worth[number] - (len(ids) - count)
                     depth[state][number] = max(depth[state][number], value)
                 state = self.children[state][ids[-1]]
@@ -264,14 +263,6 @@ class _Automaton:
             torch.tensor([phrase.times for phrase in self.phrases], dtype=torch.int64),
             torch.tensor(capped, dtype=torch.bool).reshape(len(self.alphabet), phrases),
         )
-
-
-def _merge_equal(phrases: Sequence[RequiredPhrase]) -> list[RequiredPhrase]:
-    """Merge equal phrases into one that must occur as often as all of them."""
-    times: Counter[RequiredPhrase] = Counter()
-    for phrase in phrases:
-        times[replace(phrase, times=1)] += phrase.times
-    return [replace(phrase, times=count) for phrase, count in times.items()]
 
 
 def _pad_stack(tables: Sequence[Tensor], fill: int) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heedful.search.beam import looked_at
+from heedful.search.beam import num_ranked
 from heedful.search.constraints import Moment
 from heedful.search.phrase_automaton import (
     PhraseTables,
@@ -47,12 +47,7 @@ _LAST = torch.iinfo(torch.int64).max
 
 
 def widened_beam(beam: int, phrases: Sequence[RequiredPhrase]) -> int:
-    """Return the beam that a sentence's phrases need.
-
-    Args:
-        beam: beam of a search without phrases.
-        phrases: phrases of the sentence.
-    """
+    """Return the beam that a sentence with phrases needs, for the beam of a search without."""
     return max(beam, _FEWEST) if phrases else beam
 
 
@@ -112,12 +107,7 @@ class Requirements:
     def checked(
         self, results: Sequence[Sequence[Hypothesis]], alpha: float
     ) -> list[list[Hypothesis]]:
-        """Add the missing phrases to hypotheses, and sort by their number, then by score.
-
-        Args:
-            results: hypotheses of each sentence.
-            alpha: exponent of the length norm.
-        """
+        """Name the phrases that hypotheses lack, and sort by their number, then by score."""
         ranked: list[list[Hypothesis]] = []
         for row, (phrases, hypotheses) in enumerate(zip(self.phrases, results, strict=True)):
             tokens = {token for hypothesis in hypotheses for token in hypothesis.tokens}
@@ -126,7 +116,7 @@ class Requirements:
             checked = [
                 replace(
                     hypothesis,
-                    # The search's own score has the handicap of missing phrases in it.
+                    # The score of the search contains the handicap of missing phrases.
                     normalized_score=hypothesis.score
                     / length_norm(len(hypothesis.tokens) + 1.0, alpha),
                     missing=missing_phrases(hypothesis.tokens, phrases, *sets),
@@ -155,19 +145,13 @@ class _Progress(NamedTuple):
 
     def gather(self, places: Tensor) -> _Progress:
         """Choose hypotheses [B, W'] of each sentence."""
-        return _Progress(*(_gather_hypotheses(values, places) for values in self))
-
-
-def _gather_hypotheses(values: Tensor, places: Tensor) -> Tensor:
-    """Gather values [B, W, …] of hypotheses [B, W']."""
-    if values.dim() == 2:
-        return values.gather(1, places)
-    return values.gather(1, places[..., None].expand(-1, -1, values.shape[2]))
+        sentences = torch.arange(len(places), device=places.device)[:, None]
+        return _Progress(*(values[sentences, places] for values in self))
 
 
 @dataclass(frozen=True)
 class PhraseSelection:
-    """A selection that divides half of the beam among banks of equal progress.
+    """A `Selection` that divides half of the beam among banks of equal progress.
 
     Args:
         width: beam width W.
@@ -195,7 +179,6 @@ class PhraseSelection:
         return cls(width, eos, tables, words)
 
     def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
-        """See `Selection`."""
         before = self.progress or self._beginning(logits)
         held = before.counts + before.pending
         self._ban_capped(logits, held)
@@ -206,7 +189,7 @@ class PhraseSelection:
         ends = candidates.token == self.eos
         missing = (self.tables.times[:, None] - held).clamp(min=0).sum(-1)
         lacking = missing.gather(1, candidates.parent)
-        # Those that end too soon take no place from those of their bank that live on.
+        # Hypotheses that end too soon get banks below 0, where no live hypothesis is.
         bank = torch.where(ends & (lacking > 0), -lacking, bank)
         own = log_probs.shape[1] * self._offered
         forced = torch.arange(candidates.log_prob.shape[1], device=logits.device) >= own
@@ -215,8 +198,8 @@ class PhraseSelection:
         log_prob = candidates.log_prob.masked_fill(~allowed, -math.inf)
         candidates = candidates._replace(log_prob=log_prob)
         rank, dominated = _rank_within(bank, log_prob)
-        considered = (rank < looked_at(self.width)) & (log_prob > -math.inf)
-        # At most 2 W of a bank are considered, as of a sentence in a search without phrases.
+        considered = (rank < num_ranked(self.width)) & (log_prob > -math.inf)
+        # At most 2 W of a bank are considered, as many as a search without phrases ranks.
         may_live = considered & ~ends
         order = self._order(bank, log_prob, rank, dominated | ~may_live)
         chosen = order.masked_fill(~may_live, _LAST).argsort(dim=1, stable=True)[:, : self.width]
@@ -234,7 +217,6 @@ class PhraseSelection:
         return Beam(candidates, ends & considered, live, handicap, selection)
 
     def keep(self, sentences: Tensor) -> PhraseSelection:
-        """See `Selection`."""
         # Sentences leave the search after `choose`, which sets it.
         assert self.progress is not None
         words = self.words
@@ -264,18 +246,14 @@ class PhraseSelection:
 
     @property
     def _offered(self) -> int:
-        """Number of best continuations of each hypothesis that are candidates.
-
-        All of the best may belong to one hypothesis, and one more of them may be the end.
-        """
-        return looked_at(self.width) + 1
+        """Number of best continuations of each hypothesis that are candidates."""
+        # One hypothesis may have all of the best, and one more continuation may be the end.
+        return num_ranked(self.width) + 1
 
     def _candidates(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor) -> Candidates:
-        """Return the best continuations of each hypothesis, phrase tokens and the end, as [B, C].
-
-        Hypotheses with all phrases need the end: each of their best continuations may continue the
-        last word of a phrase, which then no longer counts.
-        """
+        """Return each hypothesis's best continuations, phrase tokens and the end, as [B, C]."""
+        # Hypotheses with all phrases need the end: each of their best continuations may continue
+        # the last word of a phrase, which then no longer counts.
         count, width, _ = logits.shape
         each = self._offered
         rows = best_candidates(
@@ -297,7 +275,7 @@ class PhraseSelection:
         return Candidates(*(torch.cat(pair, 1) for pair in zip(own, forced, strict=True)))
 
     def _advance(self, before: _Progress, candidates: Candidates, step: int) -> _Progress:
-        """Return the progress of continuations [B, C], of `step` tokens and one more."""
+        """Return the progress of continuations [B, C], which have `step` + 1 tokens."""
         tables, tokens = self.tables, candidates.token
         parents = before.gather(candidates.parent)
         # [B, C, A]; a token is at most once in the alphabet, so the sum below is its index.
@@ -329,7 +307,7 @@ class PhraseSelection:
         # Round robin: the best of each bank, the fullest bank first; then the second best of each.
         banks = int((self.tables.times * self.tables.worth).sum(-1).amax()) + 1
         order = rank * banks - bank + is_worse * (banks * bank.shape[1])
-        # Before them half of a beam by log-probability, with credit for the phrase tokens so far.
+        # The first half of a beam is chosen by log-probability, with credit for phrase tokens.
         promise = (log_prob + _EXPECTED * bank).masked_fill(is_worse, -math.inf)
         best = promise.topk(min(self.width // 2, bank.shape[1]), dim=1)
         first = torch.where(best.values > -math.inf, -banks, order.gather(1, best.indices))
@@ -343,16 +321,16 @@ class PhraseSelection:
             return progress.state.new_zeros(progress.state.shape)
         sentences = torch.arange(len(held), device=held.device)[:, None]
         begun = tables.depth[sentences, progress.state]
-        # Not of complete phrases; of several begun ones the furthest counts.
+        # Complete phrases count by `worth` below; of several begun ones only the furthest counts.
         begun = begun.masked_fill(held >= tables.times[:, None], 0).amax(-1)
         return (held * tables.worth[:, None]).sum(-1) + begun
 
 
 def _rank_within(bank: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """Rank candidates [B, C] by log-probability within their bank, from 0; of equals the first.
+    """Rank candidates [B, C] by log-probability within their bank, from 0; ties in their order.
 
     Returns:
-        The ranks, and True for those that a candidate of a fuller bank exceeds.
+        Ranks int64; flags of candidates that a candidate of a fuller bank exceeds.
     """
     by_log_prob = log_prob.argsort(dim=1, descending=True, stable=True)
     ranked = bank.gather(1, by_log_prob)

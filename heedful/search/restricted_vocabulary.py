@@ -52,7 +52,7 @@ class RestrictedVocabulary:
         """Convert the token ids of each sentence to indices in its list."""
         rows: list[list[int]] = []
         for ids, target in zip(self.ids, targets, strict=True):
-            # `index` finds the first place: the padding token is on the list itself, earlier.
+            # `index` finds the first place; places of padding repeat a token that comes earlier.
             listed = ids.tolist() if target else []
             rows.append([listed.index(token) for token in target])
         return rows
@@ -81,7 +81,7 @@ class RestrictedState:
     Args:
         inner: state of the translator.
         vocabulary: lists of the sentences.
-        width: number of hypotheses of each.
+        width: number of hypotheses of each sentence.
     """
 
     inner: TranslatorState
@@ -109,30 +109,27 @@ class RestrictedTranslator:
         self.output = model.output_over(vocabulary.union)
 
     def start(self, source: Tensor, source_positions: Tensor) -> RestrictedState:
-        """See `StepModel`."""
         begun = self.begun
         if begun is None:
             begun = self.model.start(source, source_positions)
         return RestrictedState(begun, self.vocabulary)
 
     def step(self, state: RestrictedState, tokens: Tensor) -> tuple[Tensor, RestrictedState]:
-        """See `StepModel`."""
         vocabulary = state.vocabulary
         ids = vocabulary.ids.gather(1, tokens)
         union_logits, inner = self.model.step(state.inner, ids, self.output)
         # Each sentence takes its own columns: with all of the union, neighbours would matter.
         columns = vocabulary.columns[:, None].expand(-1, tokens.shape[1], -1)
         logits = union_logits.gather(2, columns)
-        # In place: `gather` has made a tensor that nobody else has.
+        # In place, as `gather` returns a new tensor.
         logits += vocabulary.mask[:, None]
         return logits, replace(state, inner=inner)
 
     def reorder(self, state: RestrictedState, rows: Tensor) -> RestrictedState:
-        """See `StepModel`."""
         inner = self.model.reorder(state.inner, rows)
         vocabulary = state.vocabulary
         sentences = chosen_sentences(rows, state.width, len(vocabulary.ids))
-        # None: all sentences, in their order.
+        # None stands for all sentences in their order.
         if sentences is not None:
             vocabulary = vocabulary.select(sentences)
         return RestrictedState(inner, vocabulary, rows.shape[1])
@@ -144,11 +141,6 @@ def restrict(
     """Restrict a translator, or each member of an ensemble, to the tokens of one batch.
 
     Each member's probabilities are normalised over a sentence's own tokens before the mean.
-
-    Args:
-        model: model over the whole vocabulary.
-        vocabulary: lists of the batch.
-        begun: result of the model's `start` for these sources, if any.
     """
     if isinstance(model, Ensemble):
         states = [None] * len(model.members) if begun is None else begun

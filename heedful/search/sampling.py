@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,9 @@ from heedful.search.constraints import Moment
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
 from heedful.search.step_model import SearchTask, State, index_on, log_probabilities
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, odd (Steele 2014)
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 over the golden ratio, odd (Steele 2014)
 
+Int64 = TypeVar("Int64", npt.NDArray[np.int64], Tensor)
 
 COLDEST = 1e-100
 """Temperature below which sampling is greedy, as at 0."""
@@ -58,11 +59,7 @@ class Drawn(NamedTuple):
 
 @torch.inference_mode()
 def draws(task: SearchTask[State], names: Tensor) -> Iterator[Drawn]:
-    """Draw `n_best` samples of each sentence, token by token, until all have ended.
-
-    Args:
-        task, names: arguments of `sample`.
-    """
+    """Draw samples like `sample`, token by token, until all have ended."""
     model, state, settings, specials, rules, limits = task
     count, width, device = len(limits), settings.n_best, limits.device
     sentences = torch.arange(count, device=device)
@@ -98,7 +95,7 @@ def draws(task: SearchTask[State], names: Tensor) -> Iterator[Drawn]:
             break
         if not all(kept):
             going = index_on([at for at, each in enumerate(kept) if each], device)
-            # Sentences leave, samples do not: rows of a sentence are needed until all have ended.
+            # A sentence leaves when all its samples have ended, and until then keeps all rows.
             rows = torch.arange(tokens.numel(), device=device).view_as(tokens)[going]
             state = model.reorder(state, rows)
             sentences, tokens = sentences[going], tokens[going]
@@ -118,18 +115,11 @@ def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
         [B, W] float64 on the device of `names`.
     """
     if names.device.type != "cpu":  # NumPy would wait for the names, and the GPU for its result
-        places = (torch.full((1,), n, device=names.device) for n in (seed, step))
-        return random_numbers_on(next(places), names, samples, next(places))
-    key = _mix(np.array([[seed]], dtype=np.uint64))
-    for part in (
-        names.cpu().numpy().astype(np.uint64)[:, None],
-        np.arange(samples, dtype=np.uint64)[None, :],
-        np.array([[step]], dtype=np.uint64),
-    ):
-        key = _mix(key ^ part)
-    # 52 bits are exact in float64, and the largest is below 1.
-    values = (key >> np.uint64(12)).astype(np.float64) * 2.0**-52
-    return torch.from_numpy(values).to(names.device)
+        first, last = (torch.full((1,), n, device=names.device) for n in (seed, step))
+        return random_numbers_on(first, names, samples, last)
+    # NumPy needs a quarter of PyTorch's time for these small arrays.
+    key = _hash(np.array([seed]), names.numpy(), np.arange(samples), np.array([step]))
+    return torch.from_numpy(key).double() * 2.0**-52
 
 
 def draw(scores: Tensor, uniforms: Tensor, settings: SearchSettings) -> Tensor:
@@ -153,11 +143,7 @@ def draw(scores: Tensor, uniforms: Tensor, settings: SearchSettings) -> Tensor:
 
 
 def distribution(scores: Tensor, settings: SearchSettings) -> Tensor:
-    """Return the probabilities by which `draw` draws tokens.
-
-    Args:
-        scores: log-probabilities [B, W, V].
-        settings: temperature, top_k, top_p, min_p, epsilon.
+    """Return the probabilities by which `draw` draws, from log-probabilities [B, W, V].
 
     Returns:
         [B, W, V] float64; 0 for tokens that are never drawn, and together 1.
@@ -174,15 +160,15 @@ def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor |
 
     Ids are None where the tokens are the whole vocabulary in its order.
     """
-    # The limit of low temperatures, all on the likeliest token; a division by less would overflow.
+    # The limit of low temperatures: division by a smaller one would overflow.
     if settings.temperature < COLDEST:
         likeliest = scores.argmax(-1, keepdim=True)
         return torch.ones_like(likeliest, dtype=torch.float64), likeliest
     scores = scores.double() / settings.temperature
     size = scores.shape[-1]
     ids: Tensor | None = None
-    # Never by the size, as `top_k < size` would: with shortlists it depends on the batch, and the
-    # order of tokens decides which of them a random number draws.
+    # Not `top_k < size`: with shortlists the size depends on the batch, and sorting changes which
+    # token a random number draws.
     if settings.top_k or settings.top_p < 1.0:
         scores, ids = scores.topk(min(settings.top_k or size, size), -1)
     probabilities = scores.softmax(-1)
@@ -196,32 +182,30 @@ def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor |
     return probabilities.masked_fill(~keep, 0.0), ids
 
 
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = x + _GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 def random_numbers_on(seed: Tensor, names: Tensor, samples: int, step: Tensor) -> Tensor:
     """Return the same as `random_numbers`, for a seed [1] and a step [1] int64 on any device."""
-    each = torch.arange(samples, device=names.device)
-    key = _mix_tensor(seed)
-    for part in (names[:, None], each, step):
-        key = _mix_tensor(key ^ part)
-    return _logical_shift(key, 12).double() * 2.0**-52
+    key = _hash(seed, names, torch.arange(samples, device=names.device), step)
+    return key.double() * 2.0**-52
 
 
-def _mix_tensor(x: Tensor) -> Tensor:
-    """Return the same as `_mix` in int64, whose sums and products wrap round like uint64's."""
-    # PyTorch has hardly any operations for uint64.
-    x = x + (int(_GOLDEN) - (1 << 64))
+def _hash(seed: Int64, names: Int64, samples: Int64, step: Int64) -> Int64:
+    """Return a hash [B, W] of each key: 52 bits, which are exact in float64 and below 1 there."""
+    key = _mix(seed)
+    for part in (names[:, None], samples, step):
+        key = _mix(key ^ part)
+    return _logical_shift(key, 12)
+
+
+def _mix(x: Int64) -> Int64:
+    # In int64, whose sums and products wrap round like uint64's: PyTorch has hardly any operations
+    # for uint64.
+    x = x + _GOLDEN
     x = (x ^ _logical_shift(x, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     x = (x ^ _logical_shift(x, 27)) * (0x94D049BB133111EB - (1 << 64))
     return x ^ _logical_shift(x, 31)
 
 
-def _logical_shift(x: Tensor, bits: int) -> Tensor:
+def _logical_shift(x: Int64, bits: int) -> Int64:
     """Shift the bits of int64 right and fill with zeros: a logical shift."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 

@@ -8,8 +8,10 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from heedful.data.padding import pad
+from heedful.errors import ConfigError
 from heedful.models.translator import Translator, TranslatorState
 from heedful.search.search_settings import Hypothesis, Specials
 from heedful.search.step_model import AttentiveModel, Ensemble, State, StepModel, log_probabilities
@@ -20,7 +22,7 @@ def coverage(attention: Tensor, source_positions: Tensor) -> Tensor:
 
     Args:
         attention: weights [N, B, H, T, S], 0 in padded rows; layers and heads are averaged.
-        source_positions: [B, S], −1 for padding.
+        source_positions: positions [B, S] int64; −1 is padding.
 
     Returns:
         [B] float64, at most 0: the sum over source tokens of log(min(attention received, 1)).
@@ -33,7 +35,7 @@ def coverage(attention: Tensor, source_positions: Tensor) -> Tensor:
 
 
 def rank_by_coverage(
-    model: AttentiveModel,
+    model: object,
     source: Tensor,
     source_positions: Tensor,
     found: Sequence[Sequence[Hypothesis]],
@@ -44,12 +46,18 @@ def rank_by_coverage(
 
     Args:
         model: model that recomputes its attention for every hypothesis.
-        source: [B, S] int64 ids.
-        source_positions: [B, S] int64, −1 for padding.
+        source: ids [B, S] int64.
+        source_positions: positions [B, S] int64; −1 is padding.
         found: hypotheses of each sentence, best first.
         specials: special ids for the decoder's input.
         strength: weight β of coverage (Wu 2016).
+
+    Raises:
+        ConfigError: when the model has no attention.
     """
+    if not isinstance(model, AttentiveModel):
+        what = "The coverage penalty needs a model with attention"
+        raise ConfigError(what, where="coverage_penalty")
     ranked: list[list[Hypothesis]] = [[] for _ in found]
     # Hypotheses of one rank form a batch, so no source is repeated within it.
     for rank in range(max(map(len, found), default=0)):
@@ -93,8 +101,8 @@ def score_targets(
 
     Args:
         model: model, of which only `start` and `step` are used.
-        source: [B, S] int64 ids.
-        source_positions: [B, S] int64, −1 for padding.
+        source: ids [B, S] int64.
+        source_positions: positions [B, S] int64; −1 is padding.
         targets: ids of each target, without special tokens.
         specials: special ids of the model.
 
@@ -103,16 +111,13 @@ def score_targets(
     """
     if not targets:
         return []
-    longest = max(map(len, targets))
-    wanted = torch.full((len(targets), longest + 1), specials.eos, dtype=torch.int64)
-    for row, target in zip(wanted, targets, strict=True):
-        row[: len(target)] = torch.tensor(target, dtype=torch.int64)
-    wanted = wanted.to(source.device)
+    rows = [torch.tensor([*target, specials.eos]) for target in targets]
+    wanted = pad_sequence(rows, batch_first=True, padding_value=specials.eos).to(source.device)
     # Step by step and not in one pass: ensembles and shortlists only have steps.
     state = model.start(source, source_positions)
     tokens = torch.full_like(wanted[:, :1], specials.bos)
     steps: list[Tensor] = []
-    for step in range(longest + 1):
+    for step in range(wanted.shape[1]):
         logits, state = model.step(state, tokens)
         tokens = wanted[:, step : step + 1]  # end tokens after a target's end, which do not count
         steps.append(log_probabilities(logits)[:, 0].gather(-1, tokens))

@@ -77,19 +77,19 @@ def not_numbers() -> ModelError:
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# The longest translation by default: enough for any two languages with similar tokenizers, and
-# short enough that a model that never stops is soon cut.
 NEW_TOKENS = 100
 """New tokens of a continuation if no number is set."""
 
+# The longest translation by default: enough for any two languages with similar tokenizers, and
+# short enough that a model that never stops is soon cut.
 LENGTH_RATIO = 2
 LENGTH_MARGIN = 20
 
-# From this width on memory is estimated before the search: to look up the free memory takes some
+# Memory is estimated beforehand for beams from this width on: looking up the free memory takes some
 # 10 ms the first time.
 _WIDE = 1000
 
-# Tokens of a shortlist: the likeliest of each source token, and the most frequent of all.
+# Sizes of a shortlist: likeliest tokens for each source token, and most frequent tokens.
 PER_TOKEN = 100
 FREQUENT = 100
 
@@ -196,7 +196,7 @@ class SearchSettings(Config):
         return self
 
     def _set_implied_options(self) -> None:
-        """Set the options that several samples or alternatives imply."""
+        """Set the options that risk samples or alternatives imply."""
         if self.risk_samples:
             self.__dict__["sampling"] = True
             if self.n_best > self.risk_samples:
@@ -210,7 +210,7 @@ class SearchSettings(Config):
                 raise ValueError(
                     f"n_best = {self.n_best} and alternatives = {self.alternatives}: give one"
                 )
-            # All of them are wanted: a group that is searched and not returned would be in vain.
+            # Every alternative is returned: a group that is searched for nothing costs as much.
             self.__dict__["n_best"] = self.alternatives
 
     @property
@@ -277,11 +277,7 @@ class GenerationSettings(SearchSettings):
     )
 
     def limited(self, room: int | None) -> Self:
-        """Return these settings with the maximum number of new tokens set.
-
-        Args:
-            room: number of positions that the prompt leaves; None without end.
-        """
+        """Return these settings with a maximum of new tokens, at most `room` (None: no end)."""
         if self.max_length is not None:
             return self
         usual = max(NEW_TOKENS, self.min_length)

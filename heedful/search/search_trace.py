@@ -1,4 +1,4 @@
-"""A record of a beam search: the continuations that each step ranked, and what became of them."""
+"""A record of a beam search: the continuations that each step ranked, and the fate of each."""
 
 from __future__ import annotations
 
@@ -98,11 +98,7 @@ class SearchTrace:
         self._steps.append(_StepTensors(sentences, beam, norm, bound, worst))
 
     def steps(self, sentence: int) -> list[Step]:
-        """Return all steps of one sentence.
-
-        Args:
-            sentence: row of the sentence in the batch.
-        """
+        """Return all steps of a sentence by its row in the batch."""
         results: list[Step] = []
         prefixes: list[tuple[int, ...]] = [()]
         for tensors in self._steps:
@@ -118,12 +114,7 @@ class SearchTrace:
 
 
 def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
-    """Return the place of a returned hypothesis among the continuations of each step.
-
-    Args:
-        steps: steps of its sentence.
-        hypothesis: hypothesis from the search.
-    """
+    """Return the place of a returned hypothesis among the continuations of its sentence's steps."""
     tokens = hypothesis.tokens
     path = []
     for length, step in enumerate(steps[: len(tokens) + 1], start=1):
@@ -141,13 +132,8 @@ def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
 def _ranked(
     tensors: _StepTensors, row: int, prefixes: Sequence[tuple[int, ...]]
 ) -> tuple[RankedContinuation, ...]:
-    """Return the continuations of one sentence in a step.
-
-    Args:
-        tensors: tensors of the step.
-        row: row of the sentence in these.
-        prefixes: tokens of the live hypotheses that are continued.
-    """
+    """Return the continuations of the sentence of a row, whose live hypotheses are the prefixes."""
+    # A parent and a token name a continuation, so live ones are found among the candidates.
     live = [
         (parent, token)
         for log_prob, parent, token, _ in _rows(tensors.beam.live, row)
@@ -159,7 +145,7 @@ def _ranked(
     for end, (log_prob, parent, token, token_score) in zip(
         ended, _rows(candidates, row), strict=True
     ):
-        if log_prob == -math.inf:
+        if log_prob == -math.inf:  # it is forbidden, or fills up a step with too few
             continue
         lives = not end and (parent, token) in live
         results.append(
@@ -171,6 +157,7 @@ def _ranked(
                 fate="ended" if end else "lived" if lives else "dropped",
                 beam=live.index((parent, token)) if lives else None,
                 normalized_score=log_prob / tensors.norm if end else None,
+                # The end token is no token of the hypothesis, as in `Hypothesis.tokens`.
                 tokens=prefixes[parent] if end else (*prefixes[parent], token),
             )
         )

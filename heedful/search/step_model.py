@@ -73,7 +73,7 @@ class Selection(Protocol):
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-probabilities of logits [..., V], float32, in their place.
+    """Return the log-probabilities of logits [..., V] float32, computed in place.
 
     Raises:
         ModelError: when the model gives no numbers, as after a diverged training.
@@ -103,7 +103,7 @@ def row_logsumexp(logits: Tensor) -> Tensor:
 
 
 def unchecked_logsumexp(logits: Tensor) -> Tensor:
-    """Return the same by PyTorch's operations; NaN where the model gives no numbers."""
+    """Return the same as `row_logsumexp` by PyTorch; NaN where the model gives no numbers."""
     top = logits.amax(-1, keepdim=True)
     # The row's largest logit is added in float64, so that the rest is a small float32 number.
     return top[..., 0].double() + torch.logsumexp(logits - top, -1).double()
@@ -131,7 +131,7 @@ def best_candidates(logits: Tensor, logsumexp: Tensor, log_probs: Tensor, count:
 def candidates_by_sorting(
     logits: Tensor, logsumexp: Tensor, log_probs: Tensor, count: int
 ) -> Candidates:
-    """The same by PyTorch's operations, which a graph can hold."""
+    """Return the same as `best_candidates` by PyTorch's operations, which a graph can hold."""
     # No hypothesis can have more than `count` children among the `count` best of all.
     largest, tokens = _largest(logits, min(count, logits.shape[-1]))
     values = largest.double() - logsumexp[..., None]
@@ -223,8 +223,8 @@ class StepModel(Protocol[State]):
 
         Args:
             state: state of B sentences and width W.
-            rows: [B', W'] int64, sentence · W + sequence of the old state. A row of it draws on
-                one old sentence only; B' and W' may differ from B and W.
+            rows: indices [B', W'] int64, sentence · W + sequence, of the old state. All of a row
+                belong to one old sentence; B' and W' may differ from B and W.
         """
 
 
@@ -270,7 +270,6 @@ class Ensemble:
         self.members = tuple(members)
 
     def start(self, source: Tensor, source_positions: Tensor) -> tuple[Any, ...]:
-        """See `StepModel`."""
         return tuple(member.start(source, source_positions) for member in self.members)
 
     def step(self, state: tuple[Any, ...], tokens: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
@@ -287,13 +286,11 @@ class Ensemble:
                 remedy="Give models trained with the same tokenizer",
             )
         scores = torch.stack([log_probabilities(logits) for logits, _ in results])
-        # Probabilities are averaged, not their logarithms: log of their sum, less log of their
-        # number.
+        # Probabilities are averaged, not their logarithms: log Σ p − log M.
         mean = scores.logsumexp(0) - math.log(len(results))
         return mean, tuple(state for _, state in results)
 
     def reorder(self, state: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
-        """See `StepModel`."""
         return tuple(m.reorder(s, rows) for m, s in zip(self.members, state, strict=True))
 
     def cross_attention(
@@ -307,6 +304,12 @@ class Ensemble:
             weights = member.cross_attention(source, source_positions, target, target_positions)
             means.append(weights.mean((0, 2))[None, :, None])
         return torch.cat(means)
+
+
+def end_merged(logits: Tensor, ends: Tensor) -> Tensor:
+    """Move the probability of the tokens `ends` that end a text to one more token: [..., V + 1]."""
+    end = logits[..., ends].logsumexp(-1, keepdim=True)  # −∞ where no token ends a text
+    return torch.cat([logits.index_fill(-1, ends, -math.inf), end], -1)
 
 
 Stopped = Callable[[int, Sequence[int]], bool]
@@ -398,7 +401,6 @@ class Continuation(Generic[State]):
         )
 
     def reorder(self, state: Continued[State], rows: Tensor) -> Continued[State]:
-        """See `StepModel`."""
         width = state.tokens.shape[1]
         return Continued(
             self.model.reorder(state.inner, rows),
@@ -408,16 +410,11 @@ class Continuation(Generic[State]):
         )
 
     def _with_end(self, logits: Tensor) -> Tensor:
-        """Move the probability of tokens that end a text to the end token: [B, W, V + 1] from V."""
-        index = self._ends_on(logits.device)
-        end = logits[..., index].logsumexp(-1, keepdim=True)  # −∞ where no token ends a text
-        return torch.cat([logits.index_fill(-1, index, -math.inf), end], -1)
-
-    def _ends_on(self, device: torch.device) -> Tensor:
-        """Return the tokens that end a text as an index; kept, as each copy waits for the GPU."""
+        device = logits.device
+        # The index is kept, as each copy of it would wait for the GPU.
         if self._index is None or self._index.device != device:
             self._index = torch.tensor(self.ends, dtype=torch.int64, device=device)
-        return self._index
+        return end_merged(logits, self._index)
 
     def _cut(self, state: Continued[State]) -> Tensor:
         """Return flags [B, W] of continuations that must end here."""

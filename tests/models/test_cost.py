@@ -401,10 +401,10 @@ def test_fixed_memory_of_training() -> None:
 
 
 def test_fit_says_what_is_needed() -> None:
-    assert cost_memory.Fit(needed=10**9, available=2 * 10**9).fits
-    tight = cost_memory.Fit(needed=2_500_000_000, available=16_000_000)
-    assert not tight.fits
-    assert tight.describe() == "Does not fit: 2.5 GB needed, 16.0 MB available"
+    roomy = cost_memory.describe_fit(10**9, 2 * 10**9)
+    assert roomy == "Fits: 1.0 GB needed, 2.0 GB available"
+    tight = cost_memory.describe_fit(2_500_000_000, 16_000_000)
+    assert tight == "Does not fit: 2.5 GB needed, 16.0 MB available"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from heedful.engines.inference import fixed_decoder
 from heedful.engines.inference.cuda_graphs import Shape
 from heedful.engines.inference.gpu_model import use_graphs
 from heedful.errors import ModelError
-from heedful.search import fixed_run, lookahead
+from heedful.search import fixed_run
 from heedful.search.constraints import Moment, build_constraints
 from heedful.search.dispatch import search, stream_tokens
 from heedful.search.fixed_beam import BeamJob
@@ -328,8 +328,8 @@ def test_programs_are_few(monkeypatch) -> None:
 
 
 def test_programs_have_little_memory(monkeypatch) -> None:
-    monkeypatch.setattr(fixed_decoder, "_kept_bytes_limit", lambda device: 200_000)
     engine, _ = graphed(translator())
+    monkeypatch.setattr(engine.fixed_steps, "_kept_limit", 200_000)
     for rows in (1, 8, 16, 24):
         given = (*batch([3] * rows, rows), SearchSettings(beam=2, max_length=5))
         search(engine, *given, specials=SPECIALS)
@@ -399,7 +399,7 @@ def test_random_numbers_are_those_of_the_host() -> None:
 
 
 def test_copies_come_some_steps_later() -> None:
-    ahead, number = lookahead.Lookahead(2), torch.zeros(1, dtype=torch.int64)
+    ahead, number = fixed_run.Lookahead(2), torch.zeros(1, dtype=torch.int64)
     seen = []
     for step in range(5):
         number.fill_(step)

@@ -84,7 +84,7 @@ class AttentionCall:
         if capture is None or not capture.wants(place):
             return
         args, heads = self.args, self.attention.heads_left
-        # Zeros, because queries of padding have no rows and keep what is here.
+        # Zeros, since kernels write no weights of queries that are padding.
         weights = torch.zeros(args.batch, heads, args.num_queries, args.num_keys)
         args.weights = weights.data_ptr()
         # A capture that ends here needs neither values nor the output map.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,29 +36,8 @@ KERNEL_CAPTURES = ("self.weights", "cross.weights")
 """Captures inside a block with self-attention that kernels in C can provide."""
 
 
-class CpuBlock(Protocol):
-    """A block by kernels in C.
-
-    Attributes:
-        layer: struct of the block for the kernels.
-    """
-
-    layer: Layer
-
-    def __call__(
-        self, x: Tensor, context: Context, states: BlockState = ()
-    ) -> tuple[Tensor, BlockState]:
-        """See `Block.forward`; x [B, L, D] is float32, [1, R, D] without its padding."""
-
-
 class AttentionBlock:
-    """A block with self-attention by kernels in C; see `CpuBlock`.
-
-    Args:
-        block: block of an engine's copy of a model.
-        layer: struct of the block for the kernels.
-        rotary: rotary embedding of queries and keys, or None.
-    """
+    """A block of an engine with self-attention by kernels in C."""
 
     def __init__(self, block: Block, layer: Layer, rotary: RotaryAngles | None) -> None:
         self.block = block
@@ -130,13 +109,7 @@ class AttentionBlock:
 
 
 class RecurrentBlock:
-    """A block with average attention or an SSRU by kernels in C; see `CpuBlock`.
-
-    Args:
-        block: block of an engine's copy of a model.
-        layer: struct of the block for the kernels.
-        weights: source that keeps the layer's weights alive.
-    """
+    """A block of an engine with average attention or an SSRU by kernels in C."""
 
     def __init__(self, block: Block, layer: Layer, weights: WeightSource) -> None:
         self.block = block
@@ -153,6 +126,10 @@ class RecurrentBlock:
             return by_definition
         y, after = result
         return y, after[0] if after else (None,) * len(self.block.sublayers)
+
+
+CpuBlock = AttentionBlock | RecurrentBlock
+"""A block by kernels in C, with the struct `layer` that the kernels take."""
 
 
 class CpuPass:

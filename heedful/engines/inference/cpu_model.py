@@ -43,23 +43,17 @@ class CpuInputEmbedding(EnginePart, InputEmbedding):
         table: TokenEmbedding,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """See `InputEmbedding.forward`."""
         if self.by_definition:
             return super().forward(ids, positions, table, segments)
-        x = None
-        if self.segments is None:  # the kernel adds one table of encodings, not two
-            x = self._by_kernels(ids, positions, table)
+        x = encodings = None
+        if self.positions is not None:
+            encodings = encoding_table(self.positions, positions)
+        # The kernel adds one table of encodings, not two.
+        if self.segments is None and (self.positions is None or encodings is not None):
+            x = embed(ids, positions, table.weight, self.scale, encodings)
         if x is None:
             x = self.embed(ids, positions, table, segments)
         return x if self.norm is None else norm_rows(x, self.norm)
-
-    def _by_kernels(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor | None:
-        encodings = None
-        if self.positions is not None:
-            encodings = encoding_table(self.positions, positions)
-            if encodings is None:
-                return None
-        return embed(ids, positions, table.weight, self.scale, encodings)
 
 
 def embed(
@@ -125,19 +119,14 @@ def use_kernels(engine: AnyModel, *, native: bool) -> None:
 
 
 class ModuleWeights:
-    """Weights of a model whose linear layers are packed; see `WeightSource`.
-
-    Args:
-        model: copy of a model that is an engine.
-    """
+    """Weights of an engine's copy of a model, with packed linear layers; see `WeightSource`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def address(self, name: str, *shape: int) -> int:
-        """See `WeightSource.address`."""
         weight = self._model.get_parameter(name)
-        # C reads raw memory: another type or layout would be wrong numbers, not an error.
+        # C reads raw memory: another type or layout would give wrong numbers and no error.
         assert weight.dtype == torch.float32
         assert weight.is_contiguous()
         assert weight.shape == shape
@@ -159,24 +148,16 @@ class ModuleWeights:
         return struct
 
     def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
-        """See `WeightSource.projection`."""
         return _struct(self._model.get_submodule("output_projection.packed"))
 
 
 def _struct(layer: nn.Module) -> Linear:
     assert isinstance(layer, NativeLinear)
-    return layer.struct
+    return layer.packed.struct
 
 
 def share_weights(model: Translator) -> NumpyTranslator:
-    """Make a translator without PyTorch's operations that shares a model's weights.
-
-    Args:
-        model: engine for which `is_untouched` holds.
-
-    Raises:
-        Unsupported: when it needs them.
-    """
+    """Make a translator without PyTorch that shares an engine's weights, or raise `Unsupported`."""
     from heedful.engines.inference.numpy_translator import NumpyTranslator  # of one sentence
 
     return NumpyTranslator(model.spec, ModuleWeights(model))

@@ -48,14 +48,7 @@ class CpuStack(EnginePart, UnpaddedStack):
 
     @classmethod
     def of(cls, stack: Stack, spec: StackSpec, width: int, weights: WeightSource | None) -> Self:
-        """Make a stack of this class from that of an engine's copy.
-
-        Args:
-            stack: stack with packed layers, whose attributes are shared.
-            spec: spec of the stack.
-            width: D, the width of the model.
-            weights: weights of the copy by name; None where they are not packed for kernels in C.
-        """
+        """Make it of an engine's stack; without weights the definition computes all blocks."""
         made = become(stack, cls)
         made.cpu_blocks = []
         name = stack.name
@@ -93,7 +86,9 @@ class CpuStack(EnginePart, UnpaddedStack):
     def _run(
         self, x: Tensor, here: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
-        if self._uses_definition or _read_segments(states):
+        # Keys of the inputs before a segment are computed again, which the kernels cannot do.
+        segments = any(isinstance(state, SegmentInputs) for each in states for state in each)
+        if self._uses_definition or segments:
             return super()._run(x, here, states)
         capture = here.capture
         # The whole stack in one call if nothing inside is captured, else block by block.
@@ -124,17 +119,17 @@ class CpuStack(EnginePart, UnpaddedStack):
         return x
 
     def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
-        """Return the rows of a pass without padding; None where padding stays."""
         if self._uses_definition:
             return None
         if self.position_bias is not None or context.biases or not all(self.cpu_blocks):
             return None
         if any(getattr(b.self_attention, "position_bias", None) is not None for b in self._blocks):
             return None  # a bias is computed for each slot
-        if context.positions.query_segment is not None and not self._attends_everywhere:
+        recurs = any(block.self_attention is None for block in self._blocks)
+        if recurs and context.positions.query_segment is not None:
             return None  # the definition computes recurrences of packed sequences
         if context.capture is not None:
-            # Kernels write attention weights in the padded shape; all else would be packed rows.
+            # Kernels write attention weights in the padded shape; other captures would be packed.
             numbers = range(len(self.blocks))
             harmless = [
                 f"{number}.{each}" for number in numbers for each in self._kernel_captures(number)
@@ -143,16 +138,7 @@ class CpuStack(EnginePart, UnpaddedStack):
                 return None
         return rows_in_front(context.positions.query)
 
-    @property
-    def _attends_everywhere(self) -> bool:
-        return all(block.self_attention is not None for block in self._blocks)
-
     def _kernel_captures(self, number: int) -> tuple[str, ...]:
         """Return the captures inside a block that kernels in C can provide."""
         block = cast("Block", self.blocks[number])
         return () if block.self_attention is None else KERNEL_CAPTURES
-
-
-def _read_segments(states: Sequence[BlockState]) -> bool:
-    """Return whether self-attention keeps inputs before a segment, whose keys it recomputes."""
-    return any(isinstance(state, SegmentInputs) for each in states for state in each)

@@ -48,6 +48,13 @@ _SOURCE_MULTIPLE = 16
 """Lengths of the source are rounded up to multiples of this."""
 
 
+Replay = Callable[[], Tensor]
+"""A recorded function, which runs with the present contents of its memory."""
+
+Record = Callable[[Callable[[], Tensor]], Replay]
+"""A recorder that turns a function without arguments into one that replays it."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of the steps that a graph serves.
@@ -87,18 +94,18 @@ class GraphedStack(EnginePart, Stack):
     kernels depend on values, the definition runs all later steps.
     """
 
-    _record: Callable[[Callable[[], Tensor]], Replay]
+    _record: Record
     _graphs: OrderedDict[Shape, _Graph | None]
     _lock: threading.Lock
     _failed: bool
 
     @classmethod
-    def of(cls, stack: Stack, record: Callable[[Callable[[], Tensor]], Replay]) -> Self:
+    def of(cls, stack: Stack, record: Record) -> Self:
         """Make a stack of this class from that of an engine's copy.
 
         Args:
             stack: stack whose attributes are shared.
-            record: recorder that turns a function without arguments into one that replays it.
+            record: recorder of the steps.
         """
         made = become(stack, cls)
         made._record = record
@@ -108,12 +115,7 @@ class GraphedStack(EnginePart, Stack):
         return made
 
     def step_in_place(self, x: Tensor, context: Context, states: Sequence[BlockState]) -> Tensor:
-        """Pass tokens x [B, W, D] through every block and the final norm, by the definition.
-
-        Args:
-            x: embedded tokens.
-            context: positions of the pass.
-            states: states of each block, with caches that are written in place.
+        """Pass tokens x [B, W, D] through all blocks and the final norm, with caches in place.
 
         Returns:
             Final states, shaped as x.
@@ -132,12 +134,7 @@ class GraphedStack(EnginePart, Stack):
     def _replay(
         self, x: Tensor, context: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]] | None:
-        """Run all blocks as a graph.
-
-        Args:
-            x: embedded tokens [B, W, D].
-            context: positions of the pass.
-            states: states of each block.
+        """Run all blocks over embedded tokens x [B, W, D] as a graph.
 
         Returns:
             Output, shaped as x, and the states after x's tokens; None if no graph serves the pass.
@@ -192,13 +189,6 @@ class GraphedStack(EnginePart, Stack):
         return graph
 
 
-Replay = Callable[[], Tensor]
-"""A recorded function, which runs with the present contents of its memory."""
-
-Record = Callable[[Callable[[], Tensor]], Replay]
-"""A recorder that turns a function without arguments into one that replays it."""
-
-
 class _Graph:
     """A step of one shape, and the memory it works on."""
 
@@ -208,7 +198,7 @@ class _Graph:
         shape: Shape,
         x: Tensor,
         memory: Sequence[KeyValues],
-        record: Callable[[Callable[[], Tensor]], Replay],
+        record: Record,
     ) -> None:
         self.blocks = blocks
         rows, tokens, slots = shape.rows, shape.tokens, shape.slots
@@ -221,18 +211,8 @@ class _Graph:
         self.own = torch.zeros((rows, tokens, slots), dtype=torch.bool, device=x.device)
         self.slots = torch.arange(tokens, device=x.device)
         self.all_slots = torch.arange(slots, device=x.device)
-        attentions = [block.self_attention for block in blocks]
-        shapes = [(rows, a.key_heads_left, slots, a.head_width) for a in attentions]
-        self.cache_buffers = [SlotCache(x.new_zeros(s), x.new_zeros(s), self.slots) for s in shapes]
-        self.memory = [
-            KeyValues(
-                *(
-                    t.new_zeros(rows, t.shape[1], shape.source, t.shape[3])
-                    for t in (m.keys, m.values)
-                )
-            )
-            for m in memory
-        ]
+        self.cache_buffers = empty_caches(blocks, shape, x, self.slots)
+        self.memory = empty_memory(memory, shape)
         # Weak references: a graph must not keep the caches of a finished search alive.
         self._reads: list[weakref.ref[KeyValues]] = []
         self._follows: list[weakref.ref[Store]] = []
@@ -278,20 +258,13 @@ class _Graph:
 
     def _is_next(self, used: int, stores: Sequence[Store]) -> bool:
         """Return whether these stores hold the keys and values of this graph's latest step."""
-        if used != self._used or len(stores) != len(self._follows):
-            return False
-        return all(
-            reference() is store for reference, store in zip(self._follows, stores, strict=True)
-        )
+        return used == self._used and _lead_to(self._follows, stores)
 
     def _set_memory(self, rows: int, context: Context, memory: Sequence[KeyValues]) -> None:
         if context.memory_positions is None:
             return
         length = context.memory_positions.key.shape[1]
-        known = len(self._reads) == len(memory)
-        if known and all(
-            reference() is one for reference, one in zip(self._reads, memory, strict=True)
-        ):
+        if _lead_to(self._reads, memory):
             return
         self.source.fill_(NOTHING_HERE)
         self.source[:rows, :length] = context.memory_positions.key
@@ -329,16 +302,33 @@ class SlotCache:
         raise NotImplementedError
 
 
+def empty_caches(
+    blocks: Sequence[Block], shape: Shape, like: Tensor, slots: Tensor
+) -> list[SlotCache]:
+    """Return a cache of zeros for the self-attention of each block, whose steps write `slots`."""
+    attentions = [block.self_attention for block in blocks]
+    sizes = [(shape.rows, a.key_heads_left, shape.slots, a.head_width) for a in attentions]
+    return [SlotCache(like.new_zeros(size), like.new_zeros(size), slots) for size in sizes]
+
+
+def empty_memory(memory: Sequence[KeyValues], shape: Shape) -> list[KeyValues]:
+    """Return zeros for the keys and values of a memory, in rows and lengths of a shape."""
+
+    def empty(part: Tensor) -> Tensor:
+        return part.new_zeros(shape.rows, part.shape[1], shape.source, part.shape[3])
+
+    return [KeyValues(empty(each.keys), empty(each.values)) for each in memory]
+
+
+def _lead_to(references: Sequence[weakref.ref[Any]], objects: Sequence[object]) -> bool:
+    """Return whether weak references lead to these very objects, in order."""
+    return len(references) == len(objects) and all(
+        reference() is each for reference, each in zip(references, objects, strict=True)
+    )
+
+
 def record_on_gpu(compute: Callable[[], Tensor], pool: Any) -> Replay:
-    """Run a function once, so that all its constants exist, and record it as a CUDA graph.
-
-    Args:
-        compute: function that launches kernels on the current device and reads no result.
-        pool: memory pool, which graphs that are not replayed at the same time may share.
-
-    Raises:
-        RuntimeError: when the function reads a result on the host.
-    """
+    """Run a function once, so that all its constants exist; then see `record_once_run`."""
     # On a stream of its own, as PyTorch asks of warm-ups: allocations and plans happen here.
     ahead = torch.cuda.Stream()
     ahead.wait_stream(torch.cuda.current_stream())

@@ -11,7 +11,7 @@ one of these, E their width.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -49,7 +49,7 @@ class FixedKernel:
 
     def unsupported(self, request: AttentionRequest) -> str | None:
         """Say why a request is no plain attention of a step on fixed memory; None if it is."""
-        # Exactly: positions of prompts and of other engines go to the definition's kernels.
+        # `type`, since positions of prompts and of other engines go to the definition's kernels.
         if type(request.positions) is not FixedPositions:
             return "it is for steps on fixed memory"
         if request.biases or request.softcap is not None or request.relative_values is not None:
@@ -65,7 +65,7 @@ class FixedKernel:
         added, sees_any = positions.derive(
             ("fixed", mask, groups, q.dtype), lambda: _masks(positions, mask, groups, q.dtype)
         )
-        with _takes_masks(q):
+        with sdpa_kernel(_TAKE_MASKS) if q.is_cuda else nullcontext():
             mixed = scaled_dot_product_attention(
                 q.reshape(rows, heads // groups, groups * tokens, width),
                 request.k,
@@ -77,23 +77,20 @@ class FixedKernel:
         return mixed.reshape(rows, heads, tokens, -1) * sees_any
 
 
-_KERNELS: dict[str, Kernel] = {FixedKernel.name: FixedKernel(), **KERNELS}
-
-
-def _fixed_kernels() -> dict[str, Kernel]:
-    return _KERNELS
+_BY_NAME: dict[str, Kernel] = {FixedKernel.name: FixedKernel(), **KERNELS}
+_KERNELS = KernelSet(lambda: _BY_NAME)
 
 
 class FixedSelfAttention(EnginePart, SelfAttention):
     """Self-attention over the tokens so far, on fixed memory."""
 
-    kernels = KernelSet(_fixed_kernels)
+    kernels = _KERNELS
 
 
 class FixedCrossAttention(EnginePart, CrossAttention):
     """Cross-attention on fixed memory."""
 
-    kernels = FixedSelfAttention.kernels
+    kernels = _KERNELS
 
 
 def fix_attention(stack: Stack) -> None:
@@ -118,16 +115,9 @@ def _masks(
     """
     visible = positions.visible(mask)
     added = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    # Finite: with −inf a query that sees nothing would give NaN, which no factor clears. Half the
-    # minimum leaves room for the score that is added.
+    # A finite value: with −inf a query that sees nothing would give NaN, which no factor clears.
+    # Half the minimum leaves room for the score that is added.
     added.masked_fill_(~visible, torch.finfo(dtype).min / 2)
     if groups > 1:  # the G heads of a group are G · W queries of one key head
         added = added.repeat(1, 1, groups, 1)
     return added, visible.any(-1, keepdim=True).to(dtype)
-
-
-def _takes_masks(q: Tensor) -> AbstractContextManager[None]:
-    if q.device.type != "cuda":
-        return nullcontext()
-    chosen: AbstractContextManager[None] = sdpa_kernel(_TAKE_MASKS)
-    return chosen

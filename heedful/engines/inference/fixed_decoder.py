@@ -32,9 +32,11 @@ from heedful.engines.inference.cpu_block import split_states
 from heedful.engines.inference.cuda_graphs import (
     STEP_TOKENS,
     GraphedStack,
+    Record,
     Replay,
     Shape,
-    SlotCache,
+    empty_caches,
+    empty_memory,
 )
 from heedful.engines.inference.fixed_attention import FixedPositions, fix_attention
 from heedful.memory import ran_out
@@ -100,7 +102,7 @@ class FixedSteps:
         model: DecoderModel,
         stack: GraphedStack,
         table: TokenEmbedding,
-        record: Callable[[Callable[[], Tensor]], Replay],
+        record: Record,
     ) -> None:
         self.model = model
         self.stack = stack
@@ -109,7 +111,10 @@ class FixedSteps:
         self._record = record
         self._fails = False
         self._kept: OrderedDict[Hashable, list[Program]] = OrderedDict()
-        self._kept_limit = _kept_bytes_limit(self.device)
+        self._kept_limit = math.inf
+        if self.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            self._kept_limit = memory / _KEPT_SHARE
         self._lock = threading.Lock()
         fix_attention(stack)
 
@@ -190,15 +195,16 @@ class FixedSteps:
             # Several searches may have programs of one key at the same time.
             self._kept.setdefault(key, []).append(program)
             self._kept.move_to_end(key)
-            while self._is_too_much():
+            while True:
+                sizes = [each.bytes for kept in self._kept.values() for each in kept]
+                # The latest one stays, however large: the next search is likely to want it.
+                fits = len(sizes) == 1 or sum(sizes) <= self._kept_limit
+                if fits and len(sizes) <= MOST_KEPT:
+                    return
                 oldest = next(iter(self._kept))
                 self._kept[oldest].pop(0)
                 if not self._kept[oldest]:
                     del self._kept[oldest]
-
-    def _is_too_much(self) -> bool:
-        sizes = [program.bytes for kept in self._kept.values() for program in kept]
-        return len(sizes) > MOST_KEPT or (len(sizes) > 1 and sum(sizes) > self._kept_limit)
 
     def recorded(self, compute: Callable[[], Tensor]) -> Replay:
         """Return a graph of a step that has run; the step itself if it cannot be recorded."""
@@ -231,14 +237,6 @@ def _memory(state: DecoderState) -> list[KeyValues]:
     """Return keys and values of the source for each block with cross-attention."""
     read = [memory for _, _, memory in map(split_states, state.decoder.blocks)]
     return [memory for memory in read if memory is not None]
-
-
-def _kept_bytes_limit(device: torch.device) -> float:
-    """Return the most bytes of keys and values that kept programs may have together."""
-    if device.type != "cuda":
-        return math.inf
-    memory: int = torch.cuda.get_device_properties(device).total_memory
-    return memory / _KEPT_SHARE
 
 
 def slots_of(state: DecoderState) -> int:
@@ -283,17 +281,8 @@ class FixedDecoder:
         self._beam = torch.arange(width, device=device)
         self._slots = self._beam.clone()
         blocks = list(cast("Iterable[Any]", fixed.stack.blocks))
-
-        def zeros(heads: int, count: int, size: int) -> Tensor:
-            return fixed.table.weight.new_zeros(rows, heads, count, size)
-
-        attentions = [block.self_attention for block in blocks]
-        sizes = [(a.key_heads_left, slots, a.head_width) for a in attentions]
-        self._caches = [SlotCache(zeros(*size), zeros(*size), self._slots) for size in sizes]
-        self._memory = [
-            KeyValues(*(zeros(t.shape[1], shape.source, t.shape[3]) for t in (m.keys, m.values)))
-            for m in _memory(state)
-        ]
+        self._caches = empty_caches(blocks, shape, fixed.table.weight, self._slots)
+        self._memory = empty_memory(_memory(state), shape)
 
     @property
     def bytes(self) -> int:
@@ -351,8 +340,8 @@ class FixedDecoder:
         Logits are float32. Rows without a sentence have positions of −1, which hide them as they
         hide padding.
         """
-        # Into existing tensors throughout: a graph reads and writes the addresses it was recorded
-        # with, and nothing here may depend on a value that the host knows.
+        # Every result goes into an existing tensor: a graph reads and writes the addresses it was
+        # recorded with, and nothing here may depend on a value that the host knows.
         torch.add(self._beam, self.used, out=self._slots)
         self._key.index_copy_(1, self._slots, self._query)
         if self._lineage is not None:
@@ -368,7 +357,7 @@ class FixedDecoder:
         # Bypasses the stack's own graphs: the search records the whole step, blocks included.
         hidden = self._stack.step_in_place(x, Context(own, over), states)
         self.used += self.shape.tokens
-        # Positions count up, except −1 of empty rows, which stays.
+        # Positions count up; the −1 of empty rows stays.
         self._query += self._query >= 0
         return self._model.stream_logits(hidden).float()
 

@@ -66,12 +66,7 @@ class RotaryAngles:
         self._interleaved = spec.layout == "pairs"
 
     def at(self, positions: int, rows: int) -> RotaryTable:
-        """Return the angles of rows at their positions.
-
-        Args:
-            positions: address of the positions, int64 [rows].
-            rows: number of rows.
-        """
+        """Return the angles of rows at positions, int64 [rows], given by their address."""
         pairs = len(self._frequencies)
         cosine, sine = ((c_float * (rows * pairs))() for _ in range(2))
         kernels().heedful_rotary_table(
@@ -307,10 +302,7 @@ class PackedWeight:
 
 
 def quantize_rows(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Round a weight to 8 bits, each row by its largest magnitude.
-
-    Args:
-        weight: weight [N, K].
+    """Round a weight [N, K] to 8 bits, each row by its largest magnitude.
 
     Returns:
         Rounded weight [N, K]; scale of each output [N], whose other factor is the largest magnitude
@@ -399,21 +391,15 @@ class FileWeights:
         self._file.__exit__(kind, error, traceback)
 
     def address(self, name: str, *shape: int) -> int:
-        """See `WeightSource.address`.
-
-        Raises:
-            Unsupported: when there is no tensor of this name and shape.
-        """
+        """See `WeightSource.address`; raise `Unsupported` if the file has no such tensor."""
         return self._array(name, *shape).ctypes.data
 
     def packed(self, maps: Mapping[str, int], in_width: int, *, has_bias: bool) -> Linear:
-        """See `WeightSource.packed`."""
         weight = aligned(self._joined(maps, ".weight", in_width))
         bias = aligned(self._joined(maps, ".bias")) if has_bias else None
         return self._pack(weight, bias)
 
     def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
-        """See `WeightSource.projection`."""
         # A table that serves as embedding too is in memory already.
         weight = self._arrays.get(table)
         if weight is None:  # a table that is not tied to an embedding
@@ -421,11 +407,7 @@ class FileWeights:
         return self._pack(weight, None if bias is None else aligned(self._tensor(bias, (rows,))))
 
     def finish(self) -> None:
-        """Check that every tensor of the file was read.
-
-        Raises:
-            Unsupported: when a tensor was not read, so the model has parts that are unknown here.
-        """
+        """Raise `Unsupported` if a tensor was not read, as one of an unknown part of the model."""
         if self._read != self._names:
             raise Unsupported
 

@@ -51,15 +51,7 @@ _FIRST_SINUSOIDS = 64
 
 
 class NumpyTranslator:
-    """A translator of one sentence at a time.
-
-    Args:
-        spec: spec of the model.
-        weights: weights of the model by name.
-
-    Raises:
-        Unsupported: when the model needs PyTorch, or its weights do not fit its spec.
-    """
+    """A translator of one sentence at a time; `Unsupported` is raised for what needs PyTorch."""
 
     def __init__(self, spec: TranslatorSpec, weights: WeightSource) -> None:
         if sentence_refusals(spec):  # before anything is read
@@ -88,11 +80,7 @@ class NumpyTranslator:
         self.output = weights.projection(tables["output_projection"], bias, rows, width)
 
     def begin(self, source: Sequence[int]) -> Continuations:
-        """Encode a sentence, and return its only hypothesis, which is still empty.
-
-        Args:
-            source: ids [S], special tokens included.
-        """
+        """Encode ids [S], special tokens included, and return the only hypothesis, still empty."""
         ids = np.array(source, np.int64)
         positions = np.arange(len(ids))
         args = self.encoder.begin()
@@ -105,12 +93,6 @@ class NumpyTranslator:
 
 class NumpyStack:
     """An encoder or a decoder by kernels in C.
-
-    Args:
-        weights: weights of the model by name.
-        name: `encoder` or `decoder`.
-        spec: spec of the stack.
-        width: width of the model, D.
 
     Attributes:
         state_widths: state size of each layer's recurrence; None for a layer with attention.
@@ -144,13 +126,7 @@ class NumpyStack:
         return self._addresses(*addresses)
 
     def __call__(self, x: Floats, positions: Integers, args: StackArgs) -> Floats:
-        """Run x [R, D] through every layer.
-
-        Args:
-            x: rows of one sentence, [R, D].
-            positions: position of each row [R].
-            args: arguments of the pass, with keys, masks and states set.
-        """
+        """Run rows x [R, D] at positions [R] through every layer; `args` has keys and masks."""
         library, rows, y = kernels(), len(x), empty(x.shape)
         if self._program.rotary is not None:
             table = self._program.rotary.at(positions.ctypes.data, rows)
@@ -245,9 +221,6 @@ class _Slots:
 
     A mask marks the slots that are the past of each continuation, as in
     `heedful.nn.attention.beam_cache`. So choosing beams copies no keys or values.
-
-    Args:
-        layers: layers of the decoder, at least one with attention.
     """
 
     def __init__(self, layers: NumpyStack) -> None:
@@ -287,7 +260,6 @@ class _Slots:
         self._visible = visible  # keeps the mask alive, whose address is in `args`
 
     def choose(self, continuations: list[int]) -> None:
-        """See `Continuations.choose`."""
         if self._mask is not None:
             self._mask = self._mask[continuations]
         elif len(continuations) > 1:

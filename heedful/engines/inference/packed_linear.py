@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from heedful.device import best_seconds, measured_width
 from heedful.engines.inference.lowering import Floats, PackedWeight
 from heedful.kernels.library import has_int8_kernels, kernels
-from heedful.kernels.structs import Linear as LinearStruct
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.linear_layers import FusedLinear
 
@@ -63,11 +62,6 @@ class NativeLinear(nn.Module):
         )
         self.rectify = then == "relu"
 
-    @property
-    def struct(self) -> LinearStruct:
-        """The layer as kernels take it."""
-        return self.packed.struct
-
     def forward(self, x: Tensor) -> Tensor:
         """Map x [..., K] to [..., N] in the dtype of x."""
         rows, layer = x.float().contiguous(), self.packed.struct
@@ -90,13 +84,7 @@ Int8NativeLinear = functools.partial(NativeLinear, int8=True)
 
 
 class PackedLinear(nn.Module):
-    """`x @ weight.T + bias` with the weight packed for oneDNN, in its own dtype.
-
-    Args:
-        weight: weight [N, K], float32 or bfloat16.
-        bias: bias [N] or None.
-        then: activation of the result, `none` or `relu`, in the same pass.
-    """
+    """`NativeLinear` by oneDNN, with the weight packed in its own dtype, float32 or bfloat16."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
@@ -113,8 +101,10 @@ class PackedLinear(nn.Module):
             y = F.linear(x, self.plain, self.bias)
             return y.relu_() if self.then == "relu" else y
         rows = x.reshape(-1, x.shape[-1])
-        # Rounded up to few numbers of rows, for which oneDNN has a plan already.
-        spare = -len(rows) % _granularity(len(rows))
+        # oneDNN makes a plan for every number of rows, in 0.7 to 5 ms, and the number changes
+        # whenever a sentence is finished. So it is rounded up to eighths of the power of two below.
+        step = (1 << len(rows).bit_length()) // 16 if len(rows) > _FEW_ROWS else 1
+        spare = -len(rows) % step
         if spare:
             rows = F.pad(rows, (0, 0, 0, spare))
         y = _mkldnn._linear_pointwise(rows, self.packed, self.bias, self.then, [], "")
@@ -123,22 +113,14 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """`x @ weight.T + bias` by PyTorch, both sides rounded to 8 bits symmetrically.
-
-    Args:
-        weight: weight [N, K].
-        bias: bias [N] or None.
-        then: activation of the result, `none` or `relu`, in the same pass.
-    """
+    """`NativeLinear` by PyTorch, both sides rounded to 8 bits symmetrically."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
         rounded, self.scale = round_weight(weight.detach().float())
         # [K, N] in memory: `_int_mm` reads a weight with one row or column in the wrong order if
         # its strides are ambiguous, as those of a transposed view are (torch 2.13).
-        self.transposed = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(
-            rounded.t()
-        )  # [K, N]
+        self.transposed = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(rounded.t())
         self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().float()
         self.then = then
 
@@ -158,10 +140,7 @@ class Int8Linear(nn.Module):
 
 
 def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize a weight to 8 bits, each row by its largest magnitude.
-
-    Args:
-        weight: weight [N, K] float32.
+    """Round a weight [N, K] float32 to 8 bits, each row by its largest magnitude.
 
     Returns:
         Rounded weight [N, K] int8; scale of each output [N] float32, whose other factor is the
@@ -226,12 +205,7 @@ MakeLayer = Callable[..., nn.Module]
 
 
 def pack_linear(module: nn.Module, linear: MakeLayer) -> None:
-    """Replace all linear layers inside a module, in place, by packed ones.
-
-    Args:
-        module: model or part of a model, in an engine's copy.
-        linear: constructor of packed layers, such as `PackedLinear` or `NativeLinear`.
-    """
+    """Replace all linear layers inside a module of an engine's copy, in place, by packed ones."""
     for name, child in module.named_children():
         if isinstance(child, nn.Linear | FusedLinear) and child.weight.numel() == 0:
             continue  # attention whose heads were all pruned
@@ -276,15 +250,6 @@ def torch_multiplies_int8() -> bool:
     return abs(float(product) - 256.0) < 1e-2
 
 
-def _granularity(rows: int) -> int:
-    """Return the step of rounding up numbers of rows: an eighth of the power of two below.
-
-    oneDNN makes a plan for every number of rows and keeps some. A plan takes 0.7 to 5 ms, and the
-    number changes whenever a sentence is finished.
-    """
-    return max(1, (1 << rows.bit_length()) // 16) if rows > _FEW_ROWS else 1
-
-
 def _largest(rows: Tensor) -> Tensor:
     """Return the largest magnitude of each row [n, 1]."""
     return rows.abs().amax(1, keepdim=True).clamp_(min=_SMALLEST)
@@ -308,10 +273,7 @@ def int8_linear() -> MakeLayer | None:
 
 
 def measure_int8(width: int) -> float | None:
-    """Measure the rate of an 8-bit linear layer in GFLOP/s, with the rounding of its input.
-
-    Args:
-        width: input and output width D.
+    """Measure the rate of an 8-bit layer of width D in GFLOP/s, with the rounding of its input.
 
     Returns:
         The best of eight runs; None without an exact 8-bit matmul.

@@ -242,9 +242,6 @@ def cpu_refusals(spec: ModelSpec) -> list[Refusal]:
     """Return the fields of a model that kernels in C do not honour.
 
     The definition computes the parts with these fields.
-
-    Args:
-        spec: spec of a model of any kind.
     """
     embedding: EmbeddingSpec | None = getattr(spec, "embedding", None)
     refusals = [] if embedding is None else embedding_refusals(embedding, "embedding")
@@ -256,11 +253,7 @@ def cpu_refusals(spec: ModelSpec) -> list[Refusal]:
 
 
 def explain(spec: ModelSpec) -> str:
-    """Name the engine that runs a model of this spec on a processor, and the reasons.
-
-    Args:
-        spec: spec of a model of any kind.
-    """
+    """Name the engine that runs a model of this spec on a processor, and the reasons."""
     lines = []
     by_definition, one_by_one = cpu_refusals(spec), []
     for name, stack in spec.stacks().items():

@@ -14,8 +14,9 @@ compiler, which chooses alike. Recurrent layers keep nothing.
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,11 +37,7 @@ _PRODUCTS = [_aten.mm.default, _aten.addmm.default, _aten.convolution.default]
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a model's stacks, in the order of a pass.
-
-    Args:
-        model: model of any kind; one without stacks has no blocks.
-    """
+    """Return the blocks of a model's stacks, in the order of a pass; none without stacks."""
     stacks: Mapping[str, Any] = getattr(model, "stacks", dict)()
     return [block for stack in stacks.values() for block in stack.blocks]
 
@@ -71,7 +68,7 @@ def apply_checkpointing(model: nn.Module, mode: Checkpointing) -> None:
         # PyTorch's recurrent layers overwrite the results of their matmuls: none could be kept.
         recurrent = any(isinstance(each, nn.RNNBase) for each in block.modules())
         selective = mode == "selective" and not recurrent
-        # In the instance, where it hides the method of the class: the class may be exchanged.
+        # Set in the instance, where it hides the class's method: engines exchange the class.
         vars(block)["forward"] = CheckpointedForward(block, selective)
 
 
@@ -93,16 +90,14 @@ class CheckpointedForward:
         """See the block's own `forward`."""
         if not self.block.training or not torch.is_grad_enabled():
             return self._forward(*inputs)
-        contexts = _selective_contexts if self.selective else _no_contexts
-        run = _Repeatable(self._forward, KeptProducts() if self.selective else None)
+        if not self.selective:
+            return checkpoint(_Repeatable(self._forward, None), *inputs, use_reentrant=False)
+        contexts = functools.partial(create_selective_checkpoint_contexts, _PRODUCTS)
+        run = _Repeatable(self._forward, KeptProducts())
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=contexts)
 
     def of_compiled(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the checkpointed form of a compiled pass of this block.
-
-        Args:
-            forward: compiled pass, which keeps matmuls and recomputes cheap operations by itself.
-        """
+        """Return the checkpointed form of a compiled pass, which may recompute cheap operations."""
         return forward if self.selective else replace(self, compiled=forward)
 
     def _forward(self, *inputs: Any) -> Any:
@@ -133,13 +128,12 @@ class _Repeatable:
         return self._settings.run(self._run, again, fresh)
 
     def _run(self, again: bool, inputs: list[Any]) -> Any:
-        keeping = nullcontext() if self._kept is None else self._kept.used(again=again)
-        with keeping:
+        with nullcontext() if self._kept is None else self._kept.used(again=again):
             return self._forward(*inputs)
 
 
 def _fresh(value: Any, again: bool) -> Any:
-    """Return a copy of an input of a block in those values that a pass changes."""
+    """Return an input of a block with copies of the values that a pass changes."""
     # The first pass fills the caller's capture; the second one fills a copy that is thrown away.
     if isinstance(value, Context) and value.capture is not None and again:
         return replace(value, capture=Capture(value.capture.wanted))
@@ -148,16 +142,3 @@ def _fresh(value: Any, again: bool) -> Any:
     if isinstance(value, tuple | list):
         return tuple(_fresh(each, again) for each in value)
     return value
-
-
-Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-"""The contexts of the first pass and of the second."""
-
-
-def _no_contexts() -> Contexts:
-    return nullcontext(), nullcontext()
-
-
-def _selective_contexts() -> Contexts:
-    contexts: Contexts = create_selective_checkpoint_contexts(_PRODUCTS)
-    return contexts

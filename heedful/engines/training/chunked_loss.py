@@ -7,7 +7,7 @@ loss and, at once, its gradient. Padding never gets logits because only real pos
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,8 +43,7 @@ class ChunkedLosses:
         bias: Tensor | None = None,
         softcap: float | None = None,
     ) -> LossSums:
-        """See `heedful.nn.losses.smoothed_cross_entropy`."""
-        settings = _LossSettings(label_smoothing, 0.0, softcap)
+        settings = LossSettings(label_smoothing, 0.0, softcap)
         return self._sums(hidden[None], weight, bias, targets, settings)
 
     def consistent_cross_entropy(
@@ -57,18 +56,11 @@ class ChunkedLosses:
         bias: Tensor | None = None,
         softcap: float | None = None,
     ) -> LossSums:
-        """See `heedful.nn.losses.consistent_cross_entropy`."""
-        settings = _LossSettings(label_smoothing, consistency, softcap)
+        settings = LossSettings(label_smoothing, consistency, softcap)
         return self._sums(hidden, weight, bias, targets, settings)
 
     def own_products(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Products | None:
-        """Return matmuls by the engine's own kernels; None for PyTorch's.
-
-        Args:
-            hidden: final states [1 or 2, n, D].
-            weight: output projection [V, D].
-            bias: output bias [V] or None.
-        """
+        """Return matmuls by own kernels, for a weight [V, D] and a bias [V]; None for PyTorch's."""
         return None
 
     def _sums(
@@ -77,7 +69,7 @@ class ChunkedLosses:
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        settings: _LossSettings,
+        settings: LossSettings,
     ) -> LossSums:
         dtype = requested_dtype(hidden)
         products = self.own_products(hidden, weight, bias)
@@ -95,7 +87,6 @@ class ProcessorLosses(ChunkedLosses):
     """Logits held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
 
     def own_products(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Products | None:
-        """See `ChunkedLosses.own_products`."""
         own = product_dtype(hidden, weight, bias)
         if own is None:
             return None
@@ -104,23 +95,12 @@ class ProcessorLosses(ChunkedLosses):
             return _NativeMatmuls(weight, bias, own)
 
 
-class _LossSettings(NamedTuple):
+class LossSettings(NamedTuple):
+    """Label smoothing ε, weight of the divergence of two passes, and soft cap of the logits."""
+
     smoothing: float
     consistency: float
     softcap: float | None
-
-
-class Products(Protocol):
-    """The three matmuls of an output projection, chunk by chunk."""
-
-    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
-        """Map hidden states [r, D] to logits [r, V]."""
-
-    def for_hidden(self, gradient: Tensor, out: Tensor) -> None:
-        """Map the gradient of the logits [r, V] to that of the hidden states [r, D]."""
-
-    def add_for_weight(self, gradient: Tensor, hidden: Tensor, out: Tensor) -> None:
-        """Add gradientᵀ @ hidden to the gradient of the weight [V, D]."""
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -131,7 +111,7 @@ class _ChunkedLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        settings: _LossSettings,
+        settings: LossSettings,
         dtype: torch.dtype,
         products: Products | None,
         elements: int,
@@ -151,7 +131,7 @@ class _ChunkedLoss(torch.autograd.Function):
             torch.zeros((), dtype=output.wide, device=hidden.device) for _ in range(3)
         )
         rows = max(1, elements // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
-        # Held over all chunks: fresh 8 MB buffers took as long as the softmax written into them
+        # Buffers serve all chunks: fresh ones of 8 MB took as long as the softmax written into them
         # (torch 2.13).
         buffers = output.buffers(min(rows, targets.shape[0]), 2 * len(passes))
         for start in range(0, targets.shape[0], rows):
@@ -211,7 +191,7 @@ def scaled_gradients(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _TorchMatmuls:
-    """Matmuls of an output projection by PyTorch, in one dtype."""
+    """The three matmuls of an output projection, chunk by chunk, by PyTorch in one dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> None:
         self.weight = weight
@@ -236,7 +216,7 @@ class _TorchMatmuls:
 
 
 class _NativeMatmuls:
-    """Matmuls of an output projection by kernels in C."""
+    """The matmuls of `_TorchMatmuls` by kernels in C."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         # Packed once for all chunks: the logits need W transposed, the hidden gradient W itself.
@@ -244,16 +224,16 @@ class _NativeMatmuls:
         self.bias = bias
 
     def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
-        """Map hidden states [r, D] to logits [r, V]."""
         return self.for_logits.multiply(hidden, out, bias=self.bias)
 
     def for_hidden(self, gradient: Tensor, out: Tensor) -> None:
-        """Map the gradient of the logits [r, V] to that of the hidden states [r, D]."""
         self.for_gradient.multiply(gradient, out)
 
     def add_for_weight(self, gradient: Tensor, hidden: Tensor, out: Tensor) -> None:
-        """Add gradientᵀ @ hidden to the gradient of the weight [V, D]."""
         gemm_transposed(gradient, hidden, out, accumulate=True)
+
+
+Products = _TorchMatmuls | _NativeMatmuls
 
 
 class _Output:

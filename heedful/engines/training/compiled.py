@@ -56,8 +56,6 @@ class CompiledEngine:
             uncompiled.
         one_shape: flag that all batches have one shape, for which the graphs are made. Parts of a
             batch that did not fit in memory get another graph, for any sizes.
-        device: type of the device that the graphs are planned for; the model's own if None.
-        backend: compiler of the graphs: `inductor`, or `eager` and `aot_eager`, which only trace.
 
     Attributes:
         graphs: number of graphs so far.
@@ -70,14 +68,12 @@ class CompiledEngine:
         *,
         asked_for: bool,
         one_shape: bool = False,
-        device: str | None = None,
-        backend: str = "inductor",
     ) -> None:
         self.model = model
-        self._device = device or next(model.parameters()).device.type
-        self._backend = torch._dynamo.lookup_backend(backend)
+        self._device = next(model.parameters()).device.type
+        self._backend = torch._dynamo.lookup_backend("inductor")
         self._exchange = Exchange(model, compiled_kinds(self._device))
-        self.losses = MaskedLosses(compiled=backend == "inductor")
+        self.losses = MaskedLosses(compiled=True)
         self.events = events
         self.asked_for = asked_for
         self.graphs = 0
@@ -93,8 +89,8 @@ class CompiledEngine:
     def active(self) -> Iterator[None]:
         """A context in which the model runs compiled, except passes with a capture."""
         before = [vars(part).get("forward") for part in self._parts]
-        # In the instances, so that parameters and their names stay: `torch.compile(block)` would
-        # wrap the block, and put `_orig_mod` into the names of a checkpoint.
+        # The compiled pass is set in the instances: `torch.compile(block)` would wrap the block,
+        # and put `_orig_mod` into the names of a checkpoint.
         for part, own in zip(self._parts, before, strict=True):
             compiled = functools.partial(self._forward, part)
             vars(part)["forward"] = (
@@ -115,11 +111,7 @@ class CompiledEngine:
 
     @contextmanager
     def reported(self, step: int) -> Iterator[None]:
-        """A context that reports, when it ends, the graphs compiled within it and their seconds.
-
-        Args:
-            step: number of the update.
-        """
+        """A context that reports, when it ends, the graphs compiled within it at an update."""
         started = time.monotonic()
         yield
         if self.graphs == self._reported:
@@ -133,7 +125,6 @@ class CompiledEngine:
         self.events.note(f"Compiled {new} in {seconds:.0f} seconds at step {step}{now}")
 
     def explain(self) -> str:
-        """See `TrainingEngine.explain`."""
         what = f"{len(self._parts)} blocks share {self.graphs} graphs planned for {self._device}"
         if self._device != "cuda":
             return f"{what}; attention by PyTorch's fused kernel or plain products"
@@ -161,7 +152,12 @@ class CompiledEngine:
         self.events.warn(f"{what}. Training goes on uncompiled")
 
     def _forward(self, part: nn.Module, *inputs: Any, **options: Any) -> Any:
-        if any(_holds_capture(each) for each in (*inputs, *options.values())):
+        # A capture is an argument of a model's pass, and a field of a block's context.
+        arguments = (*inputs, *options.values())
+        if any(
+            isinstance(each, Capture) or getattr(each, "capture", None) is not None
+            for each in arguments
+        ):
             return type(part).forward(part, *inputs, **options)
         with _bounded():
             try:
@@ -177,11 +173,6 @@ class CompiledEngine:
         # Dynamo calls the backend once for each graph: recompilations count too.
         self.graphs += 1
         return compiled
-
-
-def _holds_capture(argument: object) -> bool:
-    """Return whether an argument of a pass is a capture or a context with one."""
-    return isinstance(argument, Capture) or getattr(argument, "capture", None) is not None
 
 
 def _copied_forward(like: nn.Module) -> Callable[..., Any]:
@@ -209,16 +200,13 @@ def _bounded() -> Iterator[None]:
 
 
 def why_not_compiled(error: BaseException) -> str | None:
-    """Return in one line why compiling failed; None for an error with another cause.
-
-    Args:
-        error: error as PyTorch raised it.
-    """
+    """Return in one line why compiling failed; None for an error with another cause."""
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
     # PyTorch wraps the cause several times; the innermost error of the compiler says most.
-    of_compiler = [each for each in chain if _is_of_compiler(each)]
+    modules = ("torch._dynamo.", "torch._inductor.")
+    of_compiler = [each for each in chain if type(each).__module__.startswith(modules)]
     if not of_compiler:
         return None
     cause: BaseException = of_compiler[-1]
@@ -229,7 +217,3 @@ def why_not_compiled(error: BaseException) -> str | None:
     # A C++ compiler's complaint stands deep in the message, below the command line.
     more = [line for line in lines[1:] if "error:" in line.lower()][:1]
     return ": ".join([first.rstrip(".:"), *more])
-
-
-def _is_of_compiler(error: BaseException) -> bool:
-    return type(error).__module__.startswith(("torch._dynamo.", "torch._inductor."))

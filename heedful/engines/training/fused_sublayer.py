@@ -204,11 +204,7 @@ def fused_plan(
     second: Parameters,
     after: ResidualNorm,
 ) -> torch.dtype | str:
-    """Return the dtype in which one call computes a sub-layer, or the reason why none does.
-
-    Args:
-        x, y, first, between, second, after: arguments of `fused_sublayer`.
-    """
+    """Return the dtype in which `fused_sublayer` computes its arguments, or why it does not."""
     dtype = product_plan(y, *first, fused=True)
     other = product_plan(y, *second, fused=True)
     if isinstance(dtype, str) or isinstance(other, str):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.device import full_precision, requested_dtype
-from heedful.engines.training.chunked_loss import ChunkedLosses, scaled_gradients
+from heedful.engines.training.chunked_loss import ChunkedLosses, LossSettings, scaled_gradients
 from heedful.nn.losses import LossSums
 
 IGNORED = -1
@@ -36,22 +36,23 @@ class MaskedLosses(ChunkedLosses):
     def __init__(self, *, compiled: bool) -> None:
         self._compiled = compiled
 
-    def smoothed_cross_entropy(
+    def _sums(
         self,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
-        label_smoothing: float = 0.0,
-        bias: Tensor | None = None,
-        softcap: float | None = None,
+        settings: LossSettings,
     ) -> LossSums:
-        """See `heedful.nn.losses.smoothed_cross_entropy`; targets of −1 add nothing."""
+        if len(hidden) > 1:  # two passes (R-Drop), whose divergence needs the logits of both
+            return super()._sums(hidden, weight, bias, targets, settings)
         work = _compiled_work() if self._compiled else chunk_work
-        work = functools.partial(work, smoothing=label_smoothing, softcap=softcap)
+        work = functools.partial(work, smoothing=settings.smoothing, softcap=settings.softcap)
         dtype = requested_dtype(hidden)
         with full_precision(hidden):
+            # `squeeze`, whose gradient is a view; that of an index would be a copy.
             loss, nll = _MaskedLoss.apply(  # type: ignore[no-untyped-call]
-                hidden, weight, bias, targets, work, dtype, self.elements
+                hidden.squeeze(0), weight, bias, targets, work, dtype, self.elements
             )
         return LossSums(loss, nll, nll.new_zeros(()))
 

@@ -73,12 +73,10 @@ class ProcessorEngine:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """See `TrainingEngine.active`."""
         with self._exchange.made():
             yield
 
     def explain(self) -> str:
-        """See `TrainingEngine.explain`."""
         with self.active():
             return "\n".join(self._lines())
 
@@ -108,7 +106,6 @@ class ProcessorStack(UnpaddedStack):
         return _training_rows(x, context.positions.query)
 
     def read(self, memory: Memory) -> tuple[BlockState, ...]:
-        """See `Stack.read`."""
         rows = _training_rows(memory.states, memory.positions) if self.training else None
         if rows is None:
             return super().read(memory)
@@ -122,7 +119,7 @@ class ProcessorStack(UnpaddedStack):
 
 
 def _project_memory(part: CrossMixer, memory: PackedMemory) -> MixerState:
-    """Return the state that a part keeps of a memory."""
+    """Return the keys and values, or another state, that a part computes from a memory."""
     source: Memory = memory
     if not getattr(part, "reads_rows", False):
         # Unpacked for each part and not once: gradients of the memory are then summed in the order
@@ -154,7 +151,7 @@ class ProcessorBlock(Block):
             part: Any = self._modules[sublayer.name]
             state, after = states[index] if states else None, self._after(index)
             result = None
-            # The width first: a narrow model fuses nothing, whatever its parts are.
+            # The width is checked first: a narrow model fuses nothing, whatever its parts are.
             if may_fuse_sublayer(y) and fusion_refusal(part, after, context.biases) is None:
                 result = part.fuse(x, y, after, context, state)
             if result is None:  # refused for these sizes or types, or as a whole
@@ -173,7 +170,7 @@ class ProcessorBlock(Block):
         """Return the dropout, sum and norms between a part and the input of the next part."""
         here, following = self.sublayers[index], self.sublayers[index + 1 : index + 2]
         _, norm, output_norm, dropout = self.modules_of(here)
-        # Empty after the last sub-layer: the stream goes to the next block, which norms it itself.
+        # After the last sub-layer there is none: the next block norms the stream itself.
         reads_norm = any(each.norms_input for each in following)
         return ResidualNorm(
             norm=norm if here.placement == "after" else None,
@@ -191,7 +188,6 @@ class ProcessorFeedForward(FeedForward):
     rows = "tokens"
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
-        """See `FeedForward.forward`."""
         drops = self.training and self.dropout.p > 0.0
         captures = context is not None and context.capture is not None
         # The pair has no inner dropout and no gate, and never writes the inner input to memory.
@@ -221,13 +217,7 @@ class ProcessorFeedForward(FeedForward):
 
 
 def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -> str | None:
-    """Say why no single call in C computes a sub-layer of any input; None where one may.
-
-    Args:
-        part: part of the sub-layer, of this engine's classes.
-        after: dropout, residual sum and norms that follow.
-        biases: position biases that blocks share.
-    """
+    """Say why no single call in C computes a sub-layer of any input; None where one may."""
     if not after.is_fusable:
         return "it adds a residual as it is, and norms the sum once"
     if not hasattr(part, "fuse"):
@@ -241,11 +231,6 @@ def _inputs_of(
     part: Any, y: Tensor, context: Context
 ) -> Iterator[tuple[Tensor, Context, RealRows | None]]:
     """A context for the call of a part, which gives its inputs with or without padding.
-
-    Args:
-        part: part of a sub-layer, of this engine's classes.
-        y: input [B, L, D]; [1, R, D] without its padding.
-        context: context of the pass.
 
     Yields:
         The input with or without padding; its context; and the rows for packing the output, or

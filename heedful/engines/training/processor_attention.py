@@ -35,11 +35,7 @@ class _FusedAttention(Attention):
     rows = "maps"
 
     def fusion_refusal(self, biases: Sequence[Bias]) -> str | None:
-        """Say why no single call in C computes the sub-layer; None where one may.
-
-        Args:
-            biases: position biases that blocks share.
-        """
+        """Say why no single call in C serves under these shared biases; None where one may."""
         if self.rotary is not None or self.query_norm is not None:
             return "it neither rotates nor norms queries and keys"
         if self.softcap is not None or self.relative_values is not None:
@@ -50,7 +46,7 @@ class _FusedAttention(Attention):
             return "pruning left key heads that unequally many query heads share"
         if self.dropout:
             return "it drops no attention weights"
-        # The call passes by the modules of its maps, so hooks and parametrisations would not run.
+        # The call bypasses the modules of the maps, so hooks and parametrisations would not run.
         own = getattr(self.projection, "multiplies_by_kernels", False) and is_plain(self.output)
         if not own or not has_no_hooks(self, self.projection):
             return "a map is divided among processes, parametrised or watched"
@@ -59,22 +55,14 @@ class _FusedAttention(Attention):
     def fuse(
         self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
     ) -> tuple[Tensor, Tensor] | None:
-        """Compute the whole sub-layer in one call; see `fused_sublayer`.
-
-        Args:
-            x: residual stream [B, L, D]; [1, R, D] without its padding.
-            y: input of the part, shaped as x.
-            after: dropout, residual sum and norm that follow.
-            context: positions of x.
-            state: keys and values of the memory; None for self-attention.
-        """
+        """Compute the whole sub-layer in one call; see `fused_sublayer`."""
         positions, memory = context.positions, None
         if state is not None:
             # Keys and values that were split already, as while decoding, have no `memory`.
             memory = getattr(state, "memory", None)
             if memory is None or context.memory_positions is None:
                 return None
-            # For cross-attention these hold the positions of both queries and keys.
+            # In cross-attention they hold the positions of queries and keys.
             positions = context.memory_positions
         heads = Heads(
             self.heads_left,
@@ -100,10 +88,9 @@ class ProcessorCrossAttention(_FusedAttention, CrossAttention):
     reads_rows = True
 
     def read(self, memory: Memory) -> Any:
-        """See `CrossAttention.read`."""
         projection, rows = self.memory_projection, getattr(memory, "rows", None)
         fuses = self.training and torch.is_grad_enabled() and may_fuse_sublayer(memory.states)
-        # FSDP gathers the projection's shards in its hooks, which a call of `product` passes by.
+        # FSDP gathers the projection's shards in its hooks, which a call of `product` bypasses.
         if fuses and has_no_hooks(projection):
             projected = ProjectedMemory(projection.product(memory.states), rows)
             return LearnedKeyValues(projected, self._split)

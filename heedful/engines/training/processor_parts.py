@@ -32,32 +32,19 @@ from heedful.nn.mixers.linformer import Linformer
 class ProcessorGlobalAttention(GlobalSelfAttention):
     """Self-attention with global tokens; its second projection fits no call in C."""
 
-    # The kernels alone: `fuse` would compute the second projection's tokens by the first one.
+    # It has the kernels and no `fuse`, which would project all tokens by the first projection.
     kernels = ProcessorSelfAttention.kernels
     rows = "maps"
 
 
-class ProcessorLinearAttention(LinearAttention):
-    """Linear attention on a processor."""
-
-    rows = "maps"
-
-
-class ProcessorLinformer(Linformer):
-    """Linformer's attention over projected keys and values on a processor."""
-
-    rows = "maps"
-
-
 class ProcessorScoreAttention(ScoreAttention):
-    """Attention of one head: weights are computed of padded sequences, and the output map packs."""
+    """Attention of one head, whose weights are computed from padded sequences."""
 
     rows = "maps"
 
     def step(self, x: Tensor, state: Any, context: Any) -> tuple[Tensor, Any]:
-        """See `ScoreAttention.step`."""
         rows = rows_in_use.get()
-        # The scores are computed of the input itself, so no first map unpacks it.
+        # Scores are computed from the input itself, so there is no first map to unpack it.
         if rows is not None:
             x, embedding = rows.unpack(x), context.embedding
             if embedding is not None:
@@ -71,7 +58,6 @@ class ProcessorRecurrence(LinearRecurrence):
     rows = "maps"
 
     def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LinearRecurrence.terms`."""
         terms, rows = super().terms(x), rows_in_use.get()
         if rows is None:
             return terms
@@ -79,10 +65,14 @@ class ProcessorRecurrence(LinearRecurrence):
         return cast("tuple[Tensor, Tensor]", tuple(map(rows.unpack, terms)))
 
     def result(self, x: Tensor, state: Tensor, context: Any) -> Tensor:
-        """See `LinearRecurrence.result`."""
         rows = rows_in_use.get()
         # The output map takes rows again, so the states of the scan are packed for it.
         return super().result(x, state if rows is None else rows.pack(state), context)
+
+
+def _with_rows(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a class of mixers that differs only in taking rows without padding."""
+    return type(f"Processor{kind.__name__}", (kind,), {"rows": "maps"})
 
 
 PART_KINDS = {
@@ -90,8 +80,8 @@ PART_KINDS = {
     SelfAttention: ProcessorSelfAttention,
     GlobalSelfAttention: ProcessorGlobalAttention,
     CrossAttention: ProcessorCrossAttention,
-    LinearAttention: ProcessorLinearAttention,
-    Linformer: ProcessorLinformer,
+    LinearAttention: _with_rows(LinearAttention),
+    Linformer: _with_rows(Linformer),
     ScoreAttention: ProcessorScoreAttention,
     LinearRecurrence: ProcessorRecurrence,
     FusedLinear: ProcessorFusedLinear,

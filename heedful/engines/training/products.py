@@ -76,7 +76,6 @@ class ProcessorFusedLinear(UnpackingLinear):
     multiplies_by_kernels = True
 
     def product(self, x: Tensor) -> Tensor:
-        """See `FusedLinear.product`."""
         return linear(x, self.weight, self.bias)
 
 
@@ -121,14 +120,9 @@ def is_plain(*maps: nn.Module) -> bool:
     return all(type(each) in plain for each in maps) and has_no_hooks(*maps)
 
 
-def product_dtype(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, fused: bool = False
-) -> torch.dtype | None:
-    """Return the dtype in which kernels in C multiply x and weight; None if they do not.
-
-    See `product_plan`.
-    """
-    result = product_plan(x, weight, bias, fused=fused)
+def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torch.dtype | None:
+    """Return the dtype that `product_plan` chooses for kernels in C; None if PyTorch multiplies."""
+    result = product_plan(x, weight, bias)
     return None if isinstance(result, str) else result
 
 
@@ -203,11 +197,7 @@ class KeptProducts:
 
     @contextmanager
     def used(self, *, again: bool) -> Iterator[None]:
-        """A context in which kernels' results are kept, or reused if the pass is a repetition.
-
-        Args:
-            again: flag of the pass that recomputes.
-        """
+        """A context in which kernels' results are kept, or reused by a pass that recomputes."""
         # Both passes call the kernels in one order, so results need no names.
         self._remaining = iter(self._results) if again else None
         token = _in_use.set(self)
@@ -232,11 +222,7 @@ _in_use: ContextVar[KeptProducts | None] = ContextVar("products in use", default
 
 
 def kept(compute: Callable[[], Results]) -> Results:
-    """Compute tensors, unless an earlier pass has kept them.
-
-    Args:
-        compute: call of a kernel, without gradient, in the same order in both passes.
-    """
+    """Compute tensors by kernels, without gradient, unless an earlier pass has kept them."""
     results = _in_use.get()
     return compute() if results is None else results.result(compute)
 
@@ -349,7 +335,7 @@ def _input_gradient(
 def _parameter_gradients(
     gradient: Tensor, x: Tensor, weight: bool, bias: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the wanted gradients of a weight and a bias from those of the result [R, N]."""
+    """Return the gradients of a weight and a bias, where wanted, from that of the result [R, N]."""
     width = gradient.shape[1]
     if not weight:
         return None, gradient.sum(0, dtype=torch.float32) if bias else None

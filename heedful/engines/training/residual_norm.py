@@ -72,7 +72,12 @@ def residual_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tenso
         The stream [..., D], and the input of the next part [..., D].
     """
     if fusion_refusal(x, output, after) is None:
-        return _sum_and_norm(x, output, after)
+        norm_last = after.norm is not None
+        residual_sum, y = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
+            x, output, *norm_parts(after.any_norm), dropout_settings(after.dropout), norm_last
+        )
+        stream = y if norm_last else residual_sum
+        return stream, stream if y is None else y
     if after.output_norm is not None:
         output = after.output_norm(output)
     output = cheap_dropout(output, after.dropout)
@@ -84,28 +89,12 @@ def residual_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tenso
 
 
 def fusion_refusal(x: Tensor, output: Tensor, after: ResidualNorm) -> str | None:
-    """Say why no single kernel computes `residual_norm`; None where one does.
-
-    Args:
-        x: residual stream [..., D].
-        output: output of the part [..., D].
-        after: dropout, sum and norms.
-    """
+    """Say why no single kernel computes `residual_norm` of these; None where one does."""
     if not after.is_fusable:
         return "it computes a sum and at most one norm of it"
     if after.any_norm is None and not after.dropout:
         return "a sum alone is a single pass by PyTorch too"
     return residual_refusal(after.any_norm, x, output)
-
-
-def _sum_and_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tensor, Tensor]:
-    """Compute the stream and the input of the next part by one kernel."""
-    norm_last = after.norm is not None
-    residual_sum, y = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
-        x, output, *norm_parts(after.any_norm), dropout_settings(after.dropout), norm_last
-    )
-    stream = y if norm_last else residual_sum
-    return stream, stream if y is None else y
 
 
 def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
@@ -120,12 +109,7 @@ def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def residual_refusal(norm: nn.Module | None, *tensors: Tensor) -> str | None:
-    """Say why kernels in C do not add and norm these tensors; None where they do.
-
-    Args:
-        norm: norm of the sum, or None.
-        tensors: stream and output of a part, [..., D] each.
-    """
+    """Say why kernels in C do not add and norm tensors [..., D]; None where they do."""
     if not torch.is_grad_enabled():
         return "no gradient is wanted: they pay by what they keep for it"
     if not has_row_kernels(tensors[0].shape[-1]):

@@ -25,11 +25,7 @@ from heedful.nn.positions import Positions
 
 
 def obstacle_in(model: nn.Module) -> str | None:
-    """Return a clause that says why a model cannot be compiled; None if it can.
-
-    Args:
-        model: model to train.
-    """
+    """Return a clause that says why a model cannot be compiled; None if it can."""
     for module in model.modules():
         # Sizes that depend on values break a graph, and here every block is one without breaks.
         if hasattr(module, "experts"):
@@ -72,12 +68,7 @@ class TracedPositions(Positions):
 
     @classmethod
     def of(cls, positions: Positions, masks: Iterable[Mask]) -> TracedPositions:
-        """Return positions with the block masks that graphs will ask for.
-
-        Args:
-            positions: positions made outside of graphs.
-            masks: masks of layers that run `flex_attention`.
-        """
+        """Return positions with the block masks of layers that run `flex_attention`."""
         values = {each.name: getattr(positions, each.name) for each in fields(positions)}
         derived = {("flex", mask): block_mask(positions, mask) for mask in masks}
         result = cls(**{name: values[name] for name in _INIT_FIELDS})
@@ -86,7 +77,6 @@ class TracedPositions(Positions):
         return result
 
     def keep(self, name: Hashable, value: Any) -> Any:
-        """See `Positions.keep`."""
         return value
 
 

@@ -54,21 +54,14 @@ class DefinitionEngine:
         self._reason = reason
 
     def active(self) -> AbstractContextManager[None]:
-        """See `TrainingEngine.active`."""
         return nullcontext()
 
     def explain(self) -> str:
-        """See `TrainingEngine.explain`."""
         return f"the definition computes everything: {self._reason}"
 
 
 def prepare_training(model: nn.Module, device: torch.device) -> TrainingEngine:
-    """Make the engine that trains a model on a device, uncompiled.
-
-    Args:
-        model: model to train; only while the engine is active do its modules change.
-        device: device of the parameters.
-    """
+    """Make the engine that trains a model on the device of its parameters, uncompiled."""
     # Compiled engines are made where compiling was chosen (`heedful.train.update`).
     if device.type == "cpu":
         return ProcessorEngine(model)

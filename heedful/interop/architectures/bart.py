@@ -10,6 +10,7 @@ from heedful.interop.tensor_table import (
     RepeatedTensor,
     Rule,
     Table,
+    output_projection,
     prefix_of,
     renamed,
     reshaped,
@@ -68,11 +69,7 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
 
 
 def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec:
-    """Return the spec of an encoder or a decoder.
-
-    Raises:
-        ModelError: when a field is missing, wrong or without a counterpart here.
-    """
+    """Return the spec of an encoder or a decoder; raise a `ModelError` for fields unknown here."""
     # Settings of pre-norm variants (mBART) that transformers once kept in this config.
     fields.refuse_unless("normalize_before", [False], False)
     fields.refuse_unless("add_final_layer_norm", [False], False)
@@ -166,10 +163,8 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
         table = target
         rules = [same(source, "source_embedding.weight"), same(target, "target_embedding.weight")]
         copies = []
-    if share in ("all", "target"):
-        copies.append(RepeatedTensor("lm_head.weight", table))
-    else:
-        rules.append(same("lm_head.weight", "output_projection.weight"))
+    head, tied = output_projection("lm_head.weight", table if share in ("all", "target") else None)
+    rules, copies = rules + head, copies + tied
     if spec.output_bias:
         size = spec.target_vocabulary
         # Theirs is a buffer of shape [1, V].

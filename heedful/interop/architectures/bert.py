@@ -70,7 +70,10 @@ class BertNames:
         # Pruned checkpoints have smaller matrices in some layers.
         fields.refuse_unless("pruned_heads", ({},), {})
         kinds = self._head_kinds(fields, names)
-        unused_rows = _rows_to_padding(fields) if self.padding_rows else 0
+        # Fairseq's convention: the first token has the position after the padding id, 2 in RoBERTa.
+        unused_rows = fields.integer("pad_token_id", 1) + 1 if self.padding_rows else 0
+        if self.padding_rows and unused_rows < 1:
+            raise fields.wrong("pad_token_id", "positions are numbered from the one after it")
         length = fields.integer("max_position_embeddings") - unused_rows
         dropout = fields.number("hidden_dropout_prob", 0.1)
         norm = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
@@ -114,8 +117,8 @@ class BertNames:
         kinds = set(self.classes[written[0]]) if written else set()
         for kind in _PRETRAINED:
             layers = self.head_layers.get(kind, {})
-            # Tensors that no rule names are an error, so
-            # heads that are present must be in the spec.
+            # Tensors that no rule names are an error, so heads that are present must be in the
+            # spec.
             if any(f"{layer}.weight" in names for layer in layers.values()):
                 kinds.add(kind)
         return tuple(sorted(kinds))
@@ -136,8 +139,8 @@ class BertNames:
             head["norm"] = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
             head["tied"] = fields.flag("tie_word_embeddings", True)
         if kind == "sequence":
-            # Regression and multi-label heads have the same
-            # tensors and another meaning of the logits.
+            # Regression and multi-label heads have the same tensors and another meaning of the
+            # logits.
             fields.refuse_unless("problem_type", (None, "single_label_classification"), None)
             head["source"] = self.sequence_source
         if kind in ("sequence", "token"):
@@ -210,14 +213,6 @@ class BertNames:
         if any(name.endswith("LayerNorm.gamma") for name in names):
             rules = [_with_first_norm_names(rule) for rule in rules]
         return Table(tuple(rules), copies, ignored)
-
-
-def _rows_to_padding(fields: Fields) -> int:
-    padding = fields.integer("pad_token_id", 1)
-    if padding < 0:
-        raise fields.wrong("pad_token_id", "positions are numbered from the one after it")
-    # Fairseq's convention: the first token has the position after the padding id, 2 in RoBERTa.
-    return padding + 1
 
 
 def _write_head(head: HeadSpec) -> dict[str, Any]:

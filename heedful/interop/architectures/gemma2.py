@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
@@ -15,7 +16,6 @@ from heedful.interop.architectures.llama import (
     write_windows,
 )
 from heedful.interop.config_fields import Fields
-from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import NormSpec
@@ -101,14 +101,10 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-def _table(spec: CausalLMSpec, names: Names) -> Table:
-    return decoder_table(spec, names, _NORMS)
-
-
 ARCHITECTURE = Architecture(
     model_type="gemma2",
     kind="causal_lm",
     read=_read,
     write=_write,
-    tensors=_table,
+    tensors=functools.partial(decoder_table, norms=_NORMS),
 )

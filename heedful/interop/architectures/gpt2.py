@@ -8,9 +8,9 @@ from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from heedful.interop.rewrites import scaled_embeddings, tabled_positions
 from heedful.interop.tensor_table import (
-    RepeatedTensor,
     Table,
     concatenated,
+    output_projection,
     prefix_of,
     renamed,
     same,
@@ -34,8 +34,8 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
     # This option scales the scores of every layer differently.
     fields.refuse_unless("scale_attn_by_inverse_layer_idx", [False], False)
     fields.refuse_unless("add_cross_attention", [False], False)
-    # `reorder_and_upcast_attn` computes scores in float32,
-    # which is always done here; the call only checks its type.
+    # `reorder_and_upcast_attn` computes scores in float32, which is always done here; the call only
+    # checks its type.
     fields.flag("reorder_and_upcast_attn", False)
     width = fields.integer("n_embd", 768)
     norm = NormSpec(epsilon=fields.number("layer_norm_epsilon", 1e-5))
@@ -111,14 +111,10 @@ def _table(spec: CausalLMSpec, names: Names) -> Table:
         for theirs, ours in _LINEAR.items():
             rules.append(transposed(f"{layer}{theirs}.weight", f"{block}{ours}.weight"))
             rules.append(same(f"{layer}{theirs}.bias", f"{block}{ours}.bias"))
-    copies: tuple[RepeatedTensor, ...] = ()
-    if spec.tied:
-        # Most files lack it, as the output projection is tied.
-        copies = (RepeatedTensor("lm_head.weight", embedding),)
-    else:
-        rules.append(same("lm_head.weight", "output_projection.weight"))
+    head, copies = output_projection("lm_head.weight", embedding if spec.tied else None)
     # Buffers: the causal mask and the score of hidden keys, −10,000.
-    return Table(tuple(rules), copies, ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",))
+    ignored = (r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",)
+    return Table((*rules, *head), tuple(copies), ignored)
 
 
 ARCHITECTURE = Architecture(

@@ -13,8 +13,8 @@ from heedful.interop.rewrites import scaled_embeddings
 from heedful.interop.tensor_table import (
     AFFINE,
     LINEAR,
-    RepeatedTensor,
     Table,
+    output_projection,
     prefix_of,
     renamed,
     same,
@@ -93,8 +93,8 @@ def read_decoder(
         num_heads=fields.integer("num_attention_heads", sizes["num_attention_heads"]),
         # Missing before LLaMA 2, where every query head has its own keys and values.
         num_kv_heads=fields.optional_integer("num_key_value_heads") or kv_heads,
-        # Unset means D / H. Some models have another width,
-        # e.g. Mistral NeMo 128 of 5120 / 32 = 160.
+        # Unset means D / H. Some models have another width, e.g. Mistral NeMo 128 of 5120 / 32 =
+        # 160.
         head_width=fields.optional_integer("head_dim") or sizes.get("head_dim"),
         dropout=fields.number("attention_dropout", 0.0),
         # Half-split layout, channel i with i + E/2: transformers permuted Meta's interleaved
@@ -164,8 +164,8 @@ def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
         return RotarySpec(base=base)
     if scaling == "linear":
         return RotarySpec(base=base, scaling="linear", factor=rope.number("factor"))
-    # A stretched model's `max_position_embeddings` is the
-    # new length, the original is the trained one.
+    # A stretched model's `max_position_embeddings` is the new length, the original is the trained
+    # one.
     length = rope.integer("original_max_position_embeddings", max_length)
     if scaling == "llama3":
         return RotarySpec(
@@ -173,7 +173,7 @@ def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
             scaling="by_wavelength",
             factor=rope.number("factor"),
             original_length=length,
-            # Turns over the trained length; wavelengths in tokens are that length over the factors.
+            # The factors count turns over the trained length; a wavelength is length / factor.
             beta_fast=rope.number("high_freq_factor"),
             beta_slow=rope.number("low_freq_factor"),
         )
@@ -353,21 +353,26 @@ def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _
         ):
             parts = AFFINE if bias else LINEAR
             rules += renamed(modules, theirs=layer + theirs, ours=own + ours, parts=parts)
-    copies: tuple[RepeatedTensor, ...] = ()
-    if spec.tied:
-        copies = (RepeatedTensor("lm_head.weight", embedding),)
-    else:
-        rules.append(same("lm_head.weight", "output_projection.weight"))
+    head, copies = output_projection("lm_head.weight", embedding if spec.tied else None)
     # Frequencies of the rotation, a buffer that older versions saved.
     ignored = (r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
-    return Table(tuple(rules), copies, ignored)
+    return Table((*rules, *head), tuple(copies), ignored)
 
 
-ARCHITECTURE = Architecture(
-    model_type="llama",
-    kind="causal_lm",
-    read=_read,
-    write=_write,
-    tensors=decoder_table,
-    rewrites=(scaled_embeddings,),
-)
+def decoder_architecture(
+    model_type: str,
+    read: Callable[[Fields, Names], CausalLMSpec],
+    write: Callable[[CausalLMSpec], dict[str, Any]],
+) -> Architecture[CausalLMSpec]:
+    """Return the architecture of a decoder whose tensors have LLaMA's names."""
+    return Architecture(
+        model_type=model_type,
+        kind="causal_lm",
+        read=read,
+        write=write,
+        tensors=decoder_table,
+        rewrites=(scaled_embeddings,),
+    )
+
+
+ARCHITECTURE = decoder_architecture("llama", _read, _write)

@@ -106,7 +106,7 @@ def _sinusoid_rule(name: str, spec: TranslatorSpec) -> Rule:
 
 
 def _sinusoids(spec: TranslatorSpec) -> Tensor:
-    """Return the table [max_length + 1, D] float32 of transformers."""
+    """Return the sinusoids [max_length + 1, D] float32 that transformers computes."""
     positions = torch.arange(spec.max_length + 1, dtype=torch.float64)
     frequencies = 10_000.0 ** (torch.arange(0, spec.width, 2, dtype=torch.float64) / spec.width)
     # Computed in float64 like theirs: float32 angles would change the sines of late positions.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architecture import Names
 from heedful.interop.architectures.llama import (
-    decoder_table,
+    decoder_architecture,
     read_decoder,
     window_of,
     write_decoder,
 )
 from heedful.interop.config_fields import Fields
-from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.model_spec import CausalLMSpec
 
 # Defaults of transformers' MistralConfig, those of the 7B model.
@@ -42,11 +41,4 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-ARCHITECTURE = Architecture(
-    model_type="mistral",
-    kind="causal_lm",
-    read=_read,
-    write=_write,
-    tensors=decoder_table,
-    rewrites=(scaled_embeddings,),
-)
+ARCHITECTURE = decoder_architecture("mistral", _read, _write)

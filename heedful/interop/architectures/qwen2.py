@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architecture import Names
 from heedful.interop.architectures.llama import (
-    decoder_table,
+    decoder_architecture,
     read_decoder,
     read_windows,
     write_decoder,
     write_windows,
 )
 from heedful.interop.config_fields import Fields
-from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.model_spec import CausalLMSpec
 
 # Defaults of transformers' Qwen2Config.
@@ -62,11 +61,4 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     return {"architectures": ["Qwen2ForCausalLM"], **config}
 
 
-ARCHITECTURE = Architecture(
-    model_type="qwen2",
-    kind="causal_lm",
-    read=_read,
-    write=_write,
-    tensors=decoder_table,
-    rewrites=(scaled_embeddings,),
-)
+ARCHITECTURE = decoder_architecture("qwen2", _read, _write)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from heedful.interop.architecture import Architecture, Names
-from heedful.interop.architectures.llama import decoder_table, read_decoder, write_decoder
+from heedful.interop.architecture import Names
+from heedful.interop.architectures.llama import decoder_architecture, read_decoder, write_decoder
 from heedful.interop.architectures.qwen2 import SIZES, read_qwen_windows, write_qwen_windows
 from heedful.interop.config_fields import Fields
-from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.spec import NormSpec
 
@@ -36,11 +35,4 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-ARCHITECTURE = Architecture(
-    model_type="qwen3",
-    kind="causal_lm",
-    read=_read,
-    write=_write,
-    tensors=decoder_table,
-    rewrites=(scaled_embeddings,),
-)
+ARCHITECTURE = decoder_architecture("qwen3", _read, _write)

@@ -8,7 +8,14 @@ from heedful.config import Activation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings, scaled_queries
-from heedful.interop.tensor_table import LINEAR, RepeatedTensor, Table, renamed, same
+from heedful.interop.tensor_table import (
+    LINEAR,
+    RepeatedTensor,
+    Table,
+    output_projection,
+    renamed,
+    same,
+)
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
@@ -47,8 +54,8 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
     # Only a tied output projection needs scaled states, so older files have one field for both.
     # Newer files set `tie_word_embeddings` in every model and have a field for the scale.
     scaled = fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
-    # Published models of version 1.1 have an output
-    # projection of their own; config.json does not say so.
+    # Published models of version 1.1 have an output projection of their own; config.json does not
+    # say so.
     own_head = not scaled and (not names or _HEAD in names)
     return TranslatorSpec(
         width=width,
@@ -74,8 +81,8 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
     norm = NormSpec(kind="rms", epsilon=fields.number("layer_norm_epsilon", 1e-6))
     attention = AttentionSpec(
         num_heads=fields.integer("num_heads"),
-        # The head width is not D / H in all models: the 11B
-        # model has 128 heads of 128 with D = 1024.
+        # The head width is not D / H in all models: the 11B model has 128 heads of 128 with D =
+        # 1024.
         head_width=fields.integer("d_kv"),
         bias=False,
         # No 1/sqrt(E) on the scores: T5 has it in the initialisation of the query projection.
@@ -148,10 +155,8 @@ def _table(spec: TranslatorSpec, names: Names) -> Table:
     copies = [
         RepeatedTensor(f"{side}.embed_tokens.weight", "shared.weight") for side in spec.stacks()
     ]
-    if spec.share_embeddings == "all":
-        copies.append(RepeatedTensor(_HEAD, "shared.weight"))
-    else:
-        rules.append(same(_HEAD, "output_projection.weight"))
+    shares = spec.share_embeddings == "all"
+    head, tied = output_projection(_HEAD, "shared.weight" if shares else None)
     for side, stack in spec.stacks().items():
         relative = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         rules.append(same(relative, f"{side}.position_bias.weight"))
@@ -162,7 +167,7 @@ def _table(spec: TranslatorSpec, names: Names) -> Table:
             rules += renamed(modules, theirs=theirs, ours=ours, parts=LINEAR)
     # The first published files hold a bias of cross-attention that the model never uses.
     unused = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
-    return Table(tuple(rules), tuple(copies), ignored=(unused,))
+    return Table((*rules, *head), (*copies, *tied), ignored=(unused,))
 
 
 def _block_modules(block: BlockSpec) -> dict[str, str]:

@@ -126,8 +126,8 @@ def _table(spec: VisionSpec, names: Names) -> Table:
     width, side, channels = spec.width, spec.patch_size, spec.channels
     embeddings, states = f"{prefix}embeddings.", (spec.num_states, width)
     convolution = f"{embeddings}patch_embeddings.projection"
-    # A convolution with stride = kernel is a linear map of
-    # flattened patches: same elements in the same order.
+    # A convolution with stride = kernel is a linear map of flattened patches: same elements in the
+    # same order.
     kernel, flat = (width, channels, side, side), (width, channels * side * side)
     rules = [
         reshaped(f"{embeddings}cls_token", "class_token", (1, 1, width), (width,)),

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.engines.class_exchange import Exchange
-from heedful.engines.host_biases import HostRelativeKeys
 from heedful.engines.host_parts import HOST_KINDS, PROCESSOR_KERNELS
+from heedful.engines.host_rare_parts import HostRelativeKeys
 from heedful.errors import ConfigError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from heedful.engines.class_exchange import Exchange
-from heedful.engines.host_biases import HostTransformerXL
 from heedful.engines.host_parts import HOST_KINDS, PROCESSOR_KERNELS
+from heedful.engines.host_rare_parts import HostTransformerXL
 from heedful.errors import ConfigError
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec

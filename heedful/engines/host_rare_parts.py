@@ -1,4 +1,4 @@
-"""Relative positions in attention that read the values of positions, on a processor."""
+"""Parts of few models that read the values of positions, on a processor: biases and scans."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.attention.relative_positions import Bias, RelativeKeys, TransformerXL
+from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens
 from heedful.nn.positions import Positions
 
 
@@ -17,8 +18,6 @@ class _ByDiagonals(Bias):
     """
 
     def diagonals(self, positions: Positions) -> Tensor | None:
-        """See `Bias.diagonals`."""
-
         def compute() -> Tensor | None:
             # Padding, packing and beams break the count; the definition looks up each pair then.
             for pos in (positions.query, positions.key):
@@ -38,3 +37,13 @@ class HostRelativeKeys(_ByDiagonals, RelativeKeys):
 
 class HostTransformerXL(_ByDiagonals, TransformerXL):
     """Relative positions of Transformer-XL on a processor."""
+
+
+class HostScanMixer(ScanMixer):
+    """A scan over tokens that moves them only if padding stands before a token."""
+
+    def tokens_at(self, positions: Tensor, segments: Tensor | None = None) -> Tokens:
+        real = positions >= 0
+        # With padding at the end alone, scan order is the order in memory and nothing is copied.
+        in_order = real.shape[1] > 1 and not bool((real[:, 1:] > real[:, :-1]).any())
+        return Tokens.of(positions, segments, in_order=in_order)
