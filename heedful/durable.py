@@ -78,7 +78,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     Raises:
         OSError: when a file or the folder cannot be written, with its path.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # Not the process's number: processes of two machines that share the disk may have the same.
+    partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
     try:
         partial.mkdir()
         yield partial

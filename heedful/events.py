@@ -387,6 +387,16 @@ class _Bars:
         return self.live
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file, without a last line that is half written.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 def _lines_until(path: Path, step: int) -> list[str]:
     """Return the complete lines of a metrics file up to a step, without the summary."""
     if not path.exists():

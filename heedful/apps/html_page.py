@@ -15,8 +15,7 @@ _PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <main>
-<h1>{title}</h1>
-{body}
+{heading}{body}
 </main>
 {scripts}</body>
 </html>
@@ -24,7 +23,14 @@ _PAGE = """<!DOCTYPE html>
 
 
 def document(
-    title: str, body: str, *, style: str, policy: str, links: str = "", scripts: str = ""
+    title: str,
+    body: str,
+    *,
+    style: str,
+    policy: str,
+    links: str = "",
+    scripts: str = "",
+    heading: bool = True,
 ) -> str:
     """Return a whole page.
 
@@ -35,9 +41,12 @@ def document(
         policy: content security policy, by which the browser refuses what is not in the page.
         links: HTML of the head, ended by a line break.
         scripts: HTML after the content, ended by a line break.
+        heading: flag that the title stands above the body.
     """
+    text = html.escape(title)
     return _PAGE.format(
-        title=html.escape(title),
+        title=text,
+        heading=f"<h1>{text}</h1>\n" if heading else "",
         body=body,
         style=style,
         policy=policy,

@@ -178,15 +178,16 @@ def _nothing(results: Frontier) -> UserError:
 
 def _write(results: Frontier, out: Path) -> None:
     """Write table.md, table.json and, where Altair is installed, picture.svg and page.html."""
-    from heedful.apps.comparison.result_files import has_charts, write_page, write_tables
+    from heedful.apps.comparison.result_files import has_charts
 
-    write_tables(results, out)
+    page = None
     if has_charts():
         from heedful.apps import charts
         from heedful.apps.comparison.frontier_page import page_of, picture
 
         charts.save(picture(results), out / "picture.svg")
-        write_page(page_of(results), out)
+        page = page_of(results)
+    results.write(out, page)
 
 
 def _show(results: Frontier, out: Path) -> None:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from heedful.durable import sync
+from heedful.durable import whole_folder
 from heedful.errors import RunError
 
 SCHEMA_VERSION = 1
@@ -47,10 +45,10 @@ class StoreWriter:
     def __init__(self, folder: Path, dtypes: Mapping[str, str]) -> None:
         self._folder = folder
         self._dtypes = dict(dtypes)
-        self._files: dict[str, IO[bytes]] = {}
         self._hashes = {name: hashlib.sha256() for name in dtypes}
-        for name in dtypes:
-            self._files[name] = (folder / name).open("wb")
+        self._open = ExitStack()  # closes every file, even if another one cannot be flushed
+        self.close = self._open.close
+        self._files = {n: self._open.enter_context((folder / n).open("wb")) for n in dtypes}
 
     def append(self, name: str, values: Array) -> None:
         """Add values at the end of an array."""
@@ -60,28 +58,17 @@ class StoreWriter:
         self._files[name].write(content)
 
     def finish(self, metadata: Mapping[str, Any]) -> None:
-        """Write everything to the disk, the header last.
+        """Write the header.
 
         Args:
             metadata: JSON data that is kept in the header.
         """
-        arrays = {}
-        for name, file in self._files.items():
-            arrays[name] = {
-                "dtype": self._dtypes[name],
-                "sha256": self._hashes[name].hexdigest(),
-            }
-            _sync_and_close(file)
-        # The header is the mark of a complete store: no folder with a header lacks content.
+        arrays = {
+            name: {"dtype": dtype, "sha256": self._hashes[name].hexdigest()}
+            for name, dtype in self._dtypes.items()
+        }
         header = {"schema_version": SCHEMA_VERSION, "arrays": arrays, "metadata": dict(metadata)}
-        file = (self._folder / _HEADER).open("wb")
-        file.write(json.dumps(header, indent=1).encode())
-        _sync_and_close(file)
-
-    def close(self) -> None:
-        """Close the files, finished or not."""
-        for file in self._files.values():
-            file.close()
+        (self._folder / _HEADER).write_bytes(json.dumps(header, indent=1).encode())
 
 
 @contextmanager
@@ -89,7 +76,7 @@ def writing(folder: Path, dtypes: Mapping[str, str]) -> Iterator[StoreWriter]:
     """Write a store atomically: `folder` holds all of it or does not exist.
 
     Args:
-        folder: folder of the store, replaced if it exists.
+        folder: folder of the store.
         dtypes: element type of every array, as NumPy spells it.
 
     Raises:
@@ -97,57 +84,43 @@ def writing(folder: Path, dtypes: Mapping[str, str]) -> Iterator[StoreWriter]:
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the store, since a rename across file systems would not be atomic.
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+        with whole_folder(folder) as partial, closing(StoreWriter(partial, dtypes)) as writer:
+            yield writer
     except OSError as error:
-        raise _cannot_write(folder, error) from None
-    writer = None
-    try:
-        writer = StoreWriter(partial, dtypes)
-        yield writer
-        writer.close()
-        _replace(folder, partial)
-    except OSError as error:
-        raise _cannot_write(folder, error) from None
-    finally:
-        if writer is not None:
-            _close_quietly(writer)
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def store_key(content: str) -> str:
-    """Return the name of a store: SHA-256, in hexadecimal, of a description of its content.
-
-    Args:
-        content: hashes of the inputs and of everything that changes the encoding.
-    """
-    return hashlib.sha256(content.encode()).hexdigest()
+        # Another run may have put the same content there in between.
+        if not (folder / _HEADER).exists():
+            raise _cannot_write(folder, error) from None
 
 
 def open_or_write(
-    cache: Path, key: str, write: Callable[[Path], None], notice: Notice | None
-) -> Contents:
+    cache: Path, content: str, write: Callable[[Path], None], notice: Notice | None
+) -> tuple[dict[str, Array], dict[str, Any], str]:
     """Open a store, after writing it where it is missing or damaged.
 
     Args:
         cache: folder of stores; may be shared between runs.
-        key: name of the store, from `store_key`.
+        content: description of the content: hashes of the inputs and of everything that changes
+            the encoding.
         write: function that writes the store into a folder.
         notice: function that is called with a sentence when a damaged store is written again.
 
     Returns:
-        The arrays as read-only memory maps, and the metadata.
+        The arrays as read-only memory maps, the metadata, and the SHA-256 of the description, in
+        hexadecimal, which names the store.
     """
+    key = hashlib.sha256(content.encode()).hexdigest()
     # 32 hexadecimal digits are 128 bits: enough to tell stores apart.
     folder = cache / key[:32]
     if folder.exists():
         try:
-            return read_store(folder)
+            return *read_store(folder), key
         except DamagedStore as damage:
+            # A damaged store would be in the way of the new one.
+            shutil.rmtree(folder, ignore_errors=True)
             if notice:
                 notice(f"{folder}: the stored corpus is damaged ({damage}) and is encoded again.")
     write(folder)
-    return read_store(folder)
+    return *read_store(folder), key
 
 
 def read_store(folder: Path) -> Contents:
@@ -180,30 +153,6 @@ def _read_array(path: Path, entry: Mapping[str, Any]) -> Array:
     if path.stat().st_size == 0:  # mmap refuses an empty file
         return np.empty(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)  # plain arrays slice faster
-
-
-def _replace(folder: Path, partial: Path) -> None:
-    # A damaged store is in the way of the rename.
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        partial.rename(folder)
-    except OSError:
-        # Another run may have put the same content there in between.
-        if not (folder / _HEADER).exists():
-            raise
-    sync(folder.parent)
-
-
-def _sync_and_close(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-
-
-def _close_quietly(writer: StoreWriter) -> None:
-    # A full disk fails again when the buffers are flushed; it was reported already.
-    with suppress(OSError):
-        writer.close()
 
 
 def _cannot_write(folder: Path, error: OSError) -> RunError:

@@ -2,7 +2,7 @@
 
 Token budgets count padding. Pairs are shuffled, cut into pools, sorted by length within a pool, cut
 into batches, and the batches shuffled. NumPy keeps the raw bits of its generators stable between
-versions but not what is drawn from them, so only the bits are used.
+versions but not what is drawn from them, so only the bits are used. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.data.corpus_spec import DataSpec
-from heedful.errors import DataError
+from heedful.errors import ConfigError, DataError
 
 Indices = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.integer]
+
+NO_PAIR = -1
+"""Padding in a row's array of pair numbers."""
+
+
+_BALANCE = 3
+"""Positions of a pair's length that one position of imbalance between the sides outweighs."""
+
+_NEVER = np.iinfo(np.int32).min  # score of a pair that does not fit
 
 
 def plan_epoch(
@@ -152,16 +161,117 @@ def plan_once(
     """
     chosen = np.arange(len(sizes), dtype=np.int64) if chosen is None else chosen
     # One pool for everything: the order does not matter in validation, and padding is least.
-    budget, pool = data.budget, max(1, len(sizes))
     return plan_epoch(
         sizes,
         [(chosen, 1.0)],
-        batch_tokens=budget,
-        pool_batches=pool,
+        batch_tokens=data.budget,
+        pool_batches=max(1, len(sizes)),
         seed=0,
         epoch=0,
         ties=ties,
     )
+
+
+def plan_rows(
+    sizes: tuple[Sizes, Sizes],
+    groups: Sequence[tuple[Indices, float]],
+    *,
+    row_length: int,
+    batch_rows: int,
+    pool_batches: int,
+    seed: int,
+    epoch: int,
+) -> list[Indices]:
+    """Cut an epoch into batches of rows, each of which holds several pairs.
+
+    A row has equally many positions for sources and for targets, and is filled with pairs that suit
+    both sides (vector bin packing). Pairs are shuffled and cut into pools before, and rows are
+    shuffled after packing.
+
+    Args:
+        sizes: positions of the sources and of the targets [n], special tokens counted.
+        groups: pair numbers with their sampling weight; see `plan_epoch`.
+        row_length: positions of a row on each side.
+        batch_rows: number R of rows of a batch.
+        pool_batches: size of a pool in batches.
+        seed: seed of the run.
+        epoch: number of the epoch, from 0.
+
+    Returns:
+        The pair numbers of each batch's rows [R, P], in the order of training; `NO_PAIR` is
+        padding. Empty rows at the end of an epoch are spread over all batches.
+
+    Raises:
+        ConfigError: when a pair is longer than a row.
+    """
+    source, target = (each.astype(np.int64) for each in sizes)
+    longer = np.maximum(source, target)
+    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+    rows: list[Indices] = []
+    positions = row_length * batch_rows * pool_batches
+    for pool in shuffled_pools(longer, groups, positions, bits):
+        if int(longer[pool].max()) > row_length:
+            raise ConfigError(
+                f"A pair of {longer[pool].max()} positions fits no row of {row_length}",
+                where="data.packed_length",
+                remedy="Raise it, or lower data.max_length",
+            )
+        rows += [pool[row] for row in pack(source[pool], target[pool], row_length)]
+    order = shuffle(np.arange(len(rows)), bits)
+    batches = -(-len(rows) // batch_rows)
+    # Evenly spread: otherwise the last update of an epoch would be made of a few pairs.
+    bounds = [len(rows) * number // batches for number in range(batches + 1)] if batches else []
+    return [
+        _table([rows[i] for i in order[start:end]], batch_rows)
+        for start, end in itertools.pairwise(bounds)
+    ]
+
+
+def pack(source: Indices, target: Indices, row_length: int) -> list[Indices]:
+    """Pack pairs into few rows, which are filled one after the other.
+
+    A row takes the longest pair that leaves equal space on both sides. Packing by the lengths of
+    the longer sides (best fit decreasing) left 5.6 % of Multi30k's rows empty, this leaves 1.4 %,
+    of which 0.6 % are unavoidable, as its sources are shorter than its targets.
+
+    Args:
+        source: positions of each source [n], at most `row_length`.
+        target: positions of each target [n], at most `row_length`.
+        row_length: positions of a row on each side.
+
+    Returns:
+        Indices of each row's pairs among the n.
+    """
+    # Pairs of equal sizes are one kind: choosing among a thousand kinds takes some 15 µs a pair.
+    kinds, kind, left = np.unique(
+        np.stack([source, target], 1).astype(np.int32),
+        axis=0,
+        return_inverse=True,
+        return_counts=True,
+    )
+    # Numbers of the pairs of each kind.
+    waiting = np.split(np.argsort(kind.reshape(-1), kind="stable"), np.cumsum(left)[:-1])
+    sources, targets = np.ascontiguousarray(kinds.T)
+    longer, difference = np.maximum(sources, targets), sources - targets
+    rows, packed = [], 0
+    while packed < len(source):
+        row, source_space, target_space = [], row_length, row_length
+        available = left > 0
+        while True:
+            fits = available & (sources <= source_space) & (targets <= target_space)
+            imbalance = np.abs(difference - (source_space - target_space))
+            # argmax takes the first of equal scores: packing is deterministic.
+            chosen = int(np.where(fits, longer - _BALANCE * imbalance, _NEVER).argmax())
+            if not fits[chosen]:
+                break
+            left[chosen] -= 1
+            available[chosen] = left[chosen] > 0
+            row.append(waiting[chosen][left[chosen]])
+            source_space -= int(sources[chosen])
+            target_space -= int(targets[chosen])
+        rows.append(np.array(row))
+        packed += len(row)
+    return rows
 
 
 def _copies(indices: Indices, weight: float, bits: np.random.PCG64) -> Indices:
@@ -172,8 +282,7 @@ def _copies(indices: Indices, weight: float, bits: np.random.PCG64) -> Indices:
 
 def shuffle(values: Indices, bits: np.random.PCG64) -> Indices:
     """Return the values in a random order that depends on nothing but the bits."""
-    # Sorted random keys: `Generator.permutation` may change between versions of NumPy, raw bits
-    # not.
+    # Sorted random keys, since `Generator.permutation` may change between versions of NumPy.
     keys = np.atleast_1d(bits.random_raw(len(values)))
     return values[np.argsort(keys, kind="stable")]
 
@@ -186,7 +295,7 @@ def uniform(bits: np.random.PCG64, count: int) -> npt.NDArray[np.float64]:
 
 
 def _pools(order: Indices, sizes: Indices, positions: int) -> list[Indices]:
-    """Return consecutive parts of the order, each of about so many positions."""
+    """Cut the order into parts of about `positions` positions each."""
     ends = np.cumsum(sizes)
     if not len(ends):
         return []
@@ -195,7 +304,7 @@ def _pools(order: Indices, sizes: Indices, positions: int) -> list[Indices]:
 
 
 def _cut(pool: Indices, sizes: Indices, budget: int) -> list[Indices]:
-    """Cut a pool, sorted by ascending size, into as large batches as the budget allows."""
+    """Cut a pool, sorted by ascending size, into the largest batches that the budget allows."""
     batches = []
     start = 0
     while start < len(pool):
@@ -206,3 +315,11 @@ def _cut(pool: Indices, sizes: Indices, budget: int) -> list[Indices]:
         batches.append(pool[start : start + count])
         start += count
     return batches
+
+
+def _table(rows: Sequence[Indices], count: int) -> Indices:
+    """Return the pair numbers of `count` rows, of which the last may be empty, as one array."""
+    table = np.full((count, max(map(len, rows))), NO_PAIR, np.int64)
+    for line, row in zip(table, rows, strict=False):
+        line[: len(row)] = row
+    return table

@@ -5,27 +5,29 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.data.batch_plan import Indices
-from heedful.data.encoded_pairs import Ids
-from heedful.data.padding import PaddingSide, Sequences, pad, source_tensors
-from heedful.data.pair_corpus import Side
-from heedful.data.pair_packing import NO_PAIR
+from heedful.data.batch_plan import NO_PAIR, Indices
+from heedful.data.padding import Sequences, pad, source_tensors
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from heedful.data.encoded_pairs import EncodedPairs
+    from heedful.data.shard_blocks import PairsOfBlock
+
 OtherSource = Callable[[int], Sequence[int] | None]
 """Function from a pair's number to the token ids of another source; None keeps the encoded one."""
 
+NumberedPairs: TypeAlias = "EncodedPairs | PairsOfBlock"
+"""Encoded pairs with access by number."""
 
 NO_TARGET = -1
 """Target of a position without a loss."""
@@ -149,7 +151,7 @@ class WindowBatch(ExampleBatch):
     counted: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.packed is None:  # on the host: a GPU would have to be waited for
+        if self.packed is None:  # on the host: reading it from a GPU would wait for its queue
             object.__setattr__(self, "packed", bool(self.segments.any()))
 
     def part(self, start: int, stop: int) -> Self:
@@ -228,28 +230,10 @@ class BpeDropout:
     max_length: int
 
 
-class NumberedPairs(Protocol):
-    """Encoded pairs with access by number."""
-
-    @property
-    def tokenizers(self) -> TokenizerPair:
-        """Tokenizers that encoded the pairs."""
-        ...
-
-    def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
-        """Return the token ids of one side of some pairs, without special tokens."""
-        ...
-
-    def text_of(self, i: int) -> tuple[str, str]:
-        """Return the source and target of a pair."""
-        ...
-
-
 def make_batch(
     pairs: NumberedPairs,
     indices: Indices,
     *,
-    padding_side: PaddingSide = "right",
     bpe_dropout: BpeDropout | None = None,
     other_source: OtherSource | None = None,
 ) -> PairBatch:
@@ -258,7 +242,6 @@ def make_batch(
     Args:
         pairs: the encoded corpora, or a block of a stream.
         indices: numbers of the pairs [B].
-        padding_side: side on which shorter sequences are padded.
         bpe_dropout: settings for encoding the texts anew with dropout. Sequences get longer (by
             about 30 % at a probability of 0.1), so a batch may exceed its token budget.
         other_source: sources that replace the encoded ones, by the number of the pair.
@@ -274,20 +257,21 @@ def make_batch(
     targets: Sequences = pairs.ids_of("target", numbers)
     if bpe_dropout is not None and bpe_dropout.probability > 0:
         texts = [pairs.text_of(int(i)) for i in indices]
-        sources = [
-            _with_dropout(tokenizers.source, text[0], plain, bpe_dropout, f"source {i}")
-            for text, plain, i in zip(texts, sources, indices, strict=True)
-        ]
-        targets = [
-            _with_dropout(tokenizers.target, text[1], plain, bpe_dropout, f"target {i}")
-            for text, plain, i in zip(texts, targets, indices, strict=True)
-        ]
+        sources, targets = (
+            [
+                _with_dropout(tokenizer, text[side], plain, bpe_dropout, f"{name} {i}")
+                for text, plain, i in zip(texts, rows, indices, strict=True)
+            ]
+            for side, (name, tokenizer, rows) in enumerate(
+                (("source", tokenizers.source, sources), ("target", tokenizers.target, targets))
+            )
+        )
     if other_source is not None:
         others = [other_source(int(i)) for i in indices]
         sources = [
             ids if other is None else other for ids, other in zip(sources, others, strict=True)
         ]
-    return pair_batch(sources, targets, indices, tokenizers, padding_side)
+    return pair_batch(sources, targets, indices, tokenizers)
 
 
 def make_rows(pairs: NumberedPairs, rows: Indices, row_length: int) -> PairBatch:
@@ -310,64 +294,54 @@ def make_rows(pairs: NumberedPairs, rows: Indices, row_length: int) -> PairBatch
     inputs = [np.concatenate([bos, ids]) for ids in targets]
     outputs = [np.concatenate([ids, eos]) for ids in targets]
     # Input and output of the decoder have equal lengths, so one set of places serves both.
-    source_places, target_places = (_places(side, row, shape) for side in (sources, inputs))
+    source_slots, source_positions, source_segments = _places(sources, row, shape)
+    target_slots, target_positions, target_segments = _places(inputs, row, shape)
+
+    def put(tokens: Sequences, slots: Indices, filler: int) -> Tensor:
+        table = np.full(shape, filler)
+        if len(slots):
+            table.flat[slots] = np.concatenate(tokens)
+        return torch.from_numpy(table)
+
     return PairBatch(
-        source=source_places.put(sources, tokenizers.source.pad),
-        source_positions=source_places.positions,
-        target_input=target_places.put(inputs, tokenizers.target.pad),
-        target_output=target_places.put(outputs, tokenizers.target.pad),
-        target_positions=target_places.positions,
+        source=put(sources, source_slots, tokenizers.source.pad),
+        source_positions=source_positions,
+        target_input=put(inputs, target_slots, tokenizers.target.pad),
+        target_output=put(outputs, target_slots, tokenizers.target.pad),
+        target_positions=target_positions,
         indices=torch.from_numpy(rows),
         target_tokens=sum(map(len, inputs)),
-        source_segments=source_places.segments,
-        target_segments=target_places.segments,
+        source_segments=source_segments,
+        target_segments=target_segments,
     )
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Indices of the tokens of packed sequences in rows [R, L].
-
-    Args:
-        slots: flat index r · L + l of every token.
-        positions: positions of the tokens in their sequences [R, L]; −1 is padding.
-        segments: number of a token's sequence within its row [R, L]; −1 is padding.
-    """
-
-    slots: npt.NDArray[np.int64]
-    positions: Tensor
-    segments: Tensor
-
-    def put(self, sequences: Sequences, filler: int) -> Tensor:
-        """Return the tokens [R, L] int64, padded with `filler`."""
-        table = torch.full(self.positions.shape, filler)
-        if len(self.slots):
-            tokens = np.concatenate(sequences).astype(np.int64)
-            table.view(-1)[self.slots] = torch.from_numpy(tokens)
-        return table
-
-
-def _places(sequences: Sequences, row: Indices, shape: tuple[int, int]) -> _Places:
+def _places(
+    sequences: Sequences, row: Indices, shape: tuple[int, int]
+) -> tuple[Indices, Tensor, Tensor]:
     """Pack sequences into rows [R, L].
 
     Args:
         sequences: token ids of each sequence.
         row: row of each sequence, ascending.
         shape: rows R and their length L.
+
+    Returns:
+        Flat index r · L + l of every token, positions in the sequences [R, L], and numbers of the
+        sequences within their rows [R, L]; −1 is padding in both.
     """
     lengths = np.array([len(each) for each in sequences], np.int64)
     # `first` is the number of the first sequence in the same row, as `row` is sorted.
     ends, first = np.cumsum(lengths), np.searchsorted(row, row)
     begins = ends - lengths
-    offsets = begins - begins[first]  # of a sequence within its row
+    offsets = begins - begins[first]  # offset of each sequence within its row
     assert not len(row) or (offsets + lengths).max() <= shape[1], "a row that is too full"
     position = np.arange(lengths.sum()) - np.repeat(begins, lengths)
     slots = np.repeat(row * shape[1] + offsets, lengths) + position
     positions, segments = np.full((2, shape[0] * shape[1]), -1, np.int64)
     positions[slots] = position
     segments[slots] = np.repeat(np.arange(len(row)) - first, lengths)
-    tables = (torch.from_numpy(each).view(shape) for each in (positions, segments))
-    return _Places(slots, *tables)
+    return slots, torch.from_numpy(positions).view(shape), torch.from_numpy(segments).view(shape)
 
 
 def numbers_in(indices: Tensor) -> Tensor:
@@ -380,11 +354,7 @@ def numbers_in(indices: Tensor) -> Tensor:
 
 
 def pair_batch(
-    sources: Sequences,
-    targets: Sequences,
-    indices: Indices,
-    tokenizers: TokenizerPair,
-    padding_side: PaddingSide = "right",
+    sources: Sequences, targets: Sequences, indices: Indices, tokenizers: TokenizerPair
 ) -> PairBatch:
     """Make a padded batch of sources and targets.
 
@@ -393,14 +363,11 @@ def pair_batch(
         targets: token ids of every target, without special tokens around them.
         indices: numbers of the examples [B].
         tokenizers: tokenizers that give the special tokens.
-        padding_side: side on which shorter sequences are padded.
     """
-    source, source_positions = source_tensors(sources, tokenizers.source, padding_side)
+    source, source_positions = source_tensors(sources, tokenizers.source)
     target = tokenizers.target
-    target_input, target_positions = pad(
-        targets, target.pad, first=target.bos, padding_side=padding_side
-    )
-    target_output, _ = pad(targets, target.pad, last=target.eos, padding_side=padding_side)
+    target_input, target_positions = pad(targets, target.pad, first=target.bos)
+    target_output, _ = pad(targets, target.pad, last=target.eos)
     return PairBatch(
         source,
         source_positions,

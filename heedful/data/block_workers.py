@@ -16,31 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from heedful.data.shard_blocks import BlockPlace, Planner
 from heedful.errors import RunError, UserError
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class _Worker(Protocol[T_co]):
-    """A worker that makes blocks one after the other, in the order of the requests."""
-
-    waiting: deque[BlockPlace]
-
-    def ask(self, place: BlockPlace) -> None:
-        """Request a block, to be made after the ones requested before."""
-        ...
-
-    def next(self) -> T_co:
-        """Wait for the earliest requested block and return it."""
-        ...
-
-    def close(self) -> None:
-        """End the worker; unfinished blocks are discarded."""
-        ...
 
 
 class BlocksAhead(Generic[T]):
@@ -61,8 +42,8 @@ class BlocksAhead(Generic[T]):
         self._planner = planner
         self._following = following
         self._count = workers
-        self._workers: list[_Worker[T]] = []
-        self._asked: dict[BlockPlace, _Worker[T]] = {}
+        self._workers: list[_Thread[T] | _Process[T]] = []
+        self._asked: dict[BlockPlace, _Thread[T] | _Process[T]] = {}
 
     def take(self, place: BlockPlace) -> T:
         """Return the block of a place, and request the ones that follow.
@@ -112,7 +93,10 @@ class BlocksAhead(Generic[T]):
 
 
 class _Thread(Generic[T]):
-    """A worker thread in this process; tokenizers release the interpreter's lock meanwhile."""
+    """A thread that makes blocks one after the other, in the order of the requests.
+
+    Tokenizers release the interpreter's lock meanwhile.
+    """
 
     def __init__(self, planner: Planner[T]) -> None:
         self.waiting: deque[BlockPlace] = deque()
@@ -133,7 +117,7 @@ class _Thread(Generic[T]):
 
 
 class _Process(Generic[T]):
-    """A worker in a process of its own."""
+    """A process that makes blocks one after the other, in the order of the requests."""
 
     def __init__(self, planner: Planner[T]) -> None:
         self.waiting: deque[BlockPlace] = deque()

@@ -6,13 +6,16 @@ unknown tokens, or without a usable pair, is an error.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.batch_plan import Indices
+from heedful.data.batch_plan import NO_PAIR, Indices
 from heedful.data.corpus_spec import DataSpec
 from heedful.data.encoded_pairs import (
     EncodedCorpus,
@@ -20,10 +23,9 @@ from heedful.data.encoded_pairs import (
     PairSelection,
     epoch_batches,
     select_pairs,
+    unknown_share,
 )
-from heedful.data.exchanged_sides import check_order
-from heedful.data.pair_corpus import Side
-from heedful.data.pair_packing import NO_PAIR
+from heedful.data.pair_corpus import SIDES
 from heedful.errors import DataError
 
 MOST_UNKNOWN = 0.5
@@ -176,14 +178,14 @@ def _role_reports(
     # Everything is compared by the stored 64-bit digests, so no text is read again.
     results: dict[str, Mask] = {}
     kept = _mask(selection.kept, total)
-    sources, keys = _digests(pairs, "source"), _pair_keys(pairs)
+    sources, keys = pairs.digests("source"), _pair_keys(pairs)
     results["the same pair as an earlier one"] = kept & _repeats(keys)
-    results["source and target are the same"] = kept & (sources == _digests(pairs, "target"))
+    results["source and target are the same"] = kept & (sources == pairs.digests("target"))
     results["one side unusually long for the other"] = _outliers(pairs, kept)
     if train is not None:
         results["the pair is in the training data"] = kept & np.isin(keys, _pair_keys(train))
         # A known source with another target leaks, too: the model was trained on the sentence.
-        known = np.isin(sources, _digests(train, "source"))
+        known = np.isin(sources, train.digests("source"))
         results["the source is in the training data"] = kept & known
     left_out = {str(reason): _mask(rows, total) for reason, rows in selection.left_out.items()}
     reports = []
@@ -199,7 +201,7 @@ def _role_reports(
 def _corpus_report(
     pairs: EncodedPairs, corpus: EncodedCorpus, role: Role, used: int, findings: list[Finding]
 ) -> CorpusReport:
-    source_ids, target_ids = corpus.all_ids("source"), corpus.all_ids("target")
+    source_ids, target_ids = corpus.ids["source"].ids, corpus.ids["target"].ids
     return CorpusReport(
         name=next(iter(corpus.facts)),
         role=role,
@@ -207,8 +209,8 @@ def _corpus_report(
         used=used,
         source_tokens=len(source_ids),
         target_tokens=len(target_ids),
-        source_unknown=_share(source_ids == pairs.tokenizers.source.unk),
-        target_unknown=_share(target_ids == pairs.tokenizers.target.unk),
+        source_unknown=unknown_share(source_ids, pairs.tokenizers.source.unk),
+        target_unknown=unknown_share(target_ids, pairs.tokenizers.target.unk),
         encodings={path: facts.describe() for path, facts in corpus.facts.items()},
         findings=tuple(finding for finding in findings if finding.count),
     )
@@ -291,22 +293,13 @@ def _repeats(keys: Numbers) -> Mask:
 def _pair_keys(pairs: EncodedPairs) -> Numbers:
     """Return a 64-bit key for each pair [n]; exchanging source and target gives another key."""
     # An odd multiplier (2^64 / golden ratio) loses no bits; overflow wraps, as is intended.
-    return _digests(pairs, "source") * np.uint64(0x9E3779B97F4A7C15) + _digests(pairs, "target")
-
-
-def _digests(pairs: EncodedPairs, side: Side) -> Numbers:
-    parts = [np.asarray(corpus.digests(side), dtype=np.uint64) for corpus in pairs.corpora]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+    return pairs.digests("source") * np.uint64(0x9E3779B97F4A7C15) + pairs.digests("target")
 
 
 def _mask(indices: Indices, total: int) -> Mask:
     mask = np.zeros(total, dtype=bool)
     mask[indices] = True
     return mask
-
-
-def _share(flags: Mask) -> float:
-    return float(np.count_nonzero(flags)) / max(len(flags), 1)
 
 
 def _corpus_lines(corpus: CorpusReport) -> list[str]:
@@ -327,3 +320,74 @@ def _corpus_lines(corpus: CorpusReport) -> list[str]:
 def _side(name: str, tokens: int, unknown: float) -> str:
     share = f" ({unknown:.2%} unknown)" if unknown else ""
     return f"{tokens:,} {name} tokens{share}"
+
+
+_SAMPLE = 500
+"""Number of pairs of a corpus that are read."""
+
+_CLEARLY = 1.5
+"""Factor by which exchanged sides must be more alike. In 240 draws of 5 to 100 pairs of Tatoeba
+(English with German, with French) the right order was at least twice as alike. Both sides of a task
+in one language (summaries, a toy language) are about equally like each other."""
+
+_LETTERS = 3  # trigrams, which need no words, so that scripts without spaces are compared, too
+
+
+def check_order(train: EncodedPairs, valid: EncodedPairs | None) -> tuple[str, ...]:
+    """Compare the order of the sides of all corpora.
+
+    Args:
+        train: training corpora. One may be in the other order, as for a model of both directions.
+        valid: validation corpora, if there are any.
+
+    Returns:
+        A sentence about each training corpus in another order than the first.
+
+    Raises:
+        DataError: when a validation corpus is in another order than every training corpus.
+    """
+    known = list(map(_sides, train.corpora))
+    for corpus in valid.corpora if valid is not None else ():
+        sides = _sides(corpus)
+        if known and all(_are_exchanged(each, sides) for each in known):
+            raise DataError(
+                "Source and target are exchanged: these sources look like the targets of the "
+                "training data, and the targets like its sources",
+                where=_name(corpus),
+                remedy="Name the source first, as for training: --valid SOURCE TARGET",
+            )
+    return tuple(
+        f"{_name(corpus)}: source and target are exchanged, as compared with "
+        f"{_name(train.corpora[0])}"
+        for corpus, sides in zip(train.corpora, known, strict=True)
+        if _are_exchanged(known[0], sides)
+    )
+
+
+def _name(corpus: EncodedCorpus) -> str:
+    return ", ".join(corpus.facts)
+
+
+def _sides(corpus: EncodedCorpus) -> list[Counter[str]]:
+    rows = range(0, len(corpus), max(1, len(corpus) // _SAMPLE))
+    return [_trigrams(corpus.text(side, row) for row in rows) for side in SIDES]
+
+
+def _are_exchanged(one: Sequence[Counter[str]], other: Sequence[Counter[str]]) -> bool:
+    straight = _likeness(one[0], other[0]) + _likeness(one[1], other[1])
+    return _likeness(one[0], other[1]) + _likeness(one[1], other[0]) > _CLEARLY * straight
+
+
+def _likeness(one: Counter[str], other: Counter[str]) -> float:
+    """Return the cosine of the angle between two counts, 0 to 1."""
+    product = sum(count * other[letters] for letters, count in one.items())
+    squares = (sum(count * count for count in each.values()) for each in (one, other))
+    return product / max(1e-9, math.sqrt(math.prod(squares)))
+
+
+def _trigrams(texts: Iterable[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        padded = f" {text.lower()} "
+        counts.update(padded[i : i + _LETTERS] for i in range(len(padded) - _LETTERS + 1))
+    return counts

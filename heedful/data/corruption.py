@@ -7,7 +7,6 @@ used, which NumPy keeps the same between versions.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,32 +22,6 @@ from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int64]
-
-
-class Corruption(Protocol):
-    """A function that makes a source and a target from a row of tokens."""
-
-    def __call__(self, tokens: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
-        """Corrupt a row.
-
-        Args:
-            tokens: token ids [n] int64, at least one, without special tokens around them.
-            seed: seed of the run.
-            epoch: number of the epoch, from 0.
-            start: number of the row's first token in the stream.
-
-        Returns:
-            The source's and the target's ids, without special tokens around them.
-        """
-        ...
-
-    def longest(self, counts: Ids) -> tuple[Ids, Ids]:
-        """Return the upper bounds of the lengths of sources [N] and of targets [N].
-
-        Args:
-            counts: tokens of each row [N].
-        """
-        ...
 
 
 class SpanCorruption:
@@ -72,6 +45,17 @@ class SpanCorruption:
         self.mean_span = mean_span
 
     def __call__(self, tokens: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+        """Corrupt a row.
+
+        Args:
+            tokens: token ids [n] int64, at least one, without special tokens around them.
+            seed: seed of the run.
+            epoch: number of the epoch, from 0.
+            start: number of the row's first token in the stream.
+
+        Returns:
+            The source's and the target's ids, without special tokens around them.
+        """
         # The place in the stream is part of the seed: a row's corruption does not depend on its
         # batch.
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
@@ -95,6 +79,7 @@ class SpanCorruption:
         return np.concatenate(source), np.concatenate(target)
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
+        """Return the upper bounds of the lengths of sources [N] and targets [N] of rows."""
         dropped, spans = span_counts(counts, self.share, self.mean_span)
         return counts - dropped + spans, dropped + spans + 1
 
@@ -153,6 +138,7 @@ class Denoising:
         self.lead = np.array(lead, np.int64)
 
     def __call__(self, tokens: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+        """Corrupt a row; see `SpanCorruption`."""
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
         # The target keeps the original order of sentences: the model is trained to restore it.
         sequence = tokens
@@ -174,6 +160,7 @@ class Denoising:
         return np.concatenate(source), np.concatenate([self.lead, tokens])
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
+        """Return the upper bounds of the lengths of sources [N] and targets [N] of rows."""
         return counts, counts + len(self.lead)
 
     def _lengths(self, hidden: int, bits: np.random.PCG64) -> Ids:
@@ -189,6 +176,10 @@ class Denoising:
         # The source has one mask for each gap, so this keeps it no longer than the row.
         surplus = max(0, len(lengths) - hidden)
         return np.delete(lengths, np.flatnonzero(lengths == 0)[:surplus])
+
+
+Corruption = SpanCorruption | Denoising
+"""A function that makes a source and a target from a row of tokens."""
 
 
 class SentenceEnds:
@@ -340,7 +331,7 @@ def _kept(total: int, gaps: int, bits: np.random.PCG64) -> Ids:
 def _parts(total: int, count: int, bits: np.random.PCG64) -> Ids:
     """Draw `count` numbers, 0 or more, that add up to `total`, uniformly from all choices.
 
-    Of `total` stars and `count` − 1 bars in a row, the bars are drawn.
+    Stars and bars: the places of `count` − 1 bars among `total` stars are drawn.
     """
     places = total + count - 1
     bars = np.sort(shuffle(np.arange(places), bits)[: count - 1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +26,13 @@ from heedful.data.array_store import (
     Array,
     Notice,
     open_or_write,
-    store_key,
     writing,
 )
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import ExampleBatch
 from heedful.data.corpus_spec import AugmentSpec
 from heedful.data.image_files import ImageReader, Pixels, wrong_size
+from heedful.data.text_file import chunks
 from heedful.errors import DataError
 from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
@@ -315,13 +314,11 @@ def encode_images(
         DataError: when an image cannot be used, with its name.
         RunError: when the cache cannot be written.
     """
-    parts, facts, keys = [], [], []
+    stores = []
     for reader in readers:
-        key = store_key(f"images {SCHEMA_VERSION} {reader.content_hash()}")
-        arrays, metadata = open_or_write(cache, key, functools.partial(_write, reader), notice)
-        parts.append(arrays)
-        facts.append(metadata)
-        keys.append(key)
+        content = f"images {SCHEMA_VERSION} {reader.content_hash()}"
+        stores.append(open_or_write(cache, content, functools.partial(_write, reader), notice))
+    parts, facts, keys = zip(*stores, strict=True)
     return EncodedImages(readers, parts, facts, keys)
 
 
@@ -331,9 +328,8 @@ def _write(reader: ImageReader, folder: Path) -> None:
     sums: Any = 0
     squares: Any = 0
     with writing(folder, {"pixels": "|u1", "labels": "<i4"}) as store:
-        examples = iter(reader)
         done = 0
-        while chunk := list(itertools.islice(examples, _AT_ONCE)):
+        for chunk in chunks(reader, _AT_ONCE):
             shape = shape or _square(chunk[0].pixels.shape, reader.name(0))
             for number, example in enumerate(chunk, start=done):
                 if example.pixels.shape != shape:

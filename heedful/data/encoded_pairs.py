@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,22 +18,19 @@ from heedful.data.array_store import (
     Notice,
     StoreWriter,
     open_or_write,
-    store_key,
     writing,
 )
-from heedful.data.batch_plan import Indices, Sizes, plan_epoch, plan_once, tempered
+from heedful.data.batch_plan import Indices, Sizes, plan_epoch, plan_once, plan_rows, tempered
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.pair_corpus import (
     SIDES,
     CorpusReader,
-    Pair,
     Side,
     content_hash,
     corpus_paths,
     line_name,
 )
-from heedful.data.pair_packing import plan_rows
-from heedful.data.text_file import FileFacts
+from heedful.data.text_file import FileFacts, chunks
 from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int32]
@@ -50,20 +47,46 @@ def text_digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "little")
 
 
-def ids_of_rows(ids: Array, offsets: Array, rows: Indices) -> list[Ids]:
-    """Return the token ids of some rows of a ragged array.
+@dataclass(frozen=True)
+class Ragged:
+    """Token ids of rows of different lengths.
 
     Args:
         ids: token ids of all rows, concatenated.
         offsets: start of each row in `ids`, and the end of the last row.
-        rows: numbers of the wanted rows.
     """
-    starts, ends = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
-    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
-    # Indices of all wanted tokens, so that the memory map is read in one gather.
-    places = np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)
-    together = np.asarray(ids[places], dtype=np.int32)
-    return [together[start:end] for start, end in itertools.pairwise(edges.tolist())]
+
+    ids: Array
+    offsets: Array
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: str) -> Ragged:
+        """Make one array of lists of ids."""
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        flat = itertools.chain.from_iterable(rows)
+        return cls(np.fromiter(flat, dtype=dtype, count=int(offsets[-1])), offsets)
+
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Concatenate the rows of several arrays."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        offsets = np.cumsum(np.append(0, lengths), dtype=np.int64)
+        return cls(np.concatenate([part.ids for part in parts]), offsets)
+
+    @property
+    def lengths(self) -> Indices:
+        """Length of every row in tokens."""
+        # From offsets alone: token ids stay on the disk.
+        return np.diff(self.offsets)
+
+    def rows(self, numbers: Indices) -> list[Ids]:
+        """Return the token ids of some rows, by their numbers."""
+        starts, ends = (self.offsets[at].astype(np.int64) for at in (numbers, numbers + 1))
+        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+        # Indices of all wanted tokens, so that a memory map is read in one gather.
+        places = np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)
+        together = np.asarray(self.ids[places], dtype=np.int32)
+        return [together[start:end] for start, end in itertools.pairwise(edges.tolist())]
 
 
 class EncodedCorpus:
@@ -74,6 +97,9 @@ class EncodedCorpus:
         arrays: arrays that `encode_corpus` wrote.
         metadata: metadata that `encode_corpus` wrote.
         key: name of the corpus's folder in the cache.
+
+    Attributes:
+        ids: token ids of every pair by side, without special tokens.
     """
 
     def __init__(
@@ -82,6 +108,9 @@ class EncodedCorpus:
         self.spec = spec
         self.key = key
         self._arrays = arrays
+        self.ids: dict[Side, Ragged] = {
+            side: Ragged(arrays[f"{side}.ids"], arrays[f"{side}.offsets"]) for side in SIDES
+        }
         # Facts of reading are stored, as reading is skipped when the corpus comes from the cache.
         self.facts = {
             str(path): FileFacts(**facts)
@@ -89,25 +118,7 @@ class EncodedCorpus:
         }
 
     def __len__(self) -> int:
-        return len(self._arrays["source.offsets"]) - 1
-
-    def ids(self, side: Side, row: int) -> Ids:
-        """Return the token ids of one side of a pair, without special tokens."""
-        start, end = self._arrays[f"{side}.offsets"][row : row + 2]
-        return np.asarray(self._arrays[f"{side}.ids"][start:end], dtype=np.int32)
-
-    def ids_of(self, side: Side, rows: Indices) -> list[Ids]:
-        """Return the token ids of one side of some pairs, in one gather."""
-        return ids_of_rows(self._arrays[f"{side}.ids"], self._arrays[f"{side}.offsets"], rows)
-
-    def all_ids(self, side: Side) -> Array:
-        """Return the token ids of one side of all pairs, concatenated."""
-        return self._arrays[f"{side}.ids"]
-
-    def lengths(self, side: Side) -> npt.NDArray[np.int64]:
-        """Return the length of one side of every pair in tokens [n], special tokens not counted."""
-        # From offsets alone: token ids stay on the disk.
-        return np.diff(self._arrays[f"{side}.offsets"])
+        return len(self.ids["source"].offsets) - 1
 
     def digests(self, side: Side) -> Array:
         """Return `text_digest` of one side of every pair [n]."""
@@ -156,9 +167,14 @@ class EncodedPairs:
             # One gather for each corpus; `results` keeps the order of `indices`.
             places = np.flatnonzero(numbers == number)
             rows = indices[places] - self.starts[number]
-            for place, ids in zip(places, self.corpora[number].ids_of(side, rows), strict=True):
+            for place, ids in zip(places, self.corpora[number].ids[side].rows(rows), strict=True):
                 results[place] = ids
         return results
+
+    def digests(self, side: Side) -> npt.NDArray[np.uint64]:
+        """Return `text_digest` of one side of every pair [n]."""
+        parts = [np.asarray(corpus.digests(side), np.uint64) for corpus in self.corpora]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
     def text_of(self, i: int) -> tuple[str, str]:
         """Return the source and target of pair i as they stand in the corpus."""
@@ -177,7 +193,7 @@ class EncodedPairs:
         return self.corpora[number], int(i - self.starts[number])
 
     def _lengths(self, side: Side) -> Ids:
-        lengths = [corpus.lengths(side).astype(np.int32) for corpus in self.corpora]
+        lengths = [corpus.ids[side].lengths.astype(np.int32) for corpus in self.corpora]
         return np.concatenate(lengths) if lengths else np.empty(0, np.int32)
 
 
@@ -247,8 +263,7 @@ def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
     """Return a mask of the pairs with only white space on a side [n]."""
     # The digest ignores outer white space, so all blank texts share one.
     blank = np.uint64(text_digest(""))
-    flags = [np.asarray(corpus.digests(side) == blank) for corpus in pairs.corpora]
-    return np.concatenate(flags) if flags else np.zeros(0, dtype=bool)
+    return np.asarray(pairs.digests(side) == blank)
 
 
 def epoch_batches(
@@ -367,12 +382,12 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Open one corpus from the cache, encoding it if it is not there yet; see `encode_corpora`."""
     # The weight is no part of the key: it changes epochs, not the encoding.
-    key = store_key(f"{SCHEMA_VERSION} {content_hash(spec)} {tokenizers.fingerprint}")
+    content = f"{SCHEMA_VERSION} {content_hash(spec)} {tokenizers.fingerprint}"
 
     def write(folder: Path) -> None:
         _write(spec, tokenizers, folder, progress)
 
-    return EncodedCorpus(spec, *open_or_write(cache, key, write, notice), key)
+    return EncodedCorpus(spec, *open_or_write(cache, content, write, notice))
 
 
 def _write(
@@ -385,7 +400,7 @@ def _write(
             store.append(f"{side}.offsets", np.zeros(1))
             store.append(f"{side}.text_offsets", np.zeros(1))
         ends = dict.fromkeys(itertools.product(SIDES, ("tokens", "bytes")), 0)
-        for pairs in _chunks(reader):
+        for pairs in chunks(reader, _PAIRS_AT_ONCE):
             texts = [(pair.source, pair.target) for pair in pairs]
             rows = encode_pairs(texts, tokenizers)
             for side, plain, ids in zip(SIDES, zip(*texts, strict=True), rows, strict=True):
@@ -405,12 +420,18 @@ def encode_pairs(
     return tokenizers.source.encode_batch(sources), tokenizers.target.encode_batch(targets)
 
 
+def unknown_share(ids: Array, unk: int) -> float:
+    """Return the share of unknown tokens among token ids, 0 to 1."""
+    return float(np.count_nonzero(ids == unk)) / max(len(ids), 1)
+
+
 def id_dtype(vocabulary: int) -> str:
     """Return the smallest stored type for the ids of a vocabulary, as NumPy spells it.
 
     Args:
         vocabulary: size of the vocabulary.
     """
+    # Two bytes hold the ids of the usual vocabularies, which halves the store.
     return "<u2" if vocabulary <= 2**16 else "<i4"
 
 
@@ -439,7 +460,7 @@ def _append(
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     store.append(
         f"{side}.ids",
-        # without a list of all ids in between
+        # `fromiter` needs no list of all ids in between.
         np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=lengths.sum()),
     )
     encoded = [text.encode() for text in texts]
@@ -451,9 +472,3 @@ def _append(
         offsets = ends[side, unit] + np.cumsum(sizes)
         store.append(f"{side}.{name}", offsets)
         ends[side, unit] = int(offsets[-1])
-
-
-def _chunks(reader: CorpusReader) -> Iterator[list[Pair]]:
-    pairs = iter(reader)
-    while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
-        yield chunk

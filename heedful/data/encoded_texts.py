@@ -23,11 +23,11 @@ from heedful.data.array_store import (
     Array,
     Notice,
     open_or_write,
-    store_key,
     writing,
 )
 from heedful.data.batch_plan import Indices, shuffle
 from heedful.data.batches import NO_TARGET, FramedBatch, RowBatch, WindowBatch
+from heedful.data.encoded_pairs import id_dtype
 from heedful.data.padding import pad, source_tensors
 from heedful.data.text_corpus import TextReader
 from heedful.errors import ConfigError
@@ -135,17 +135,17 @@ def encode_texts(
     """
     parts, keys = [], []
     for reader in readers:
-        key = store_key(f"texts {SCHEMA_VERSION} {tokenizer.fingerprint} {reader.content_hash()}")
-        keys.append(key)
+        content = f"texts {SCHEMA_VERSION} {tokenizer.fingerprint} {reader.content_hash()}"
         write = functools.partial(_write, reader, tokenizer)
-        parts.append(open_or_write(cache, key, write, notice)[0])
+        arrays, _, key = open_or_write(cache, content, write, notice)
+        parts.append(arrays)
+        keys.append(key)
     return EncodedTexts(readers, parts, keys)
 
 
 def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
     dtypes = {
-        # Half the size of the store for the usual vocabularies.
-        "ids": "<u2" if tokenizer.size <= 2**16 else "<i4",
+        "ids": id_dtype(tokenizer.size),
         "begins": "<i8",
         "lines": "<i8",
     }
@@ -210,16 +210,12 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
     tokens = starts[:, None] + np.arange(length + 1)  # numbers in the stream [B, L + 1]
     real = tokens[:, 1:] < len(texts)
     tokens = np.minimum(tokens, len(texts) - 1)
-    stream_ids, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
+    ids, targets, numbers = inputs_and_targets(texts, tokens, real)
     # Positions count from the text's start, or from the window's where the text began before it.
     begins = np.maximum(texts.begins_of(numbers[:, :-1]), starts[:, None])
-    ids = np.where(real, stream_ids[:, :-1], 0)
     ids[:, 0] = texts.span(0, 1)  # bos: the stream's first token
     positions = np.where(real, tokens[:, :-1] - begins, -1)
     segments = np.where(real, numbers[:, :-1] - numbers[:, :1], 0)
-    # eos has no target: the next token belongs to another text.
-    same = numbers[:, 1:] == numbers[:, :-1]
-    targets = np.where(real & same, stream_ids[:, 1:], NO_TARGET)
     packed = bool(segments.any())
     return WindowBatch(
         torch.from_numpy(ids),
@@ -231,6 +227,23 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
         packed=packed,
         counted=not packed and bool(real.all()),
     )
+
+
+def inputs_and_targets(
+    texts: EncodedTexts, tokens: Indices, real: npt.NDArray[np.bool_]
+) -> tuple[Indices, Indices, Indices]:
+    """Return token ids [B, L], the ids of the next tokens [B, L], and text numbers [B, L + 1].
+
+    Args:
+        texts: stream of texts.
+        tokens: numbers of the tokens in the stream, and of the token after the last [B, L + 1].
+        real: mask of the tokens that are not padding [B, L].
+    """
+    ids, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
+    # eos has no target: the next token belongs to another text.
+    same = numbers[:, 1:] == numbers[:, :-1]
+    targets = np.where(real & same, ids[:, 1:], NO_TARGET)
+    return np.where(real, ids[:, :-1], 0), targets, numbers
 
 
 @dataclass(frozen=True)
@@ -296,7 +309,7 @@ def cut_texts(
     drawn = int(np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw())
     shift = drawn % content if epoch else 0
     begins, lengths = texts.text_spans
-    # As if `lead` tokens stood before the text: rows are cut at multiples of `content` then.
+    # Rows are cut at multiples of `content`, as if `lead` tokens stood before the text.
     lead = np.where(lengths > content, shift, 0)
     per_text = -(-(lengths + lead) // content)
     text = np.repeat(np.arange(len(lengths)), per_text)

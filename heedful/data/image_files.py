@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -197,26 +197,6 @@ class ImageExample(NamedTuple):
     label: str
 
 
-class ImageReader(Protocol):
-    """The images of one corpus, read anew in every iteration."""
-
-    def __iter__(self) -> Iterator[ImageExample]:
-        """Return the images with their labels.
-
-        Raises:
-            DataError: when a file is no image, with its name.
-        """
-        ...
-
-    def name(self, number: int) -> str:
-        """Return the name of an image, given its number from 0, for messages."""
-        ...
-
-    def content_hash(self) -> str:
-        """Return the SHA-256, in hexadecimal, of the files and of the settings for reading them."""
-        ...
-
-
 @dataclass(frozen=True)
 class IdxReader:
     """The images of an IDX file with the labels of another.
@@ -246,6 +226,7 @@ class IdxReader:
             yield ImageExample(fitted, str(label))
 
     def name(self, number: int) -> str:
+        """Return the name of an image, given its number from 0, for messages."""
         return f"{self.images}, image {number + 1}"
 
     def content_hash(self) -> str:
@@ -301,11 +282,16 @@ class FolderReader:
             yield ImageExample(_fitted(picture, size, str(path)), label)
 
     def name(self, number: int) -> str:
+        """Return the name of an image, given its number from 0, for messages."""
         return str(self.files[number])
 
     def content_hash(self) -> str:
         named = [(path.relative_to(self.folder).as_posix(), path) for path in self.files]
         return _hash(named, self.spec)
+
+
+ImageReader = IdxReader | FolderReader
+"""The images of one corpus, read anew in every iteration."""
 
 
 def image_reader(corpus: CorpusSpec, spec: ImageSpec) -> ImageReader:

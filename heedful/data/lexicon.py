@@ -151,9 +151,9 @@ class _Cells:
     def __init__(self, corpus: EncodedCorpus, source_size: int, target_size: int) -> None:
         self.null = source_size
         self.target_size = target_size
-        self.sources, self.targets = corpus.all_ids("source"), corpus.all_ids("target")
-        self.source_lengths = corpus.lengths("source")
-        self.target_lengths = corpus.lengths("target")
+        source, target = corpus.ids["source"], corpus.ids["target"]
+        self.sources, self.targets = source.ids, target.ids
+        self.source_lengths, self.target_lengths = source.lengths, target.lengths
         counts = (self.source_lengths + 1) * self.target_lengths  # one more for the null token
         self.skipped = int((counts > _CELLS).sum())
         # Pairs that exceed a chunk alone are skipped: cells grow with the square of the length.

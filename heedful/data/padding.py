@@ -12,13 +12,10 @@ from torch import Tensor
 
 from heedful.text.tokenizer import TextTokenizer
 
-PaddingSide = Literal["right", "left"]
 Sequences = Sequence[Sequence[int] | npt.NDArray[np.integer]]
 
 
-def source_tensors(
-    sources: Sequences, tokenizer: TextTokenizer, padding_side: PaddingSide = "right"
-) -> tuple[Tensor, Tensor]:
+def source_tensors(sources: Sequences, tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:
     """Return the encoder input of sources, padded and with special tokens.
 
     Sources of a model trained by Heedful end in eos; an imported model may want more tokens.
@@ -26,7 +23,6 @@ def source_tensors(
     Args:
         sources: token ids of every source, without special tokens.
         tokenizer: the source's tokenizer, which gives the special tokens.
-        padding_side: side on which shorter sources are padded.
 
     Returns:
         Tokens [B, S] and positions [B, S], −1 for padding, both int64.
@@ -34,9 +30,9 @@ def source_tensors(
     first, last = tokenizer.first, tokenizer.last
     # The usual case, without a copy of every row.
     if not first and last == (tokenizer.eos,):
-        return pad(sources, tokenizer.pad, last=tokenizer.eos, padding_side=padding_side)
+        return pad(sources, tokenizer.pad, last=tokenizer.eos)
     framed = [np.concatenate([first, row, last]).astype(np.int64) for row in sources]
-    return pad(framed, tokenizer.pad, padding_side=padding_side)
+    return pad(framed, tokenizer.pad)
 
 
 def pad(
@@ -45,7 +41,7 @@ def pad(
     *,
     first: int | None = None,
     last: int | None = None,
-    padding_side: PaddingSide = "right",
+    padding_side: Literal["right", "left"] = "right",
 ) -> tuple[Tensor, Tensor]:
     """Pad rows of different lengths to one tensor.
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,6 +25,9 @@ from heedful.errors import DataError
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
+
+# JSON may hold half a surrogate pair, "\ud800", which is no UTF-8.
+_NOT_IN_A_LINE = re.compile("[\n\x00\ud800-\udfff]")
 
 _JSONL_REMEDY = 'Each line must be an object like {"source": "…", "target": "…"}'
 
@@ -72,10 +78,14 @@ class CorpusReader:
 
     def _read(self) -> Iterator[Pair]:
         if len(self.files) == 2:
-            return _aligned(*self.files)
+            yield from _aligned(*self.files)
+            return
         # `pair_form` refuses other suffixes than these two.
         (file,) = self.files
-        return _jsonl(file) if pair_form(file.path) == ".jsonl" else _tsv(file)
+        parse = jsonl_pair if pair_form(file.path) == ".jsonl" else tsv_pair
+        # Not a generator expression: an error would keep its iterator, and so the file, open.
+        for line in file:
+            yield parse(line, file)
 
 
 def corpus_paths(spec: CorpusSpec) -> list[Path]:
@@ -158,8 +168,7 @@ def _aligned(source: TextFile, target: TextFile) -> Iterator[Pair]:
             return
         if left is None or right is None:
             # Both are read to their ends, so that the error can give both numbers of lines.
-            _exhaust(sources)
-            _exhaust(targets)
+            deque(itertools.chain(sources, targets), maxlen=0)
             raise not_aligned(source, target)
         yield Pair(source.lines, left, right)
 
@@ -181,21 +190,6 @@ def not_aligned(source: TextFile, target: TextFile) -> DataError:
         remedy="Line n of one must be the translation of line n of the other; make both "
         "anew from the same pairs, with empty lines kept",
     )
-
-
-def _exhaust(lines: Iterable[str]) -> None:
-    for _ in lines:
-        pass
-
-
-def _tsv(file: TextFile) -> Iterator[Pair]:
-    for line in file:
-        yield tsv_pair(line, file)
-
-
-def _jsonl(file: TextFile) -> Iterator[Pair]:
-    for line in file:
-        yield jsonl_pair(line, file)
 
 
 def tsv_pair(line: str, file: TextFile) -> Pair:
@@ -220,15 +214,7 @@ def tsv_pair(line: str, file: TextFile) -> Pair:
 
 
 def jsonl_pair(line: str, file: TextFile) -> Pair:
-    """Parse a line that is a JSON object with a source and a target.
-
-    Args:
-        line: the line that was read last.
-        file: file of the line.
-
-    Raises:
-        DataError: when the line is no such object, with its location.
-    """
+    """Parse the line of a file that was read last, a JSON object, as `json_pair` does."""
     return Pair(file.lines, *json_pair(line, f"{file.path}:{file.lines}"))
 
 
@@ -260,19 +246,10 @@ def _text_of(item: Any, key: Side, where: str) -> str:
         problem = f"{key!r} is not text" if key in item else f"There is no {key!r}"
         raise DataError(f"{problem}; keys found: {result}", where=where, remedy=_JSONL_REMEDY)
     # Translations are written one a line, so a line break would put files out of step.
-    if "\n" in text or "\x00" in text or not _encodable(text):
+    if _NOT_IN_A_LINE.search(text):
         raise DataError(
             f"{key!r} holds a line break, a NUL or half a surrogate pair",
             where=where,
             remedy="A pair is one line of text on each side; replace the character",
         )
     return text
-
-
-def _encodable(text: str) -> bool:
-    # JSON may hold half a surrogate pair, "\ud800", which is no UTF-8.
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -5,7 +5,6 @@ Nothing here needs PyTorch, since processes that only tokenise load this module.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -13,20 +12,21 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from heedful.data.array_store import Array
-from heedful.data.batch_plan import Indices, nothing_shown, shuffle, tempered
+from heedful.data.batch_plan import NO_PAIR, Indices, nothing_shown, shuffle, tempered
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.encoded_pairs import (
     Ids,
+    Ragged,
     encode_pairs,
     id_dtype,
-    ids_of_rows,
     plan_pairs,
     select_rows,
+    unknown_share,
 )
 from heedful.data.pair_corpus import SIDES, Side
-from heedful.data.pair_packing import NO_PAIR
 from heedful.data.shard_folder import Kind, ShardFolder, open_shards
 from heedful.data.shard_order import ShardOrder
+from heedful.data.text_file import chunks
 from heedful.errors import DataError
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -34,7 +34,6 @@ from heedful.text.tokenizer_pair import TokenizerPair
 _AT_ONCE = 4096
 """Texts that are tokenised in one call: more would only take more memory."""
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -87,7 +86,7 @@ class ShardStream:
 
     @property
     def fingerprint(self) -> str:
-        """Text that identifies shards and weights."""
+        """A text that identifies shards and weights."""
         parts = zip(self.folders, self.weights, strict=True)
         return " ".join(f"{folder.fingerprint} {weight!r}" for folder, weight in parts)
 
@@ -160,38 +159,6 @@ class ShardStream:
 
 
 @dataclass(frozen=True)
-class Ragged:
-    """Token ids of rows of different lengths.
-
-    Args:
-        ids: token ids of all rows, concatenated.
-        offsets: start of each row in `ids`, and the end of the last row.
-    """
-
-    ids: Array
-    offsets: Indices
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: str) -> Ragged:
-        """Make one array of lists of ids."""
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        flat = itertools.chain.from_iterable(rows)
-        return cls(np.fromiter(flat, dtype=dtype, count=int(offsets[-1])), offsets)
-
-    @classmethod
-    def join(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Concatenate the rows of several arrays."""
-        lengths = np.concatenate([part.lengths for part in parts])
-        offsets = np.cumsum(np.append(0, lengths), dtype=np.int64)
-        return cls(np.concatenate([part.ids for part in parts]), offsets)
-
-    @property
-    def lengths(self) -> Indices:
-        """Length of every row in tokens."""
-        return np.diff(self.offsets)
-
-
-@dataclass(frozen=True)
 class PairBlock:
     """The pairs of a block as token ids, and its batches.
 
@@ -236,7 +203,7 @@ class PairsOfBlock:
         ragged = self.block.sides[SIDES.index(side)]
         # `numbers` is ascending and holds every index, so the search finds the exact place.
         rows = np.searchsorted(self.block.numbers, indices)
-        return ids_of_rows(ragged.ids, ragged.offsets, rows)
+        return ragged.rows(rows)
 
     def text_of(self, i: int) -> tuple[str, str]:
         """Return the source and target of pair i."""
@@ -274,7 +241,7 @@ class PairPlanner:
         parts: list[tuple[Ragged, Ragged]] = []
         types = [id_dtype(t.size) for t in (self.tokenizers.source, self.tokenizers.target)]
         # Each chunk becomes arrays at once: Python's lists of ids take several times the memory.
-        for some in _chunks(self.stream.pairs(numbers)):
+        for some in chunks(self.stream.pairs(numbers), _AT_ONCE):
             rows = encode_pairs(some, self.tokenizers)
             source, target = (Ragged.of(*each) for each in zip(rows, types, strict=True))
             parts.append((source, target))
@@ -314,8 +281,8 @@ class PairPlanner:
             [np.where(rows == NO_PAIR, NO_PAIR, numbers[rows]) for rows in batches],
             left_out,
             (
-                _share(source.ids, self.tokenizers.source.unk),
-                _share(target.ids, self.tokenizers.target.unk),
+                unknown_share(source.ids, self.tokenizers.source.unk),
+                unknown_share(target.ids, self.tokenizers.target.unk),
             ),
         )
 
@@ -365,7 +332,7 @@ class TextPlanner:
         numbers = np.unique(chosen)
         tokenizer = self.tokenizer
         parts = []
-        for some in _chunks(self.stream.texts(numbers)):
+        for some in chunks(self.stream.texts(numbers), _AT_ONCE):
             rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(some)]
             parts.append(Ragged.of(rows, id_dtype(tokenizer.size)))
         # In the order of `numbers`; `order` below repeats and shuffles them.
@@ -373,7 +340,7 @@ class TextPlanner:
         bits = self.stream.bits(place)
         # Shards were read in ascending order; a window holds texts that are not neighbours there.
         order = shuffle(np.searchsorted(numbers, chosen), bits)
-        ids = np.concatenate(ids_of_rows(texts.ids, texts.offsets, order))
+        ids = np.concatenate(texts.rows(order))
         begins = np.cumsum(np.append(0, texts.lengths[order]), dtype=np.int64)[:-1]
         # The last token is only a target, so no window begins with it.
         starts = shuffle(np.arange(0, max(len(ids) - 1, 1), self.length, dtype=np.int64), bits)
@@ -382,14 +349,5 @@ class TextPlanner:
             begins,
             numbers[order],
             np.split(starts, range(self.rows, len(starts), self.rows)),
-            _share(texts.ids, tokenizer.unk),
+            unknown_share(texts.ids, tokenizer.unk),
         )
-
-
-def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
-    while some := list(itertools.islice(items, _AT_ONCE)):
-        yield some
-
-
-def _share(ids: Array, id: int) -> float:
-    return float(np.count_nonzero(ids == id)) / max(len(ids), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.text_file import (
@@ -40,23 +40,6 @@ class LabelledText(NamedTuple):
     label: str
 
 
-class TextReader(Protocol):
-    """The texts of one file."""
-
-    @property
-    def path(self) -> Path:
-        """Path of the file."""
-        ...
-
-    def __iter__(self) -> Iterator[CorpusDocument]:
-        """Yield the texts, read anew in every iteration."""
-        ...
-
-    def content_hash(self) -> str:
-        """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
-        ...
-
-
 @dataclass(frozen=True)
 class DocumentReader(CorpusFile):
     """The texts of one file; empty ones are left out.
@@ -79,6 +62,7 @@ class DocumentReader(CorpusFile):
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
+        """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
         # The unit counts: the same file by lines and by paragraphs is two corpora.
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
@@ -121,8 +105,13 @@ class LabelledReader(CorpusFile):
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
-        # The task is part of the hash: its texts are stored without the labels of their lines.
+        """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
+        # The way of reading counts: as plain documents, the same lines would keep their labels.
         return self.hash_with(f"labelled {self.form}")
+
+
+TextReader = DocumentReader | LabelledReader
+"""The texts of one file, read anew in every iteration."""
 
 
 def document_reader(spec: CorpusSpec, unit: Unit) -> DocumentReader:
@@ -228,7 +217,7 @@ _TAGS_JSONL_REMEDY = 'Each line must be an object like {"tokens": ["…"], "tags
 
 
 class TaggedSentence(NamedTuple):
-    """Words, the tag of each, and the number of each one's line, from 1."""
+    """Words, their tags, and the number of each word's line, from 1."""
 
     words: Sequence[str]
     tags: Sequence[str]
@@ -282,7 +271,7 @@ class TaggedReader(CorpusFile):
                 continue
             # Tabs win: a word of a tab-separated file may hold a space.
             columns = line.split("\t") if "\t" in line else [c for c in line.split(" ") if c]
-            width = len(columns) if width is None else width  # of the first line with words
+            width = len(columns) if width is None else width  # that of the first line with words
             rows.append(self._checked(columns, width, f"{self.path}:{file.lines}"))
         if rows:  # no empty line after the last sentence
             yield self._sentence(rows, file.lines + 1)

@@ -10,6 +10,7 @@ import codecs
 import errno
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -288,6 +289,13 @@ class LongWords:
             f"Words of more than {LONGEST_WORD:,} characters are left out where the tokenizer is "
             f"trained: {', '.join(first[:_EXAMPLES])}{more}"
         )
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of at most `size` items."""
+    rest = iter(items)
+    while chunk := list(itertools.islice(rest, size)):
+        yield chunk
 
 
 def check_filled(where: str, remedy: str, **texts: str) -> None:

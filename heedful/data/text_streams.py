@@ -14,7 +14,7 @@ import torch
 
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import NO_TARGET, SegmentBatch
-from heedful.data.encoded_texts import EncodedTexts, epoch_shift
+from heedful.data.encoded_texts import EncodedTexts, epoch_shift, inputs_and_targets
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,9 @@ def make_segments(texts: EncodedTexts, segment: StreamSegment) -> SegmentBatch:
     real = tokens[:, :-1] < streams.stops[:, None]
     indices = tokens[:, 0].copy()
     tokens = np.minimum(tokens, len(texts) - 1)
-    stream_ids, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
-    ids = np.where(real, stream_ids[:, :-1], 0)
+    ids, targets, numbers = inputs_and_targets(texts, tokens, real)
     if number == 0:
         ids[:, 0] = texts.span(0, 1)
-    # eos has no target: the next token belongs to another text.
-    same = numbers[:, 1:] == numbers[:, :-1]
-    targets = np.where(real & same, stream_ids[:, 1:], NO_TARGET)
     return SegmentBatch(
         torch.from_numpy(ids),
         torch.from_numpy(np.where(real, np.arange(length), -1)),

@@ -319,7 +319,7 @@ def make_shortlist(
         )
         # Pairs spread over the whole corpus, whose beginning may be of another kind than the rest.
         rows = np.linspace(0, len(corpus) - 1, min(_COVERAGE_PAIRS, len(corpus))).astype(np.int64)
-        sources = [ids.tolist() for ids in corpus.ids_of("source", rows)]
-        targets = [ids.tolist() for ids in corpus.ids_of("target", rows)]
+        sources = [ids.tolist() for ids in corpus.ids["source"].rows(rows)]
+        targets = [ids.tolist() for ids in corpus.ids["target"].rows(rows)]
         coverage, size = shortlist.coverage(sources, targets)
         return LearnedShortlist(shortlist, len(corpus), lexicon.skipped, coverage, size)

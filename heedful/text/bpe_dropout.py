@@ -99,7 +99,7 @@ def _choose(
     dropout: float,
     draw: Callable[[], float],
 ) -> int | None:
-    """Pop the best merge that is not dropped; return its left position, or None without any."""
+    """Pop the best merge that is not dropped; return its left position, None if all are."""
     left_out: list[_Candidate] = []
     chosen = None
     while heap:

@@ -19,8 +19,8 @@ from heedful.text.tokenizer import (
     stand_ins,
 )
 from heedful.text.tokenizers_library import (
-    Added,
     Library,
+    added_token,
     adds_nothing_but_case,
     library_errors,
     with_tokens,
@@ -49,21 +49,15 @@ class ImportedTokenizer(TextTokenizer):
     """A tokenizer of another project.
 
     `encode` gives the same ids as the original without special tokens. As in the original, a
-    special token that is spelled out in the text, such as "[MASK]", becomes that token. `decode`
-    leaves special tokens out and shows the unknown token as U+2047.
+    special token that is spelled out in the text, such as "[MASK]", becomes that token. `size` is
+    one more than the highest id. Where the original lacks one of pad, bos, eos and unk, its id is
+    that of the most similar token. `sentinels` are T5's, <extra_id_0>, <extra_id_1> …
 
     Args:
         special: ids of pad, bos, eos and unk, and of mask if there is one.
         frame: special tokens around a text.
         state: serialisation of the `tokenizers` library, as nested plain data.
         vocabulary: ids of the pieces where they differ from the library's (Marian).
-
-    Attributes:
-        size: vocabulary size V, one more than the highest id.
-        pad, bos, eos, unk: ids; the most similar token's where the original has no such token.
-        mask: id of the mask token, or None.
-        sentinels: ids of <extra_id_0>, <extra_id_1> …, T5's sentinels; empty for other models.
-        first, last, between: see `Frame`.
     """
 
     is_imported = True
@@ -112,11 +106,6 @@ class ImportedTokenizer(TextTokenizer):
                     self._pieces[id] = bytes_piece(token.content.encode())
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts, in the same order, using all CPU cores.
-
-        Raises:
-            DataError: when a text is not valid Unicode (a lone surrogate).
-        """
         if self.vocabulary is None or self._renumbered is None:
             return self._library.encode(texts)
         codes, rests = zip(*map(_cut_code, texts), strict=True) if texts else ((), ())
@@ -129,17 +118,6 @@ class ImportedTokenizer(TextTokenizer):
         ]
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the span of characters of each.
-
-        Args:
-            text: text to encode.
-
-        Returns:
-            Ids as from `encode`, and start and end of each in characters; the end is exclusive.
-
-        Raises:
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
         if self.vocabulary is None or self._renumbered is None:
             return self._library.encode_spans(text)
         code, rest = _cut_code(text)
@@ -152,26 +130,12 @@ class ImportedTokenizer(TextTokenizer):
         return [self.vocabulary.get(code, self.unk), *ids], [(0, cut), *spans]
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Return the ids of a text with gaps, written as `name` or as the mask token itself.
-
-        Args:
-            text: text with any number of gaps.
-            name: spelling of a gap.
-            gaps: ids of the gaps, in their order; the mask token for all if None.
-
-        Raises:
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
+        # A text may also spell the mask token itself, so the gaps are spelled, not inserted as ids.
         parts = text.split(name)
         pieces = map(self._piece, stand_ins(gaps, self.mask, len(parts) - 1))
         return self.encode("".join(itertools.chain(*zip(parts, [*pieces, ""], strict=True))))
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Refuse BPE-dropout, which only tokenizers trained by Heedful have.
-
-        Raises:
-            ConfigError: always.
-        """
         raise ConfigError(
             "BPE-dropout cannot be used with an imported tokenizer",
             where="objective.bpe_dropout",
@@ -179,7 +143,6 @@ class ImportedTokenizer(TextTokenizer):
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids. Special tokens are left out; an unknown token shows as U+2047."""
         pieces = [
             UNKNOWN if id == self.unk else self._piece(id)
             for id in map(int, ids)
@@ -193,7 +156,6 @@ class ImportedTokenizer(TextTokenizer):
         return text
 
     def token(self, id: int) -> str:
-        """Return the token of an id as text for display, with U+2581 for a space."""
         piece = self._piece(id)
         if not self._in_bytes:
             return piece
@@ -203,7 +165,6 @@ class ImportedTokenizer(TextTokenizer):
             return piece
 
     def content(self) -> dict[str, Any]:
-        """Return the fields of the file; see `TextTokenizer.content`."""
         return {
             "kind": KIND,
             "special": self.special,
@@ -216,15 +177,6 @@ class ImportedTokenizer(TextTokenizer):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
-        """Read what `to_json` wrote.
-
-        Args:
-            text: content of the file.
-            where: path of the file, for the error message.
-
-        Raises:
-            ModelError: when the text is damaged, or of a newer version.
-        """
         with library_errors(lambda message: damaged(where, message)):
             content = json.loads(text)
             refuse_newer(content["schema_version"], where)
@@ -237,17 +189,12 @@ class ImportedTokenizer(TextTokenizer):
             return cls(content["special"], frame, content["tokenizer"], content["vocabulary"])
 
     def extended(self, tokens: Sequence[str]) -> Self:
-        """Return this tokenizer with more tokens, whose ids come after all others.
-
-        Args:
-            tokens: spellings of the tokens; one that is a single piece already adds nothing.
-        """
-        fresh: list[Added] = []
+        fresh = []
         for token in tokens:
             ids = self.encode(token)
             if len(ids) != 1 or ids[0] == self.unk:
                 normalized = adds_nothing_but_case(self._library.tokenizer.normalizer, token)
-                fresh.append(Added(token, normalized=normalized))
+                fresh.append(added_token(token, normalized=normalized))
         if self.vocabulary is None:
             state = with_tokens(self.state, fresh, first=self.size)
             return type(self)(self.special, self.frame, state)

@@ -28,7 +28,7 @@ _RIGHT_TO_LEFT = (
 )
 # Between words of Thai, Lao, Burmese and Khmer the space without a width is what ends a line.
 _PARTED_BY_U200B = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaa7f"
-# Joiners are spelling after letters without case (Arabic, Indic scripts) and signs (emoji).
+# Joiners belong to the spelling after letters without case (Arabic, Indic) and signs (emoji).
 _JOINED = (
     r"[\p{M}\p{So}\p{Sk}\x{1f000}-\x{1faff}[\p{Lo}&&[^\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]]]"
 )
@@ -55,8 +55,8 @@ class TextNormalizer:
         self.steps += [
             normalizers.Replace(Regex(f"[{_SPACES}]"), " "),
             normalizers.Replace(Regex(f"[{_INVISIBLE}]"), ""),
-            # Marks of direction keep the order of a text that has letters from right to left, also
-            # of what stands between these. \G begins where the last match ended.
+            # Marks of direction decide the order of a text that has letters from right to left, so
+            # only texts without such letters lose them. \G begins where the last match ended.
             normalizers.Replace(
                 Regex(
                     rf"(?:\A(?=[^{_RIGHT_TO_LEFT}]*\z)|\G(?!\A))[^{_DIRECTION}]*+\K[{_DIRECTION}]"
@@ -66,7 +66,7 @@ class TextNormalizer:
             normalizers.Replace(Regex(f"(?<![{_PARTED_BY_U200B}])\u200b"), ""),
             normalizers.Replace(Regex(rf"(?<!{_JOINED})[\u200c\u200d]"), ""),
             *(normalizers.Replace(each, unicodedata.normalize("NFKC", each)) for each in forms),
-            normalizers.NFC(),  # last: what stood between two characters is gone
+            normalizers.NFC(),  # last: it composes characters that a removed one kept apart
         ]
         self._sequence = normalizers.Sequence(self.steps)
         changed = f"{_SPACES}{_INVISIBLE}{_DIRECTION}\u200b-\u200d{''.join(forms)}"
@@ -81,7 +81,7 @@ class TextNormalizer:
             return text
         try:
             return str(self._sequence.normalize_str(text))
-        except (TypeError, UnicodeEncodeError):  # the library names its place when it encodes it
+        except (TypeError, UnicodeEncodeError):  # the error of encoding it names the place
             return text
 
     def origin(self, text: str) -> list[tuple[int, int]]:

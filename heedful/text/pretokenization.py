@@ -33,10 +33,10 @@ class Marking:
     Args:
         kind: kind of the tokenizer, as in `TokenizerSpec`.
         lowercase: folding of case, which `unmark` cannot undo.
-        normalization: rule of the text's spelling, which it cannot undo either.
+        normalization: rule of the text's spelling, which `unmark` cannot undo either.
 
     Attributes:
-        in_bytes: True for pieces of bytes, which stand for a space by itself.
+        in_bytes: True for pieces of bytes, in which a space stays a space.
         space: character that stands for a space.
         prefix: characters before every line.
     """
@@ -151,8 +151,7 @@ def _byte_table() -> dict[str, int]:
     """Return the table from GPT-2's characters for bytes (Radford 2019) to bytes.
 
     A byte that is a printable Latin-1 character is itself; the other bytes have the code points
-    from
-    U+0100 on, in order.
+    from U+0100 on, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]

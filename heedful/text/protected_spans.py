@@ -145,16 +145,17 @@ class Protection:
 
     def protect_pair(self, source: str, target: str) -> tuple[str, str]:
         """Replace the spans of a training pair that both sides have, as often as both have them."""
-        spans = {"source": self.find(source), "target": self.find(target)}
-        if not any(spans.values()):
+        spans = self.find(source), self.find(target)
+        if not any(spans):
             return source, target
-        # Spans of the target that are not matched yet, by their content.
-        left = Counter(target[start:end] for start, end in spans["target"])
+        own = [source[start:end] for start, end in spans[0]]
+        others = [target[start:end] for start, end in spans[1]]
+        left = Counter(others)  # spans of the target that are not matched yet
         marks: dict[str, deque[str]] = defaultdict(deque)
         chosen: list[str | None] = []
         number = _first_number(source)
-        for start, end in spans["source"]:
-            part, mark = source[start:end], None
+        for part in own:
+            mark = None
             if left[part] and sum(map(bool, chosen)) < len(RESERVED):
                 left[part] -= 1
                 mark = RESERVED[number % len(RESERVED)]
@@ -162,15 +163,10 @@ class Protection:
                 marks[part].append(mark)
             chosen.append(mark)
         # One mark for a span on both sides: the model is trained to copy it.
-        own = [source[start:end] for start, end in spans["source"]]
-        others = [target[start:end] for start, end in spans["target"]]
+        copied = [marks[part].popleft() if marks[part] else None for part in others]
         return (
-            _replace_spans(source, spans["source"], _marks_or_parts(chosen, own)),
-            _replace_spans(
-                target,
-                spans["target"],
-                _marks_or_parts([marks[o].popleft() if marks[o] else None for o in others], others),
-            ),
+            _replace_spans(source, spans[0], _marks_or_parts(chosen, own)),
+            _replace_spans(target, spans[1], _marks_or_parts(copied, others)),
         )
 
 
@@ -230,7 +226,7 @@ def _pattern(kinds: tuple[SpanKind, ...]) -> re.Pattern[str]:
 
 
 class KeptKinds(Protection):
-    """The parts of plain text that stay; one that touches a word or another part is one with it."""
+    """Protection of plain text; a part is merged with the word or the part that it touches."""
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of each part, from left to right."""

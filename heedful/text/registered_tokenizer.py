@@ -13,7 +13,7 @@ from heedful.text.tokenizer import (
     UNKNOWN,
     TextTokenizer,
     damaged,
-    stand_ins,
+    fill_gaps,
 )
 from heedful.text.tokenizer_spec import TokenizerSpec
 
@@ -40,6 +40,7 @@ class RegisteredTokenizer(TextTokenizer):
     ) -> None:
         self._pieces = tuple(pieces)
         self._ids = {piece: id for id, piece in enumerate(self._pieces, start=len(SPECIALS))}
+        # Mask and sentinels come last, so that pieces have the same ids with and without them.
         known = len(SPECIALS) + len(self._pieces)
         self.mask = known if has_mask else None
         self.size = known + has_mask + num_sentinels
@@ -48,6 +49,7 @@ class RegisteredTokenizer(TextTokenizer):
         self.last: tuple[int, ...] = (self.eos,)
         self.between: tuple[int, ...] | None = self.last if has_mask else None
 
+    # `train`, `cut` and `join` are a plug-in's own: ids, files and spans follow from them.
     @classmethod
     def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> Self:
         """Learn the pieces of a corpus.
@@ -68,20 +70,18 @@ class RegisteredTokenizer(TextTokenizer):
 
     @classmethod
     def known_as(cls) -> str:
-        """Return the kind; see `Registrable`."""
         return cls.kind
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without the special tokens that frame it."""
         return [self._ids.get(piece, self.unk) for piece in self.cut(text)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts, in their order."""
         return [self.encode(text) for text in texts]
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text and the span of each; empty if the token is not in the text."""
         spans, end = [], 0
+        # `cut` may normalise: a piece that the text does not spell gets an empty span.
         for piece in self.cut(text):
             start = text.find(piece, end)
             start, end = (start, start + len(piece)) if start >= 0 else (end, end)
@@ -89,23 +89,17 @@ class RegisteredTokenizer(TextTokenizer):
         return self.encode(text), spans
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Return the ids of a text with gaps written as `name`: the mask token, or the `gaps`."""
-        first, *others = self.encode_batch(text.split(name))
-        hidden = zip(stand_ins(gaps, self.mask, len(others)), others, strict=True)
-        return first + [id for gap, ids in hidden for id in (gap, *ids)]
+        return fill_gaps(self.encode_batch(text.split(name)), gaps, self.mask)
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> NoReturn:
-        """Refuse BPE-dropout, which only the package's own tokenizers have."""
         raise self._lacks("merges to leave out (objective.bpe_dropout)")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids. Special tokens are left out; an unknown token shows as U+2047."""
         beyond = len(SPECIALS) + len(self._pieces)
         shown = (id for id in map(int, ids) if id == self.unk or len(SPECIALS) <= id < beyond)
         return self.join([UNKNOWN if id == self.unk else self.token(id) for id in shown])
 
     def token(self, id: int) -> str:
-        """Return the token of an id as text for display, special tokens in brackets."""
         if id < len(SPECIALS):
             return f"<{SPECIALS[id]}>"
         number = id - len(SPECIALS)
@@ -114,7 +108,6 @@ class RegisteredTokenizer(TextTokenizer):
         return "<mask>" if id == self.mask else f"<sentinel{self.sentinels.index(id)}>"
 
     def content(self) -> dict[str, Any]:
-        """Return the fields of the file; see `TextTokenizer.content`."""
         return {
             "kind": self.kind,
             "pieces": self._pieces,
@@ -124,11 +117,6 @@ class RegisteredTokenizer(TextTokenizer):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ModelError: when the text is damaged, or of another version.
-        """
         content = json.loads(text)
         names = ("pieces", "has_mask", "num_sentinels")
         if content["schema_version"] != SCHEMA_VERSION or not content.keys() >= set(names):
@@ -145,7 +133,7 @@ class RegisteredTokenizer(TextTokenizer):
         return type(self)(self._pieces, num_sentinels=count)
 
     def extended(self, tokens: Sequence[str]) -> NoReturn:
-        """Refuse tokens that are added later, which `cut` would not know."""
+        # `cut` would not know tokens that are added later.
         raise self._lacks("room for more tokens")
 
     def _lacks(self, thing: str) -> ConfigError:

@@ -21,7 +21,7 @@ _SPACE = re.compile(r"\s")
 # Limbu, Balinese, Ol Chiki, Cham, Meetei and Cree, and the half-width full stop of Japanese.
 _OTHER_END = re.compile(r"[។៕༎།｡᙮߹᥄᥅᭟᱿꩝꯫]+[」』”’）】》〉\"')\]]*\s*")
 # Words that sentencex takes for abbreviations (of Maine, number, illustration, magazine, volume):
-# 2.5 % of sentences of Tatoeba end with `me`. With a digit behind them they are what it says.
+# 2.5 % of sentences of Tatoeba end with `me`. Before a digit they are abbreviations.
 _WORDS = {
     "en": "me|no|ill|art|may|miss|sec|fed|OK|ID|(?:and|as|than|do|did|am|was|have|can|will) I",
     "de": "mich|mag|Art|Bart|OK",
@@ -34,12 +34,12 @@ _AFTER_A_WORD = {
 # Characters read at once: the time of sentencex grows with the square of their number where many
 # quotation marks follow each other, to minutes for a hundred thousand.
 _WINDOW = 2000
-# Sentences of a line on average from which a model has learned lines.
+# From this mean number of sentences a line on, a model learns to read whole lines.
 _LINES_HAVE = 2.0
 _AFTER_AN_END = re.compile(r"(?<!\.\w)[.!?…] +\w")
-# Marks of direction that close a sentence, which ended before them.
+# Marks of direction after the end of a sentence, which belong to it.
 _DIRECTION = re.compile(r"(?<!\s)[\u200e\u200f\u202c\u2069]+\s*")
-# A quotation in Chinese or Japanese that the sentence goes on after: 「はい。」と言った。
+# The end of a quotation in Chinese or Japanese, where a sentence may go on: 「はい。」と言った。
 _QUOTED = re.compile(r"[」』”’）】》〉]\s*\Z")
 _GOES_ON = re.compile(r"[、，,とっのはがをにでも]")
 

@@ -15,19 +15,33 @@ from heedful.config import TextNormalization, TokenizerKind
 from heedful.durable import open_regular
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import MARK, Marking, piece_bytes
-from heedful.text.tokenizers_library import Added, Library, added_spans, library_errors, with_tokens
+from heedful.text.tokenizers_library import (
+    Library,
+    added_spans,
+    added_token,
+    library_errors,
+    with_tokens,
+)
 
 if TYPE_CHECKING:
     from heedful.text.bpe_dropout import MergeTable
 
 
 class TextTokenizer(Protocol):
-    """The interface and base class of tokenizers. The ids of special tokens are attributes.
+    """The interface and base class of tokenizers.
 
-    An encoder's input has `first` before a text and `last` after it, and `between` between two
-    texts, which is None for a model that takes one text only. `mask` is None without a mask token.
-    `sentinels` stand for different gaps in a text; most tokenizers have none. `is_imported` is
-    True for a tokenizer of another project, whose model may have more rows than it has tokens.
+    `decode` leaves special tokens out.
+
+    Attributes:
+        is_imported: True for a tokenizer of another project, whose model may have more rows than
+            it has tokens.
+        size: vocabulary size V.
+        pad, bos, eos, unk: ids of the special tokens.
+        mask: id of the mask token, or None.
+        sentinels: ids of the tokens that stand for different gaps in a text, in their order; most
+            tokenizers have none.
+        first, last: ids before and after a text in an encoder's input.
+        between: ids between two texts in an encoder's input; None for a model that takes no pairs.
     """
 
     is_imported: bool
@@ -42,6 +56,7 @@ class TextTokenizer(Protocol):
     last: tuple[int, ...]
     between: tuple[int, ...] | None
 
+    # Computed when asked for: a translation never asks, and would serialise 8,000 tokens to start.
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the content, in hexadecimal; equal tokenizers have equal fingerprints."""
@@ -56,27 +71,53 @@ class TextTokenizer(Protocol):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts, in their order."""
+        """Return the ids of several texts, in their order; errors as for `encode`."""
         ...
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the span of characters of each."""
+        """Return the ids of a text, and the start and exclusive end of each in characters.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
         ...
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Return the ids of a text with gaps written as `name`: the mask token, or the `gaps`."""
+        """Return the ids of a text with gaps.
+
+        Args:
+            text: text with any number of gaps.
+            name: spelling of a gap.
+            gaps: ids of the gaps, in their order; the mask token for all if None.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
         ...
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Return the ids of a text with BPE-dropout, segmented differently for each seed."""
+        """Return the ids of a text with BPE-dropout (Provilkov 2020).
+
+        Args:
+            text: one line.
+            dropout: probability that a possible merge is dropped in a step, in [0, 1].
+            seed: seed of the draws; the result is a function of text, dropout and seed.
+
+        Raises:
+            ConfigError: when the tokenizer has no merges to leave out.
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without special tokens."""
+        """Return the text of ids without special tokens; an unknown token is shown as U+2047.
+
+        Bytes that are no UTF-8, which a byte-level model may produce, are shown as U+FFFD.
+        """
         ...
 
     def token(self, id: int) -> str:
-        """Return the token of an id as text for display."""
+        """Return the token of an id for display: U+2581 for a space, special ones in brackets."""
         ...
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -89,11 +130,29 @@ class TextTokenizer(Protocol):
 
     def to_json(self) -> str:
         """Return the whole tokenizer as JSON; equal tokenizers give equal text."""
+        # Sorted keys: fingerprints, and folders of encoded corpora, are named after this text.
         content = {"schema_version": SCHEMA_VERSION, **self.content()}
         return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
 
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
+        """Read what `to_json` wrote.
+
+        Args:
+            text: content of the file.
+            where: path of the file, for the error message.
+
+        Raises:
+            ModelError: when the text is damaged, of another project, or of a newer version.
+        """
+        ...
+
     def extended(self, tokens: Sequence[str]) -> Self:
-        """Return this tokenizer with more tokens; a single piece already adds nothing."""
+        """Return this tokenizer with more tokens, whose ids come after all others.
+
+        Args:
+            tokens: spellings of the tokens; one that is a single piece already adds nothing.
+        """
         ...
 
 
@@ -128,6 +187,15 @@ def stand_ins(gaps: Sequence[int] | None, mask: int | None, count: int) -> Seque
     return [mask] * count
 
 
+def fill_gaps(
+    parts: Sequence[list[int]], gaps: Sequence[int] | None, mask: int | None
+) -> list[int]:
+    """Return the ids of the parts of a text with the id of a gap between each two."""
+    first, *others = parts
+    hidden = zip(stand_ins(gaps, mask, len(others)), others, strict=True)
+    return first + [id for gap, ids in hidden for id in (gap, *ids)]
+
+
 def read_text(path: Path) -> str:
     """Read the content of a tokenizer file.
 
@@ -157,6 +225,7 @@ def damaged(where: str, detail: str) -> ModelError:
 
 
 SCHEMA_VERSION = 1
+# Trained vocabularies begin with these, imported ones may not: files store the ids.
 SPECIALS = ("pad", "bos", "eos", "unk")
 SENTINEL = "sentinel"
 MASK = "mask"
@@ -193,8 +262,8 @@ def refuse_newer(version: int, where: str) -> None:
 class Tokenizer(TextTokenizer):
     """A tokenizer that Heedful has trained.
 
-    The ids of special tokens are attributes. `encode` never gives them, whatever the text holds,
-    except for `unk` for characters that were not in the training text. `decode` leaves them out.
+    `encode` never gives the ids of special tokens, whatever the text holds, except for `unk` for
+    characters that were not in the training text.
 
     Args:
         kind: `bpe`, `byte-bpe`, `unigram` or `characters`.
@@ -205,12 +274,6 @@ class Tokenizer(TextTokenizer):
         normalization: rule of the spelling of all text (`TokenizerSpec.normalization`).
 
     Attributes:
-        size: vocabulary size V.
-        pad, bos, eos, unk: ids of the special tokens.
-        mask: id of the mask token, or None.
-        sentinels: ids of the sentinels.
-        first, last: ids before and after a text in an encoder's input.
-        between: ids between two texts in an encoder's input, or None.
         marking: conversion of a line to the text that is cut into pieces.
     """
 
@@ -229,10 +292,8 @@ class Tokenizer(TextTokenizer):
         self.lowercase = lowercase
         self.normalization = normalization
         self._state = state
-        self._special = {name: special[name] for name in SPECIALS}
+        self._special = {name: special[name] for name in (*SPECIALS, MASK) if name in special}
         self.mask = special.get(MASK)
-        if self.mask is not None:
-            self._special[MASK] = self.mask
         self.sentinels = tuple(sentinels)
         self.pad, self.bos, self.eos, self.unk = (special[name] for name in SPECIALS)
         # A mask token marks a model without a decoder: bos is the state of the whole text there.
@@ -242,57 +303,25 @@ class Tokenizer(TextTokenizer):
         self._library = Library(state)
         self.size: int = self._library.tokenizer.get_vocab_size()
         self.marking = Marking(kind, lowercase, normalization)
-        self._merge_table: MergeTable | None = None
         self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
         self._pieces = self._read_pieces()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts, in the same order, using all CPU cores.
-
-        Raises:
-            DataError: when a text is not valid Unicode (a lone surrogate).
-        """
         return self._library.encode([self.marking.mark(text) for text in texts], texts)
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the start and exclusive end of each in characters.
-
-        Raises:
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
         ids, offsets = self._library.encode_spans(self.marking.mark(text), text)
         # The library counts characters of the marked text, which has a prefix and may be folded.
         origin = self.marking.origin(text)
         return ids, [(origin[start][0], origin[end - 1][1]) for start, end in offsets]
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
-        """Return the ids of a text with gaps, which hide pieces and the space before them.
-
-        Args:
-            text: text with any number of gaps.
-            name: spelling of a gap.
-            gaps: ids of the gaps, in their order; the mask token for all if None.
-
-        Raises:
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
-        first, *others = self._library.encode(self.marking.mark_around(text, name), [text])
-        hidden = zip(stand_ins(gaps, self.mask, len(others)), others, strict=True)
-        return first + [id for gap, ids in hidden for id in (gap, *ids)]
+        return fill_gaps(
+            self._library.encode(self.marking.mark_around(text, name), [text]), gaps, self.mask
+        )
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Return the ids of a text with BPE-dropout (Provilkov 2020).
-
-        Args:
-            text: one line.
-            dropout: probability that a possible merge is dropped in a step, in [0, 1].
-            seed: seed of the draws; the result is a function of text, dropout and seed.
-
-        Raises:
-            ConfigError: when the tokenizer has no merges to leave out.
-            DataError: when the text is not valid Unicode (a lone surrogate).
-        """
-        table = self._merges()
+        table = self._merges
         assert 0 <= dropout <= 1, dropout
         splitter = self._library.tokenizer.pre_tokenizer
         assert splitter is not None
@@ -310,16 +339,11 @@ class Tokenizer(TextTokenizer):
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without special tokens; an unknown token is shown as U+2047.
-
-        Bytes that are no UTF-8, which a byte-level model may produce, are shown as U+FFFD.
-        """
         # Bytes are joined before they are decoded: a character may be several byte-level pieces.
         text = b"".join([self._pieces[int(i)] for i in ids])
         return self.marking.unmark(text.decode("utf-8", errors="replace"))
 
     def token(self, id: int) -> str:
-        """Return the token of an id for display: U+2581 for a space, special ones in brackets."""
         return self._shown[id]
 
     @functools.cached_property
@@ -333,7 +357,6 @@ class Tokenizer(TextTokenizer):
         return pieces
 
     def content(self) -> dict[str, Any]:
-        """Return the fields of the file; see `TextTokenizer.content`."""
         content: dict[str, Any] = {
             "kind": self.kind,
             "lowercase": self.lowercase,
@@ -349,15 +372,6 @@ class Tokenizer(TextTokenizer):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
-        """Read what `to_json` wrote.
-
-        Args:
-            text: content of the file.
-            where: path of the file, for the error message.
-
-        Raises:
-            ModelError: when the text is damaged, of another project, or of a newer version.
-        """
         content = _check_content(text, where)
         with library_errors(lambda message: damaged(where, message)):
             return cls(
@@ -369,16 +383,6 @@ class Tokenizer(TextTokenizer):
                 content.get("normalization", "none"),
             )
 
-    @classmethod
-    def from_file(cls, path: Path) -> Self:
-        """Read a tokenizer file.
-
-        Raises:
-            ModelError: when the file is missing, damaged, of another project, or of a newer
-                version.
-        """
-        return cls.from_json(read_text(path), where=str(path))
-
     def for_encoder(self) -> Self:
         """Return this tokenizer for a model without a decoder.
 
@@ -386,6 +390,7 @@ class Tokenizer(TextTokenizer):
         state represents the text as a whole. No text is segmented into the mask token, so the ids
         of texts do not change.
         """
+        # Already an encoder's, as when training begins with another encoder (--init).
         if self.mask is not None:
             return self
         special = {**self._special, MASK: self.size}
@@ -405,15 +410,11 @@ class Tokenizer(TextTokenizer):
         return self._like(state, self._special, sentinels)
 
     def extended(self, tokens: Sequence[str]) -> Self:
-        """Return this tokenizer with more tokens, whose ids come after all others.
-
-        Args:
-            tokens: spellings of the tokens; one that is a single piece already adds nothing.
-        """
         rows = zip(tokens, self.encode_batch(tokens), strict=True)
         fresh = [
-            Added(self.marking.within(token), normalized=False)
+            added_token(self.marking.within(token), normalized=False)
             for token, ids in rows
+            # A second id for what one token spells already would never be used.
             if len(ids) != 1 or ids[0] == self.unk
         ]
         state = with_tokens(self._state, fresh, first=self.size)
@@ -449,21 +450,20 @@ class Tokenizer(TextTokenizer):
         pieces[self.unk] = UNKNOWN.encode()
         return pieces
 
+    @functools.cached_property
     def _merges(self) -> MergeTable:
-        if self._merge_table is None:
-            from heedful.text.bpe_dropout import MergeTable  # needed in training alone
+        from heedful.text.bpe_dropout import MergeTable  # needed in training alone
 
-            if self.kind not in ("bpe", "byte-bpe"):
-                raise ConfigError(
-                    f"BPE-dropout needs a BPE tokenizer, and this one is of kind {self.kind!r}",
-                    where="objective.bpe_dropout",
-                    remedy="Set it to 0, or tokenizer.kind to bpe or byte-bpe",
-                )
-            model = self._state["model"]
-            merges = [cast(tuple[str, str], tuple(merge)) for merge in model["merges"]]
-            unk = None if self.marking.in_bytes else self.unk
-            self._merge_table = MergeTable(model["vocab"], merges, unk)
-        return self._merge_table
+        if self.kind not in ("bpe", "byte-bpe"):
+            raise ConfigError(
+                f"BPE-dropout needs a BPE tokenizer, and this one is of kind {self.kind!r}",
+                where="objective.bpe_dropout",
+                remedy="Set it to 0, or tokenizer.kind to bpe or byte-bpe",
+            )
+        model = self._state["model"]
+        merges = [cast(tuple[str, str], tuple(merge)) for merge in model["merges"]]
+        unk = None if self.marking.in_bytes else self.unk
+        return MergeTable(model["vocab"], merges, unk)
 
 
 def _check_content(text: str, where: str) -> dict[str, Any]:

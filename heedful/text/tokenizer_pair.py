@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
@@ -17,6 +17,10 @@ from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 if TYPE_CHECKING:  # imported on use: few models have protected spans
     from heedful.text.protected_spans import Protection, SpanKind
 
+T = TypeVar("T")
+
+# One file for a joint tokenizer; the facts of later features stand in files of their own, so that
+# directories without them stay as older versions wrote them.
 _FILE = "tokenizer.json"
 _TARGET_FILE = "target_tokenizer.json"
 PROTECTION_FILE = "protected_spans.json"
@@ -79,6 +83,7 @@ class TokenizerPair:
         A word edge lies between two tokens unless both sides of it are word characters.
         """
         target = self.target
+        # Once for the whole vocabulary: a search with required phrases asks for it in every step.
         special = {target.pad, target.bos, target.eos}
         begins, ends = [False] * target.size, [False] * target.size
         for id, piece in enumerate(target.pieces(range(target.size))):
@@ -193,9 +198,23 @@ class TokenizerPair:
         source = read_tokenizer(directory / _FILE)
         separate = directory / _TARGET_FILE
         target = read_tokenizer(separate) if separate.exists() else source
-        protection = _read_protection(directory / PROTECTION_FILE)
-        terms = _read_soft_terms(directory / SOFT_TERMS_FILE)
-        return cls(source, target, protection, terms, _read_reading(directory / READING_FILE))
+        protection = _read_beside(
+            directory / PROTECTION_FILE,
+            _protection,
+            "This is no list of the parts of texts that this version of Heedful can protect",
+        )
+        soft_terms = _read_beside(
+            directory / SOFT_TERMS_FILE,
+            lambda content: True,
+            "This does not say how the model has learned soft terms, or not to this version of "
+            "Heedful",
+        )
+        reading = _read_beside(
+            directory / READING_FILE,
+            _reading,
+            "This does not say what the model reads at once, or not to this version of Heedful",
+        )
+        return cls(source, target, protection, soft_terms is not None, reading)
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:
@@ -210,6 +229,7 @@ def read_tokenizer(path: Path) -> TextTokenizer:
         from heedful.text.imported_tokenizer import ImportedTokenizer
 
         return ImportedTokenizer.from_json(text, where=where)
+    # Without a kind it is no tokenizer of Heedful's, which `Tokenizer` says in its error.
     if kind is None or kind in get_args(TokenizerKind):
         return Tokenizer.from_json(text, where=where)
     from heedful.registry import find
@@ -223,78 +243,52 @@ def read_tokenizer(path: Path) -> TextTokenizer:
     return registered
 
 
-def _read_protection(path: Path) -> Protection | None:
-    """Read the kinds of spans that a model protects; None if it protects none."""
-    problem = "This is no list of the parts of texts that this version of Heedful can protect"
-    content = _read_beside(path, _has_known_kinds, problem)
-    if content is None:
-        return None
-    from heedful.text.protected_spans import Protection
+def _protection(content: Any) -> Protection:
+    from heedful.text.protected_spans import SPAN_KINDS, Protection
 
-    return Protection(tuple(content["kinds"]))
+    kinds = tuple(content["kinds"])
+    if not kinds or not set(kinds) <= set(SPAN_KINDS):
+        raise ValueError(kinds)
+    return Protection(kinds)
 
 
-def _has_known_kinds(content: Any) -> bool:
-    from heedful.text.protected_spans import SPAN_KINDS
-
-    return bool(content["kinds"]) and set(content["kinds"]) <= set(SPAN_KINDS)
-
-
-def _read_soft_terms(path: Path) -> bool:
-    """Return True if a model was trained with soft terms."""
-    problem = (
-        "This does not say how the model has learned soft terms, or not to this version of Heedful"
-    )
-    return _read_beside(path, lambda content: True, problem) is not None
+def _reading(content: Any) -> Reading:
+    split, language, sentences = (content[name] for name in ("split", "language", "sentences"))
+    sound = split in get_args(Split) and isinstance(language, str)
+    if not sound or not isinstance(sentences, float | None):
+        raise ValueError(content)
+    return Reading(split, language, sentences)
 
 
-def _read_reading(path: Path) -> Reading | None:
-    """Return what a model reads at once; None if it is not recorded."""
-    problem = "This does not say what the model reads at once, or not to this version of Heedful"
-
-    def is_sound(content: Any) -> bool:
-        split, language, sentences = (content[name] for name in ("split", "language", "sentences"))
-        return (
-            split in get_args(Split)
-            and isinstance(language, str)
-            and isinstance(sentences, float | None)
-        )
-
-    content = _read_beside(path, is_sound, problem)
-    if content is None:
-        return None
-    return Reading(content["split"], content["language"], content["sentences"])
-
-
-def _read_beside(path: Path, is_sound: Callable[[Any], bool], problem: str) -> Any:
+def _read_beside(path: Path, make: Callable[[Any], T], problem: str) -> T | None:
     """Read a JSON file beside the tokenizers.
 
     Args:
         path: path of the file.
-        is_sound: test of its content; an error about a type or a missing key counts as False.
+        make: function of its content, which raises a ValueError, TypeError or KeyError if the
+            content is not sound.
         problem: error message if the content is not sound.
 
     Returns:
-        Content of the file; None if it does not exist.
+        Result of the function; None if the file does not exist.
 
     Raises:
         ModelError: when the file is damaged or of a newer version.
     """
     if not path.exists():
         return None
-    content: Any = None
+    # Refused, not ignored: without it the model would be fed text that it was not trained on.
     try:
         content = json.loads(read_text(path))
-        sound = content["schema_version"] == 1 and is_sound(content)
+        if content["schema_version"] == 1:
+            return make(content)
     except (ValueError, TypeError, KeyError, RecursionError):
-        sound = False
-    if not sound:
-        raise ModelError(
-            problem,
-            where=str(path),
-            remedy="Restore the file from where the model came from, or update Heedful",
-        )
-    return content
+        pass
+    raise ModelError(
+        problem,
+        where=str(path),
+        remedy="Restore the file from where the model came from, or update Heedful",
+    )
 
 
 def _kind(text: str) -> str | None:

@@ -25,6 +25,7 @@ class TokenizerSpec(Config):
         8000,
         description="maximum number of tokens, special tokens included; 4,000 to 32,000 is usual",
     )
+    # Joint by default: names and cognates share tokens, and embeddings can be shared (Press 2017).
     joint: bool = Field(
         True, description="train one tokenizer for both languages; false trains one for each"
     )
@@ -34,6 +35,7 @@ class TokenizerSpec(Config):
         "digits; use whitespace for text that is already tokenised",
     )
     lowercase: bool = Field(False, description="convert all text to lower case")
+    # Not NFKC, SentencePiece's default, which also rewrites ², … and Chinese punctuation.
     normalization: TextNormalization = Field(
         "nfc",
         description="spelling of all text: one form for composed letters and spaces, without "

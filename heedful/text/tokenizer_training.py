@@ -26,7 +26,7 @@ from heedful.text.tokenizer_spec import KINDS, TokenizerSpec
 
 _COVERAGE = 0.9995  # SentencePiece's default
 _SCORE_DIGITS = 4
-_UNLEARNED_STEP = 1e-4  # by which the library raises the score of each character without one
+_UNLEARNED_STEP = 1e-4  # step by which the library raises the score of each character without one
 _SPECIAL_PIECES = [special_piece(name) for name in SPECIALS]
 # A word of more characters is cut: BPE takes quadratic time for one.
 _LONG_WORD = 200
@@ -80,7 +80,9 @@ def _train_own(
     else:
         # Rare characters become spaces: the trainer gives every character a piece of its own.
         rare = {ord(character): marking.space for character in counts.keys() - set(alphabet)}
-        marked = _mark_lines(texts, marking, {} if marking.in_bytes else rare)
+        marked: Iterator[str] = map(marking.mark, texts)
+        if rare and not marking.in_bytes:
+            marked = (line.translate(rare) for line in marked)
         if notice is not None and (message := words.describe()):
             notice(message)
         state = _train(spec, words.cut(marked), few_candidates=words.share < 1)
@@ -227,14 +229,6 @@ def _alphabet(spec: TokenizerSpec, counts: Counter[str]) -> list[str]:
             return ranked[:position]
         covered += counts[character]
     return ranked[:available]
-
-
-def _mark_lines(
-    texts: Iterable[str], marking: Marking, replacements: dict[int, str]
-) -> Iterator[str]:
-    for text in texts:
-        marked = marking.mark(text)
-        yield marked.translate(replacements) if replacements else marked
 
 
 def _train(spec: TokenizerSpec, marked: Iterator[str], *, few_candidates: bool) -> dict[str, Any]:

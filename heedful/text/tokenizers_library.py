@@ -14,7 +14,6 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tokenizers
@@ -24,6 +23,8 @@ from heedful.errors import ConfigError, DataError, ModelError, UserError
 from heedful.text.pretokenization import OWN_PATTERNS
 
 T = TypeVar("T")
+
+_WHERE = "tokenizer.json"
 
 # Patterns without excessive backtracking: our own, and those for SentencePiece's white space.
 _HARMLESS = {"^ +| +$", " {2,}", *OWN_PATTERNS}
@@ -36,15 +37,13 @@ class Library:
 
     Args:
         state: serialisation of the tokenizer, as nested plain data.
-        where: path of the file, for error messages.
 
     Attributes:
         tokenizer: object of the library, for access to its vocabulary.
     """
 
-    def __init__(self, state: Mapping[str, Any], *, where: str = "tokenizer.json") -> None:
+    def __init__(self, state: Mapping[str, Any]) -> None:
         self.tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state))
-        self._where = where
         self._has_time_limit = not _HARMLESS.issuperset(_patterns(state))
 
     def encode(
@@ -98,7 +97,7 @@ class Library:
         except TimeoutError:
             raise ModelError(
                 "A regular expression of the tokenizer takes too long on a text",
-                where=self._where,
+                where=_WHERE,
                 remedy="Do not use this tokenizer; take the model from a source that you trust",
             ) from None
         except BaseException as error:
@@ -107,7 +106,7 @@ class Library:
                 raise
             raise ModelError(
                 f"The tokenizer's rules fail on a text: {error}",
-                where=self._where,
+                where=_WHERE,
                 remedy="The file is damaged; restore it from where the model came from",
             ) from None
 
@@ -188,24 +187,14 @@ def _with_timeout(seconds: float, function: Callable[[], T]) -> T:
     return results[0]
 
 
-@dataclass(frozen=True)
-class Added:
-    """A token to add.
+def added_token(content: str, *, normalized: bool) -> AddedToken:
+    """Make a token to add.
 
     Args:
         content: spelling of the token in converted text.
         normalized: search in the text after its normalisation instead of before.
     """
-
-    content: str
-    normalized: bool
-
-    @property
-    def library(self) -> AddedToken:
-        """The library's form of the token."""
-        return AddedToken(
-            self.content, single_word=is_word(self.content), normalized=self.normalized
-        )
+    return AddedToken(content, single_word=is_word(content), normalized=normalized)
 
 
 def is_word(token: str) -> bool:
@@ -219,7 +208,7 @@ def is_word(token: str) -> bool:
 
 
 def with_tokens(
-    state: Mapping[str, Any], tokens: Sequence[Added], *, first: int | None
+    state: Mapping[str, Any], tokens: Sequence[AddedToken], *, first: int | None
 ) -> dict[str, Any]:
     """Return the library's serialisation with more tokens; known tokens are left out.
 
@@ -235,7 +224,7 @@ def with_tokens(
     for token in tokens:
         if library.token_to_id(token.content) is not None:
             continue
-        library.add_tokens([token.library])
+        library.add_tokens([token])
         if first is None:
             continue
         if library.token_to_id(token.content) != first:

@@ -13,7 +13,7 @@ _NAMED = 10
 def describe_unknown(
     tokenizer: TextTokenizer, texts: Sequence[str], *, signs: bool = True
 ) -> str | None:
-    """Return a sentence on the unknown characters of texts; None without any.
+    """Return a sentence on the unknown characters of texts; None if there are none.
 
     Args:
         tokenizer: tokenizer of the texts.

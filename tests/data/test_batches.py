@@ -49,10 +49,9 @@ def rows(tokens: torch.Tensor, positions: torch.Tensor) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_what_stands_where(encoded: EncodedPairs, side: str) -> None:
+def test_what_stands_where(encoded: EncodedPairs) -> None:
     indices = np.array([2, 0, 1])
-    batch = make_batch(encoded, indices, padding_side=side)
+    batch = make_batch(encoded, indices)
     source, target = tokenizers().source, tokenizers().target
     assert batch.indices.tolist() == [2, 0, 1]
     expected = [PAIRS[i] for i in (2, 0, 1)]
@@ -65,8 +64,7 @@ def test_what_stands_where(encoded: EncodedPairs, side: str) -> None:
     assert outputs == [[*target.encode(t), target.eos] for _, t in expected]
     assert batch.target_tokens == sum(map(len, outputs))
     assert int((batch.target_positions >= 0).sum()) == batch.target_tokens
-    end = -1 if side == "right" else 0
-    assert batch.source_positions[0, end] == -1
+    assert batch.source_positions[0, -1] == -1
     assert (batch.source[batch.source_positions < 0] == source.pad).all()
     assert (batch.target_input[batch.target_positions < 0] == target.pad).all()
     assert (batch.target_output[batch.target_positions < 0] == target.pad).all()
@@ -137,14 +135,13 @@ def test_an_epoch_of_a_selection(encoded: EncodedPairs) -> None:
     assert sorted(int(i) for batch in batches for i in batch) == short
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_sources_stand_in_the_frame_of_their_tokenizer(side: str) -> None:
+def test_sources_stand_in_the_frame_of_their_tokenizer() -> None:
     source = copy(tokenizers().source)
     source.first, source.last = (7,), (8, source.eos)
     ids = [[10, 11, 12], [], [13]]
     expected = [[7, *row, 8, source.eos] for row in ids]
-    assert rows(*source_tensors(ids, source, padding_side=side)) == expected
+    assert rows(*source_tensors(ids, source)) == expected
     stored = [np.array(row, np.uint16) for row in ids]
-    assert rows(*source_tensors(stored, source, padding_side=side)) == expected
+    assert rows(*source_tensors(stored, source)) == expected
     tokens, positions = source_tensors([], source)
     assert tokens.shape == positions.shape == (0, 0)

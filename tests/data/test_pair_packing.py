@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.data.batch_plan import NO_PAIR, pack, plan_rows
 from heedful.data.batches import PairBatch, make_rows, numbers_in
-from heedful.data.pair_packing import NO_PAIR, pack, plan_rows
 from heedful.errors import ConfigError
 
 LENGTH, ROWS = 20, 3

@@ -13,13 +13,13 @@ from heedful.apps.charts.frame import (
     INK,
     MOST_CELLS,
     MUCH,
+    NO_FRAME,
     NOTHING,
     SERIES,
     cell_pixels,
     cell_table,
     label_expr,
     labels,
-    no_frame,
     sequential_colour,
     table,
     token_axis,
@@ -196,14 +196,13 @@ def _panel(
     return (
         alt.Chart(
             cell_table(weights, **numbers),
-            view=no_frame(),
+            view=NO_FRAME,
             width=alt.Step(size),
             height=alt.Step(size),
         )
         .mark_rect()
         .transform_calculate(
-            # Labels are looked up by index in the chart; in every
-            # row of the data they would enlarge it many times.
+            # Looked up in the chart: labels in every row of the data would enlarge it many times.
             from_token=label_expr(sides.rows, "datum.row"),
             to_token=label_expr(sides.columns, "datum.column"),
         )
@@ -286,8 +285,7 @@ def lines(
             remedy=f"Choose layers and heads, {len(SERIES)} at most, or take their mean",
         )
     title, left, right = TITLES[chosen.part]
-    # One selection serves the whole chart: tokens of both
-    # sides and lines react to the same pointer.
+    # One selection for the whole chart: tokens of both sides and lines react to the same pointer.
     pointer = alt.selection_point(
         fields=["row", "column"], on="pointerover", clear="pointerout", empty=False
     )
@@ -300,7 +298,7 @@ def lines(
     ).properties(
         width=_WIDE,
         height=_ROW_PIXELS * count,
-        view=no_frame(),
+        view=NO_FRAME,
     )
     about = f"Left: {left}. Right: {right}. Lines of less than {_FAINTEST} are left out."
     return with_title(chart, title, "" if each else describe_mean(chosen), about)
@@ -328,7 +326,9 @@ def _between(
     )
     legend = key if len(names) > 1 else None
     choice = alt.selection_point(fields=["head"], bind="legend")
-    shown = f"{_selected(pointer, 'row')} && {_selected(pointer, 'column')} && {_head_on(choice)}"
+    # The legend selects the head of this line, or no head.
+    head = f"(!{choice.name}.head || indexof({choice.name}.head, datum.head) >= 0)"
+    shown = f"{_selected(pointer, 'row')} && {_selected(pointer, 'column')} && {head}"
     return (
         alt.Chart(data)
         .mark_rule(strokeWidth=2, strokeCap="round")
@@ -388,11 +388,6 @@ def _selected(pointer: alt.Parameter, field: str) -> str:
     chosen = f"{pointer.name}.{field}"
     # Before the first event the selection is empty, and its field undefined.
     return f"(!{chosen} || !isValid({chosen}[0]) || indexof({chosen}, datum.{field}) >= 0)"
-
-
-def _head_on(choice: alt.Parameter) -> str:
-    """Return an expression: the legend selects the head of this line, or no head."""
-    return f"(!{choice.name}.head || indexof({choice.name}.head, datum.head) >= 0)"
 
 
 def _down(field: str, count: int) -> alt.Y:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -66,7 +66,7 @@ def bands(
     # Base 2: positions are sizes or lengths, which are mostly doubled from one to the next.
     scale = alt.Scale(type="log", base=2, nice=False) if log else alt.Scale(zero=False, nice=False)
     base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
-        x=alt.X("x:Q", scale=scale, axis=_axis(x, format="~s")), color=_colour(series)
+        x=alt.X("x:Q", scale=scale, axis=value_axis(x, format="~s")), color=name_colour(series)
     )
     vertical = {"type": "log", "nice": False} if log_y else {"domain": _domain(series)}
     # Clipped, since the domain may be narrower than the widest interval.
@@ -111,9 +111,9 @@ def categories(
                 "x:N",
                 sort=order,
                 scale=alt.Scale(paddingInner=0.5, paddingOuter=0.3),
-                axis=_axis(x, labelAngle=0),
+                axis=value_axis(x, labelAngle=0),
             ),
-            color=_colour(series),
+            color=name_colour(series),
         )
         # Bars of several names side by side, so that none hides another's.
         if len(series) > 1:
@@ -127,13 +127,12 @@ def categories(
     return with_title(alt.hconcat(*charts), title, more)
 
 
-def ranking(estimates: Sequence[Estimate], *, x: str, title: str = "", more: str = "") -> Any:
+def ranking(estimates: Sequence[Estimate], *, x: str) -> alt.LayerChart:
     """Draw estimates with intervals from top to bottom, in the given order.
 
     Args:
         estimates: estimates with names as positions.
         x: title of the horizontal axis.
-        title, more: title of the chart, and the smaller line below it.
 
     Raises:
         DataError: when there are no estimates.
@@ -148,15 +147,15 @@ def ranking(estimates: Sequence[Estimate], *, x: str, title: str = "", more: str
             sort=labels(list(series)),
             axis=alt.Axis(title=None, labelColor=INK, labelLimit=260, domain=False, ticks=False),
         ),
-        color=_colour(series, legend=None),
+        color=name_colour(series, legend=None),
     )
     bars = base.mark_rule(strokeWidth=3, opacity=0.45).encode(
-        x=alt.X("low:Q", scale=scale, axis=_axis(x)), x2="high:Q"
+        x=alt.X("low:Q", scale=scale, axis=value_axis(x)), x2="high:Q"
     )
     dots = base.mark_circle(size=90, opacity=1).encode(
-        x=alt.X("y:Q", scale=scale, axis=_axis(x)), tooltip=_tooltip(None, x)
+        x=alt.X("y:Q", scale=scale, axis=value_axis(x)), tooltip=_tooltip(None, x)
     )
-    return with_title(alt.layer(bars, dots), title, more)
+    return alt.layer(bars, dots)
 
 
 def _rows(series: Series, figure: str) -> tuple[alt.InlineData, int]:
@@ -174,8 +173,9 @@ def _rows(series: Series, figure: str) -> tuple[alt.InlineData, int]:
     return data, len(rows)
 
 
-def _colour(series: Series, **settings: Any) -> alt.Color:
-    names = labels(list(series))
+def name_colour(names: Iterable[str], **settings: Any) -> alt.Color:
+    """Return the colour encoding of series by name, with a legend if there are several."""
+    names = labels(list(names))
     # Beyond eight names colours repeat, since readers cannot tell more apart; dashes differ then.
     colours = [SERIES[number % len(SERIES)] for number in range(len(names))]
     if "legend" not in settings:
@@ -208,7 +208,7 @@ def _domain(series: Series) -> list[float]:
 
 
 def _y(title: str, field: str, **scale: Any) -> alt.Y:
-    return alt.Y(field, scale=alt.Scale(zero=False, **scale), axis=_axis(title))
+    return alt.Y(field, scale=alt.Scale(zero=False, **scale), axis=value_axis(title))
 
 
 def _tooltip(place: alt.Tooltip | None, figure: str) -> list[alt.Tooltip]:
@@ -221,6 +221,7 @@ def _tooltip(place: alt.Tooltip | None, figure: str) -> list[alt.Tooltip]:
     ]
 
 
-def _axis(title: str, **settings: Any) -> alt.Axis:
+def value_axis(title: str, **settings: Any) -> alt.Axis:
+    """Return an axis of values, with a pale grid and a grey title."""
     quiet = {"titleFontWeight": "normal", "titleColor": SOFT, "gridColor": "#ececec"}
     return alt.Axis(title=title, **quiet, **settings)

@@ -7,17 +7,17 @@ because Vega parses it by compiling a program, which a page's security policy wo
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import altair as alt
 import numpy as np
 import vl_convert
 
+from heedful.apps.charts.chart_page import chart_page, embedded, vega_lite_version
 from heedful.durable import whole
 from heedful.errors import ConfigError
 from heedful.inspect.attention_maps import printable
@@ -30,6 +30,8 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b
 """Colours of series, distinct for colour-blind readers too (Okabe and Ito 2008)."""
 
 INK, SOFT = "#222222", "#555555"
+
+NO_FRAME = alt.ViewBackground(stroke=None)
 
 MOST_CELLS = 100_000
 """Upper bound of the cells in a chart: seconds to draw, megabytes to store."""
@@ -110,8 +112,8 @@ def labels(pieces: Sequence[str]) -> list[str]:
 
 def label_expr(pieces: Sequence[str], field: str) -> str:
     """Return an expression for the label of the index in a field."""
-    # Axes count indices and are labelled by expression: a
-    # token may occur twice, and would be one category.
+    # Axes count indices and are labelled by expression: a token that occurs twice would be one
+    # category.
     return f"{json.dumps(labels(pieces), ensure_ascii=False)}[{field}]"
 
 
@@ -200,52 +202,13 @@ def with_title(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
     return chart.properties(title=words)
 
 
-def no_frame() -> alt.ViewBackground:
-    """Return a view without a frame."""
-    return alt.ViewBackground(stroke=None)
-
-
 Kind = Literal["html", "json", "png", "svg"]
 """File format; json is the Vega-Lite specification, for other programs to draw."""
 
 # Screens with two device pixels per CSS pixel show PNG files sharply.
 _PIXEL_RATIO = 2.0
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>body {{ margin: 1.5rem; background: #fff; color: #222; font-family: sans-serif }}</style>
-</head>
-<body>
-<main id="chart"></main>
-<noscript>This picture is drawn by a script that is in this file.</noscript>
-<script type="application/json" id="specification">{specification}</script>
-<script>{library}</script>
-<script>
-const specification = JSON.parse(document.getElementById("specification").textContent);
-vegaEmbed("#chart", specification, {options});
-</script>
-</body>
-</html>
-"""
-
-PAGE_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-"""The page loads nothing from the network and evaluates no strings as code."""
-
-_LIBRARY = "window.vegaEmbed = vegaEmbed;"
-EMBED_OPTIONS = {
-    # Expressions go through Vega's interpreter, since the policy forbids `eval`.
-    "ast": True,
-    "renderer": "svg",
-    "actions": {"export": True, "source": False, "compiled": False, "editor": False},
-}
+_STYLE = "body { margin: 1.5rem; background: #fff; color: #222; font-family: sans-serif }"
 
 
 def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
@@ -259,7 +222,7 @@ def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
         ConfigError: when the installed Altair is too new for the installed vl-convert.
     """
     # vl-convert ships a fixed set of Vega-Lite versions and fails obscurely on others.
-    version = _schema_version()
+    version = vega_lite_version()
     if version not in vl_convert.get_vegalite_versions():
         raise ConfigError(
             f"Altair {alt.__version__} writes Vega-Lite {version}, which vl-convert "
@@ -270,7 +233,10 @@ def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
     if kind == "json":
         return json.dumps(specification, ensure_ascii=False, indent=2).encode()
     if kind == "html":
-        return _page(specification).encode()
+        title = specification.get("title", {})
+        text = title.get("text", "Chart") if isinstance(title, dict) else title
+        body = embedded(specification, "chart")
+        return chart_page(str(text), body, _STYLE, heading=False).encode()
     if kind == "svg":
         return vl_convert.vegalite_to_svg(specification, vl_version=version).encode()
     return vl_convert.vegalite_to_png(specification, vl_version=version, scale=_PIXEL_RATIO)
@@ -298,41 +264,11 @@ def kind_of(path: Path | str) -> Kind:
     Raises:
         ConfigError: when the suffix is not that of a chart.
     """
-    suffix = Path(path).suffix.removeprefix(".")
-    kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    if suffix in kinds:
-        return kinds[suffix]
+    for kind in get_args(Kind):
+        if Path(path).suffix == f".{kind}":
+            return cast(Kind, kind)
     raise ConfigError(
         f"Charts are not written as {Path(path).suffix or 'nothing'!r}",
         where=str(path),
         remedy="Name a .html, .png, .svg or .json file",
-    )
-
-
-def script_data(specification: dict[str, Any]) -> str:
-    """Return a specification as JSON that is safe inside a script element."""
-    # A token `</script>` would end the element and run what follows it.
-    return json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def script_library() -> str:
-    """Return the complete script that defines `vegaEmbed`, for embedding in a page."""
-    bundle = vl_convert.javascript_bundle(_LIBRARY, _schema_version())
-    return bundle.replace("</script", "<\\/script")
-
-
-def _schema_version() -> str:
-    """Return the major and minor version of Vega-Lite that Altair writes."""
-    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-
-
-def _page(specification: dict[str, Any]) -> str:
-    title = specification.get("title", {})
-    text = title.get("text", "Chart") if isinstance(title, dict) else title
-    return _PAGE.format(
-        policy=PAGE_POLICY,
-        title=html.escape(str(text)),
-        specification=script_data(specification),
-        library=script_library(),
-        options=json.dumps(EMBED_OPTIONS),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,18 +10,18 @@ from typing import Any, NamedTuple
 import altair as alt
 import numpy as np
 
+from heedful.apps.charts.estimate_charts import name_colour, value_axis
 from heedful.apps.charts.frame import (
     INK,
     MOST_TOKENS,
+    NO_FRAME,
     SERIES,
-    SOFT,
     axis,
     cell_pixels,
     diverging_colour,
     label_expr,
     labels,
     legend,
-    no_frame,
     sequential_colour,
     table,
     text_colour,
@@ -30,8 +29,10 @@ from heedful.apps.charts.frame import (
     with_title,
 )
 from heedful.errors import ConfigError, DataError, ModelError, suggest
+from heedful.events import read_metrics
 from heedful.inspect.head_measures import MEANING, HeadMeasures, Measures
 from heedful.inspect.residual_stream import Contributions, Lens
+from heedful.train.run_config import METRICS_FILE
 
 # Pixels of a cell: a line of text high, and at most as wide as most tokens need.
 _CELL_HEIGHT = 24
@@ -87,8 +88,8 @@ def sublayers(result: Contributions) -> alt.LayerChart:
     share = result.sizes / np.maximum(result.stream_sizes, np.finfo(np.float32).tiny)
     chart = _table(
         _Axes("sublayer", result.sublayers, "sub-layer", result.rows),
-        # The scale is a square root, since first layers often add many times the length of the
-        # stream and later ones a few percent.
+        # A square root: first layers often add many times the length of the stream, later ones a
+        # few percent.
         sequential_colour(share, "share", field="share", kind="sqrt"),
         "share:Q",
         tooltip=[
@@ -194,14 +195,13 @@ def _table(
     )
     layers = [base.mark_rect().encode(color=colour)]
     if size >= _READABLE:
-        # The first column is the one that colours the
-        # cells, so it decides which letters must be white.
+        # The first column colours the cells, so it decides which letters must be white.
         field, values = next(iter(columns.items()))
         most = 1.0 if text.endswith(":N") else float(np.abs(values).max()) or 1.0
         words = alt.Text(text, format=".2f") if text.endswith(":Q") else alt.Text(text)
         written = base.mark_text(fontSize=10, limit=size - 4)
         layers.append(written.encode(text=words, color=text_colour(field, 0.55 * most)))
-    return alt.layer(*layers).properties(view=no_frame())
+    return alt.layer(*layers).properties(view=NO_FRAME)
 
 
 LABEL = "label"
@@ -263,7 +263,7 @@ def heads(measures: Measures, measure: str = LABEL) -> alt.LayerChart:
         color=text_colour("value", 0.55 * (float(np.abs(values).max()) or 1.0)),
     )
     meaning = _MEASURES.get(measure) or f"share of attention {MEANING[measure]}"
-    chart = alt.layer(base.mark_rect().encode(color=colour), text).properties(view=no_frame())
+    chart = alt.layer(base.mark_rect().encode(color=colour), text).properties(view=NO_FRAME)
     return with_title(chart, f"{title}: {meaning}", corpus)
 
 
@@ -291,13 +291,12 @@ def _labels(measures: Measures) -> alt.LayerChart:
     # Light cells with the label in dark letters: colour alone must not carry the meaning.
     cells = base.mark_rect(stroke="white", fillOpacity=0.45).encode(color=colour)
     names = base.mark_text(fontSize=10, color=INK).encode(text="name:N")
-    return alt.layer(cells, names).properties(view=no_frame())
+    return alt.layer(cells, names).properties(view=NO_FRAME)
 
 
 def _head_table(data: alt.InlineData, measures: Measures) -> alt.Chart:
     """Return a chart with a row for each layer and a column for each head."""
-    # Axes cover all measured heads, so that pruned heads
-    # and heads without the value leave an empty cell.
+    # Axes cover all measured heads: pruned heads and those without the value leave a cell empty.
     across = sorted({head.head for head in measures.heads})
     down = sorted({head.layer for head in measures.heads})
     return alt.Chart(data, width=alt.Step(_HEAD_WIDTH), height=alt.Step(_HEAD_HEIGHT)).encode(
@@ -314,7 +313,6 @@ def _value(head: HeadMeasures, measure: str) -> float | None:
     return value
 
 
-_METRICS = "metrics.jsonl"
 _CURVE_WIDTH, _CURVE_HEIGHT = 560, 300
 _FEW, _MANY = 60, 1000
 _KINDS = {None: "training", "validation": "validation"}
@@ -343,26 +341,21 @@ def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> 
     ]
     if not rows:
         raise DataError("There are no points to draw", where=y)
-    names = labels(list(series))
-    label_of = dict(zip(series, names, strict=True))
+    label_of = dict(zip(series, labels(list(series)), strict=True))
     data = table(
         name=[label_of[name] for name, _, _ in rows],
         x=[float(first) for _, first, _ in rows],
         y=[float(second) for _, _, second in rows],
     )
-    # The domain keeps the given order; Vega would sort the
-    # names, and colours would differ between charts.
-    colours = alt.Scale(domain=names, range=list(SERIES))
-    key = alt.Legend(title=None, labelLimit=300) if len(names) > 1 else None
     return with_title(
         alt.Chart(data, width=_CURVE_WIDTH, height=_CURVE_HEIGHT)
         # Points show where a short curve was measured; on a long one they are a thick band.
         .mark_line(point=len(rows) <= _FEW, strokeWidth=2 if len(rows) <= _MANY else 1)
         .encode(
             # Steps begin far from 0 after a resume, and losses never reach it.
-            x=alt.X("x:Q", scale=alt.Scale(zero=False, nice=False), axis=_axis(x)),
-            y=alt.Y("y:Q", scale=alt.Scale(zero=False), axis=_axis(y)),
-            color=alt.Color("name:N", scale=colours, legend=key),
+            x=alt.X("x:Q", scale=alt.Scale(zero=False, nice=False), axis=value_axis(x)),
+            y=alt.Y("y:Q", scale=alt.Scale(zero=False), axis=value_axis(y)),
+            color=name_colour(series),
             tooltip=[
                 alt.Tooltip("name:N", title="of"),
                 alt.Tooltip("x:Q", title=x),
@@ -386,7 +379,15 @@ def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
     series: dict[str, list[tuple[float, float]]] = {}
     known: set[str] = set()
     for run in map(Path, runs):
-        for event in _events(run):
+        try:
+            events = read_metrics(run / METRICS_FILE)
+        except FileNotFoundError:
+            raise DataError(
+                "There is no record of training",
+                where=str(run / METRICS_FILE),
+                remedy="Name a run directory",
+            ) from None
+        for event in events:
             numbers = {name: v for name, v in event.items() if isinstance(v, int | float)}
             known |= numbers.keys()
             kind = event.get("event")
@@ -397,20 +398,3 @@ def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
     if not series:
         raise DataError(f"No run has a figure {figure!r}", remedy=suggest(figure, known - {"step"}))
     return curves(series, x="step", y=figure, title=f"{figure} by step")
-
-
-def _events(run: Path) -> list[dict[str, Any]]:
-    """Read the events of a run's record of metrics."""
-    file = run / _METRICS
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
-        raise DataError(
-            "There is no record of training", where=str(file), remedy="Name a run directory"
-        ) from None
-    # A running training may have written only half of its last line.
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def _axis(title: str) -> alt.Axis:
-    return alt.Axis(title=title, titleFontWeight="normal", titleColor=SOFT, gridColor="#ececec")

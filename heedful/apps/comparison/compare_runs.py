@@ -17,7 +17,7 @@ from heedful.apps.comparison.plan import (
     with_steps,
     with_usual,
 )
-from heedful.apps.comparison.result_files import has_charts, write_page, write_tables
+from heedful.apps.comparison.result_files import has_charts
 from heedful.apps.comparison.results import Comparison, is_finished, read_comparison
 from heedful.apps.comparison.worker_process import run_job
 from heedful.errors import ConfigError, UserError
@@ -73,22 +73,13 @@ def run_comparison(
             plan.save(out)
             problems = _train_all(plan, out, stop, events)
     result = read_comparison(plan, out, problems)
-    write_results(result)
-    return result
-
-
-def write_results(comparison: Comparison, *, page: bool = True) -> None:
-    """Write table.json, table.md and, where charts can be drawn, page.html.
-
-    Args:
-        comparison: results so far.
-        page: true if the page is written, too.
-    """
-    write_tables(comparison, comparison.out)
-    if page and comparison.ranking and has_charts():
+    page = None
+    if result.ranking and has_charts():
         from heedful.apps.comparison.comparison_page import page_of
 
-        write_page(page_of(comparison), comparison.out)
+        page = page_of(result)
+    result.write(out, page)
+    return result
 
 
 def _prepared(plan: ComparisonPlan, out: Path, events: Events) -> ComparisonPlan:
@@ -154,17 +145,13 @@ def _prepare(
                 remedy="Give a larger budget",
             )
         variant = with_usual(with_steps(variant, steps), out)
-    _warn_of_schedule(variant, events)
-    return replace(variant, parameters=parameters, flops_per_update=flops), task
-
-
-def _warn_of_schedule(variant: Variant, events: Events) -> None:
-    settings = variant.settings
-    if settings.max_minutes is not None and settings.schedule.ends:
+    final = variant.settings
+    if final.max_minutes is not None and final.schedule.ends:
         events.warn(
-            f"{variant.name}: the learning rate falls until update {settings.max_steps:,}, which "
-            f"{settings.max_minutes:g} minutes may not reach; --max-steps sets it"
+            f"{variant.name}: the learning rate falls until update {final.max_steps:,}, which "
+            f"{final.max_minutes:g} minutes may not reach; --max-steps sets it"
         )
+    return replace(variant, parameters=parameters, flops_per_update=flops), task
 
 
 def _train_all(
@@ -184,8 +171,9 @@ def _train_all(
             problems[run.label] = problem
             events.warn(f"{run.label}: {problem}")
         elif is_finished(run):
-            events.note(f"{number} of {len(runs)}: {read_comparison(plan, out).line(run)}")
-            write_results(read_comparison(plan, out, problems), page=False)
+            results = read_comparison(plan, out, problems)
+            events.note(f"{number} of {len(runs)}: {results.line(run)}")
+            results.write(out)
     return problems
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-from typing import Any
 
 import altair as alt
 
 from heedful.apps.charts.frame import SERIES, axis, legend
 from heedful.apps.charts.frame import table as chart_data
 from heedful.apps.comparison.frontier_results import Frontier
+from heedful.apps.comparison.frontier_rounds import PRECISIONS
 from heedful.apps.comparison.page_parts import Charts, page, table
 from heedful.apps.html_page import card, section
 
@@ -74,18 +74,19 @@ def picture(frontier: Frontier) -> alt.LayerChart:
         memory=[point.peak_memory_bytes / 1e6 for point in points],
         wait=[1000 * point.wait_p50 for point in points],
         kind=[
-            "nobody's" if grey else point.setting.precision
+            "dominated" if grey else point.setting.precision
             for point, grey in zip(points, greyed, strict=True)
         ],
         beam=[f"beam {point.setting.beam}" for point in points],
         order=[not grey for grey in greyed],
     )
-    kinds = [kind for kind in ("fp32", "bf16", "int8") if kind in _kinds(frontier)]
+    measured = {point.setting.precision for point in points}
+    kinds = [kind for kind in PRECISIONS if kind in measured]
     colours = [*SERIES[: len(kinds)], _GREY]
     base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
         color=alt.Color(
             "kind:N",
-            scale=alt.Scale(domain=[*kinds, "nobody's"], range=colours),
+            scale=alt.Scale(domain=[*kinds, "dominated"], range=colours),
             legend=legend("precision"),
         )
     )
@@ -111,7 +112,3 @@ def picture(frontier: Frontier) -> alt.LayerChart:
         ],
     )
     return alt.layer(upright, across, dots)
-
-
-def _kinds(frontier: Frontier) -> set[Any]:
-    return {point.setting.precision for point in frontier.points}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heedful.apps.comparison.frontier_rounds import MeasuredTask, Measurements, Setting
-from heedful.apps.comparison.result_files import markdown_table
+from heedful.apps.comparison.result_files import TabledResults, markdown_table
 
 if TYPE_CHECKING:
     from heedful.evaluate.bootstrap import Interval, PairedScore
@@ -71,7 +71,7 @@ class FrontierPoint:
         )
 
 
-class Frontier:
+class Frontier(TabledResults):
     """Settings with their measurements, scores and verdicts.
 
     Args:
@@ -204,7 +204,6 @@ class Frontier:
         return " ".join(words)
 
     def plain(self) -> dict[str, Any]:
-        """Return everything as JSON data, without the texts."""
         task = self.task
         return {
             "model": task.model,
@@ -303,7 +302,6 @@ class Frontier:
         )
 
     def markdown(self) -> str:
-        """Return the table and the recommended commands as Markdown."""
         dominated = [point.setting in self.dominated for point in self.points]
         rows = [
             [f"*{cell}*" if faint and cell else cell for cell in row]

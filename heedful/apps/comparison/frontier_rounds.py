@@ -145,7 +145,7 @@ class MeasuredTask:
             model: directory or name of the model.
             texts, references: source sentences and their reference translations.
             lines: number of texts that are timed.
-        alone: number of timed texts that are also translated one by one.
+            alone: number of timed texts that are also translated one by one.
             shortlist: file that replaces the model's own shortlist.
 
         Raises:
@@ -218,7 +218,7 @@ class Measurements:
         return [self.records[setting, number] for number in numbers]
 
     def translations(self, setting: Setting) -> list[str] | None:
-        """Return the translations of all texts by a setting with equal output; None before any."""
+        """Return the translations by a setting with equal output; None before one is measured."""
         found = (
             record["translations"]
             for (other, _), record in self.records.items()
@@ -309,13 +309,7 @@ def measure(
 
 
 def _measured(task: MeasuredTask, setting: Setting, *, scored: bool) -> dict[str, Any]:
-    """Measure a setting in a process of its own.
-
-    Args:
-        task: model and texts.
-        setting: setting to measure.
-        scored: true if the process also translates all texts.
-    """
+    """Measure a setting in a process of its own, which translates all texts if they are scored."""
     order = {
         "model": task.model,
         "precision": setting.precision,

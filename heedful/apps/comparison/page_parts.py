@@ -1,19 +1,12 @@
-"""Parts of the pages of comparisons: their frame, tables, and charts with a script."""
+"""Parts of the pages of comparisons: their style, tables and charts."""
 
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from heedful.apps.charts.frame import (
-    EMBED_OPTIONS,
-    PAGE_POLICY,
-    script_data,
-    script_library,
-)
-from heedful.apps.html_page import document
+from heedful.apps.charts.chart_page import chart_page, embedded
 
 _STYLE = """
 :root { color-scheme: light; --ink: #222; --soft: #666; --line: #e4e2dc; --mark: #0f3781 }
@@ -43,38 +36,16 @@ input:focus-visible + label { outline: 2px solid var(--mark); outline-offset: 2p
 summary { cursor: pointer; color: var(--soft) }
 """
 
-_SCRIPTS = """<script>{library}</script>
-<script>
-for (const place of document.querySelectorAll("script[data-chart]")) {{
-  const target = document.getElementById(place.dataset.chart);
-  vegaEmbed(target, JSON.parse(place.textContent), {options});
-}}
-// A chart that was hidden has no width yet.
-for (const button of document.querySelectorAll("input[name=axis]")) {{
-  button.addEventListener("change", () => window.dispatchEvent(new Event("resize")));
-}}
-</script>
-"""
-
 
 def page(title: str, about: str, sections: Iterable[str]) -> str:
     """Return a whole page.
 
     Args:
         title: plain text.
-        about: the line below the title, plain text.
+        about: line below the title, plain text.
         sections: HTML of `section`.
     """
-    without_scripts = "The charts are drawn by a script that is in this file."
-    body = [f"<p>{html.escape(about)}</p>", *sections, f"<noscript>{without_scripts}</noscript>"]
-    return document(
-        title,
-        "\n".join(body),
-        style=_STYLE,
-        policy=PAGE_POLICY,
-        links='<link rel="icon" href="data:,">\n',
-        scripts=_SCRIPTS.format(library=script_library(), options=json.dumps(EMBED_OPTIONS)),
-    )
+    return chart_page(title, "\n".join([f"<p>{html.escape(about)}</p>", *sections]), _STYLE)
 
 
 class Charts:
@@ -86,16 +57,11 @@ class Charts:
     def place(self, chart: Any) -> str:
         """The HTML that shows a chart."""
         self.count += 1
-        name = f"chart-{self.count}"
         specification = chart.to_dict()
         specification["width"] = "container"
         specification["autosize"] = {"type": "fit-x", "contains": "padding"}
         specification.setdefault("config", {})["legend"] = {"orient": "top"}
-        data = script_data(specification)
-        return (
-            f'<div id="{name}"></div>\n<script type="application/json" data-chart="{name}">'
-            f"{data}</script>"
-        )
+        return embedded(specification, f"chart-{self.count}")
 
 
 def table(

@@ -11,42 +11,33 @@ from typing import Any, Protocol
 from heedful.durable import replace_synced
 
 
-class TabledResults(Protocol):
-    """Results that can be written as tables."""
-
-    def plain(self) -> dict[str, Any]:
-        """Return the results as JSON data."""
-        ...
-
-    def markdown(self) -> str:
-        """Return the table as Markdown."""
-        ...
-
-
 def json_file(content: Any) -> bytes:
     """Return JSON data as the indented text of a file."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def write_tables(results: TabledResults, out: Path) -> None:
-    """Write table.json and table.md.
+class TabledResults(Protocol):
+    """The interface and base class of results that are written as tables and as a page."""
 
-    Args:
-        results: results so far.
-        out: folder of the comparison.
-    """
-    replace_synced(out / "table.json", json_file(results.plain()))
-    replace_synced(out / "table.md", results.markdown().encode())
+    def plain(self) -> dict[str, Any]:
+        """Return the results as JSON data: the content of table.json."""
+        ...
 
+    def markdown(self) -> str:
+        """Return the table as Markdown: the content of table.md."""
+        ...
 
-def write_page(page: str, out: Path) -> None:
-    """Write page.html.
+    def write(self, out: Path, page: str | None = None) -> None:
+        """Write table.json, table.md and, if there is a page, page.html.
 
-    Args:
-        page: HTML of the page.
-        out: folder of the comparison.
-    """
-    replace_synced(out / "page.html", page.encode())
+        Args:
+            out: folder of the files.
+            page: HTML of the page.
+        """
+        replace_synced(out / "table.json", json_file(self.plain()))
+        replace_synced(out / "table.md", self.markdown().encode())
+        if page is not None:
+            replace_synced(out / "page.html", page.encode())
 
 
 def has_charts() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -10,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from heedful.apps.comparison.plan import ComparisonPlan, Run, Variant
-from heedful.apps.comparison.result_files import markdown_table
+from heedful.apps.comparison.result_files import TabledResults, markdown_table
 from heedful.apps.evaluation.seed_intervals import student_interval
 from heedful.config import flat
 from heedful.evaluate.bootstrap import Interval
+from heedful.events import read_metrics
 from heedful.train.run_config import METRICS_FILE
 
 LESS_IS_BETTER = ("loss", "ter")
 
 
 def events_of(run: Run) -> list[dict[str, Any]]:
-    """The metrics of a run so far, without a last line that is half written."""
-    try:
-        lines = (run.directory / METRICS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Return the metrics of a run so far; none before it has begun."""
+    path = run.directory / METRICS_FILE
+    return read_metrics(path) if path.exists() else []
 
 
 def summary_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -53,7 +50,7 @@ class RunResult:
         tokens_per_second: target tokens a second of training, validation left out.
         flops: operations of all updates, by the cost model.
         peak_memory_bytes: the largest resident size of its process.
-            problem: error message of a failed run.
+        problem: error message of a failed run.
     """
 
     run: Run
@@ -71,10 +68,10 @@ class RunResult:
     def read(cls, run: Run, scores: Sequence[str], problem: str | None = None) -> RunResult:
         """Read a run's record.
 
-            Args:
-        run: run to read, finished or not.
-                scores: names of the scores to read.
-                problem: error message of a failed run.
+        Args:
+            run: run to read, finished or not.
+            scores: names of the scores to read.
+            problem: error message of a failed run.
         """
         events = events_of(run)
         summary = summary_of(events)
@@ -164,7 +161,7 @@ class VariantResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(TabledResults):
     """The results of a comparison.
 
     Attributes:
@@ -216,7 +213,6 @@ class Comparison:
         return f"{run.label}: {scores}, {result.steps:,} updates in {result.seconds:.0f} s"
 
     def plain(self) -> dict[str, Any]:
-        """The results as JSON data: the content of table.json."""
         return {
             "budget": self.plan.budget(),
             "seeds": self.plan.seeds,
@@ -240,7 +236,6 @@ class Comparison:
             yield [each.variant.name, str(len(each.runs)), *scores, *_costs(each)]
 
     def markdown(self) -> str:
-        """The table as Markdown: the content of table.md."""
         head = self.columns()
         lines = markdown_table(head, self.rows(), [":--", *["--:"] * (len(head) - 1)])
         text = f"{self.plan.budget().capitalize()}, {self.plan.seeds} seeds. {INTERVALS}"
@@ -272,13 +267,9 @@ def read_comparison(
 
 
 def _cell(interval: Interval | None, runs: int) -> str:
+    """Return a mean over runs as text, with the half width of its interval for several runs."""
     if interval is None:
         return "–"
-    return spread(interval, runs)
-
-
-def spread(interval: Interval, runs: int) -> str:
-    """Return a mean over runs as text, with the half width of its interval for several runs."""
     mean = f"{interval.score:.4f}" if abs(interval.score) < 10 else f"{interval.score:.2f}"
     if runs < 2:
         return mean

@@ -12,13 +12,16 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.events import Event
+
+_WARM_UP = 16  # sentences translated before timing begins
 
 
 def write(item: dict[str, Any]) -> None:
@@ -58,11 +61,71 @@ def train(run_dir: str) -> dict[str, Any]:
     return {"finished": summary.finished}
 
 
-def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Measure one setting of a translator; see `measure_setting`."""
-    from heedful.apps.comparison.measured_setting import measure_setting
+def measure(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate sentences together, then some of them alone.
 
-    return measure_setting(task)
+    Args:
+        task: `model`, `precision`, `beam`, `shortlist` (a file, or None), `batch_tokens`, `texts`,
+            the number of texts translated `alone`, and texts to be `scored`, or None.
+
+    Returns:
+        `seconds` for all texts, those of each text `alone`, `peak_memory_bytes`, `load_seconds`,
+        and `translations` of the texts to be scored.
+
+    Raises:
+        UserError: when the model, precision or shortlist does not exist.
+    """
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.translation import TranslationPipeline
+
+    start = time.perf_counter()
+    pipeline = TranslationPipeline.load(
+        task["model"],
+        precision=task["precision"],
+        shortlist=task["shortlist"] or False,
+        read=load_any,
+    )
+    loaded = time.perf_counter() - start
+    texts: list[str] = task["texts"]
+    options = {"beam": task["beam"], "batch_tokens": task["batch_tokens"]}
+    step = max(1, len(texts) // _WARM_UP)
+    pipeline.translate(texts[::step], **options)
+    start = time.perf_counter()
+    pipeline.translate(texts, **options)
+    seconds = time.perf_counter() - start
+    alone = texts[:: max(1, len(texts) // task["alone"])][: task["alone"]]
+    for text in alone[:3]:
+        pipeline.translate([text], **options)
+    waits = []
+    for text in alone:
+        start = time.perf_counter()
+        pipeline.translate([text], **options)
+        waits.append(time.perf_counter() - start)
+    answer: dict[str, Any] = {
+        "seconds": seconds,
+        "alone": waits,
+        "load_seconds": loaded,
+        "peak_memory_bytes": _peak(),
+    }
+    if task["scored"] is not None:  # after peak memory is read, which all texts may exceed
+        answer["translations"] = list(map(str, pipeline.translate(task["scored"], **options)))
+    return answer
+
+
+def _peak() -> int:
+    """Return the largest resident size of this process's own memory.
+
+    Linux's `getrusage` counts the memory of the process that started this one, too, until the
+    program was loaded.
+    """
+    from heedful.memory import peak_memory_bytes
+
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return peak_memory_bytes()
 
 
 JOBS: dict[str, Callable[[Any], dict[str, Any]]] = {"train": train, "measure": measure}

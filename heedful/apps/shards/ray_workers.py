@@ -7,7 +7,6 @@ finds its record. So a shard is published exactly once, although Ray runs it at 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -19,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.apps.shards.shard_paths import CorpusShard
 from heedful.apps.shards.shard_records import ShardRecord
 from heedful.apps.shards.shard_translation import ShardJob, ShardOutcome, ShardWorker
 from heedful.errors import RunError, UserError
@@ -49,28 +47,14 @@ class RayPool:
     gpus: float = 0.0
 
 
-def check_ray() -> None:
-    """Check that Ray is installed.
-
-    Raises:
-        UserError: when the package is missing.
-    """
-    missing = [name for name in ("ray", "pyarrow") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"--engine ray needs {' and '.join(missing)}",
-            remedy="Install it with: pip install 'heedful[ray]'",
-        )
-
-
 def translate_on_ray(
-    job: ShardJob, shards: Sequence[CorpusShard], pool: RayPool
+    job: ShardJob, shards: Sequence[Path], pool: RayPool
 ) -> Iterator[ShardOutcome]:
     """Translate shards on a cluster.
 
     Args:
         job: job of the run.
-        shards: shards to translate.
+        shards: paths of the shards to translate.
         pool: size of the pool of actors.
 
     Yields:
@@ -91,7 +75,7 @@ def translate_on_ray(
         context = DataContext.get_current()
         context.enable_progress_bars = False
         paths = ray.data.from_items(
-            [{"path": str(shard.path)} for shard in shards], override_num_blocks=len(shards)
+            [{"path": str(shard)} for shard in shards], override_num_blocks=len(shards)
         )
         outcomes = paths.map_batches(
             _ShardActor,
@@ -134,10 +118,10 @@ class _ShardActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         """Translate the shards at the paths of a batch; return outcomes as JSON."""
-        outcomes = [self._outcome(CorpusShard(Path(path))) for path in batch["path"]]
+        outcomes = [self._outcome(Path(path)) for path in batch["path"]]
         return {"outcome": [json.dumps(asdict(outcome)) for outcome in outcomes]}
 
-    def _outcome(self, shard: CorpusShard) -> ShardOutcome:
+    def _outcome(self, shard: Path) -> ShardOutcome:
         if self._worker is None:
             return ShardOutcome(shard.name, reason=self._reason, is_fatal=True)
         return self._worker.translate(shard)

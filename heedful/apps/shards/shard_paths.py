@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from heedful.data.text_file import file_form
@@ -14,29 +13,8 @@ FORMS = (".txt", ".tsv", ".jsonl", ".parquet")
 """Suffixes of the forms of shards; .gz may follow all of them but the last."""
 
 
-@dataclass(frozen=True)
-class CorpusShard:
-    """One file of a corpus.
-
-    Args:
-        path: absolute path of the file.
-    """
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """The file's name, which is also that of its translation."""
-        return self.path.name
-
-    @property
-    def form(self) -> str:
-        """The suffix of its name, one of `FORMS`."""
-        return file_form(self.path)
-
-
-def find_shards(words: Iterable[Path], out: Path) -> list[CorpusShard]:
-    """Return the shards that arguments name, sorted by name.
+def find_shards(words: Iterable[Path], out: Path) -> list[Path]:
+    """Return the absolute paths of the shards that arguments name, sorted by name.
 
     Args:
         words: files; patterns such as `part-*.txt`; folders, for all their files except those whose
@@ -47,15 +25,15 @@ def find_shards(words: Iterable[Path], out: Path) -> list[CorpusShard]:
         DataError: when there are no files, a suffix is unknown, two files have the same name, or a
             file lies in `out`.
     """
-    found: dict[str, CorpusShard] = {}
+    found: dict[str, Path] = {}
     for path in [path.absolute() for word in words for path in _files(word)]:
-        shard = CorpusShard(path)
-        _check(shard, out.absolute())
-        other = found.setdefault(shard.name, shard)
-        if other.path != path:
+        _check(path, out.absolute())
+        # The name of a shard is also that of its translation.
+        other = found.setdefault(path.name, path)
+        if other != path:
             raise DataError(
-                f"Two shards have the name {shard.name}",
-                where=f"{other.path} and {path}",
+                f"Two shards have the name {path.name}",
+                where=f"{other} and {path}",
                 remedy="Translate them into different folders, or rename one",
             )
     return [found[name] for name in sorted(found)]
@@ -81,24 +59,24 @@ def _files(word: Path) -> list[Path]:
     return files
 
 
-def _check(shard: CorpusShard, out: Path) -> None:
+def _check(shard: Path, out: Path) -> None:
     try:
-        str(shard.path).encode()
+        str(shard).encode()
     except UnicodeEncodeError:
         raise DataError(
             "The name of this shard holds bytes that are not UTF-8",
-            where=ascii(str(shard.path)),
+            where=ascii(str(shard)),
             remedy="Rename it",
         ) from None
-    compressed_parquet = shard.form == ".parquet" and shard.path.suffix == ".gz"
-    if shard.form not in FORMS or compressed_parquet:
+    compressed_parquet = shard.name.endswith(".parquet.gz")
+    if file_form(shard) not in FORMS or compressed_parquet:
         raise DataError(
             "The end of this name does not say how the shard is read",
-            where=str(shard.path),
+            where=str(shard),
             remedy="Known: .txt, .tsv and .jsonl, each perhaps with .gz, and .parquet; rename it, "
             "or name the shards by a pattern that leaves it out",
         )
-    if shard.path.resolve().parent == out.resolve():
+    if shard.resolve().parent == out.resolve():
         raise DataError(
             "The translations would lie in the folder of their shards, under the same names",
             where=str(out),

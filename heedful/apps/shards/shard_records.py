@@ -133,7 +133,7 @@ class TranslatedFolder:
         replace_synced(self.path / MANIFEST, text.encode())
 
     def record(self, name: str) -> ShardRecord | None:
-        """Return the record of a shard by this run or a killed one; None without one."""
+        """Return the record of a shard by this run or a killed one; None if there is none."""
         path = self._work / f"{name}.record"
         return ShardRecord(**_read(path)) if path.exists() else None
 

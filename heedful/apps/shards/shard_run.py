@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import time
 from collections import Counter
@@ -11,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.apps.shards.ray_workers import RayPool, check_ray, translate_on_ray
-from heedful.apps.shards.shard_parquet import check_parquet
-from heedful.apps.shards.shard_paths import CorpusShard, find_shards
+from heedful.apps.shards.ray_workers import RayPool, translate_on_ray
+from heedful.apps.shards.shard_forms import TableColumns
+from heedful.apps.shards.shard_paths import find_shards
 from heedful.apps.shards.shard_records import ShardRecord, TranslatedFolder, digest
-from heedful.apps.shards.shard_text import TableColumns
 from heedful.apps.shards.shard_translation import (
     LineTranslator,
     ShardJob,
@@ -84,8 +84,8 @@ def run_shards(
     """
     out = _checked(options)
     shards = find_shards(options.shards, out)
-    if any(shard.form == ".parquet" for shard in shards):
-        check_parquet()
+    if any(shard.suffix == ".parquet" for shard in shards):
+        _check_packages("Shards in Parquet need the package", "pyarrow")
     deciding = _deciding(options, settings)
     columns = TableColumns(options.column, options.translation_column)
     job = ShardJob(out, columns, load, options.retries, options.threads or 1, Path.cwd())
@@ -116,7 +116,7 @@ def _checked(options: ShardOptions) -> Path:
             remedy="Give a folder, or a name for one in a folder that is there",
         )
     if options.engine == "ray":
-        check_ray()
+        _check_packages("--engine ray needs", "ray", "pyarrow")
     for name in () if options.engine == "ray" else _RAY_ONLY:
         if getattr(options, name) is not None:
             raise ConfigError(
@@ -127,6 +127,15 @@ def _checked(options: ShardOptions) -> Path:
         if value is not None and not value >= least:
             raise ConfigError(f"{_flag(name)} {value}: it is at least {least}")
     return out
+
+
+def _check_packages(what: str, *names: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"{what} {' and '.join(missing)}",
+            remedy="Install it with: pip install 'heedful[ray]'",
+        )
 
 
 def _deciding(options: ShardOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +159,7 @@ def _model_digest(path: Path) -> str:
 
 
 def _outcomes(
-    options: ShardOptions, job: ShardJob, shards: list[CorpusShard], add_rows: Callable[[int], None]
+    options: ShardOptions, job: ShardJob, shards: list[Path], add_rows: Callable[[int], None]
 ) -> Iterator[ShardOutcome]:
     """Translate shards on the engine of the options; report the number of translated rows."""
     if options.engine == "ray":

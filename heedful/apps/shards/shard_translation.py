@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from heedful.apps.shards.shard_parquet import translate_parquet
-from heedful.apps.shards.shard_paths import CorpusShard
+from heedful.apps.shards.shard_forms import TableColumns, translate_parquet, translate_text
 from heedful.apps.shards.shard_records import ShardRecord, TranslatedFolder, digest
-from heedful.apps.shards.shard_text import TableColumns, translate_text
+from heedful.data.text_file import file_form
 from heedful.errors import RunError, UserError
 
 Warn = Callable[[str], None]
@@ -86,11 +85,11 @@ class ShardWorker:
         self.folder = TranslatedFolder(job.out)
         self.translator = job.load()
 
-    def translate(self, shard: CorpusShard, progress: Progress = lambda rows: None) -> ShardOutcome:
+    def translate(self, shard: Path, progress: Progress = lambda rows: None) -> ShardOutcome:
         """Translate a shard and publish it, unless it is finished already.
 
         Args:
-            shard: shard of the run.
+            shard: absolute path of a shard of the run.
             progress: function called with the number of rows translated since the last call.
         """
         reason = "the worker ended each time, perhaps for want of memory"
@@ -114,7 +113,7 @@ class ShardWorker:
                 return ShardOutcome(shard.name, record, warnings=_few(warnings))
             time.sleep(min(0.5 * attempt, 10.0))
 
-    def _publish(self, shard: CorpusShard, warn: Warn, progress: Progress) -> ShardRecord:
+    def _publish(self, shard: Path, warn: Warn, progress: Progress) -> ShardRecord:
         start, rows = time.perf_counter(), 0
         self.translator.counts()
         with self.folder.partial(shard.name) as partial:
@@ -127,33 +126,33 @@ class ShardWorker:
                 raise
             record = ShardRecord(
                 rows,
-                digest(shard.path),
+                digest(shard),
                 digest(partial),
                 round(time.perf_counter() - start, 3),
                 self.translator.counts(),
             )
             return self.folder.publish(shard.name, partial, record)
 
-    def _translated(self, shard: CorpusShard, partial: Path, warn: Warn) -> Iterator[int]:
+    def _translated(self, shard: Path, partial: Path, warn: Warn) -> Iterator[int]:
         def translate(texts: list[str], first_line: int) -> list[str]:
             return self.translator.translate(texts, first_line, warn)
 
         columns = self.job.columns
         with partial.open("wb") as output:
-            if shard.form == ".parquet":
-                yield from translate_parquet(shard.path, output, translate, columns)
+            if (form := file_form(shard)) == ".parquet":
+                yield from translate_parquet(shard, output, translate, columns)
             else:
-                yield from translate_text(shard.path, shard.form, output, translate, columns)
+                yield from translate_text(shard, form, output, translate, columns)
 
 
 def verified(
-    folder: TranslatedFolder, shards: list[CorpusShard], records: Mapping[str, ShardRecord]
-) -> tuple[list[CorpusShard], list[ShardOutcome]]:
+    folder: TranslatedFolder, shards: list[Path], records: Mapping[str, ShardRecord]
+) -> tuple[list[Path], list[ShardOutcome]]:
     """Compare finished shards with their records.
 
     Args:
         folder: folder of the translated shards.
-        shards: shards of the run.
+        shards: paths of the shards of the run.
         records: records of finished shards.
 
     Returns:
@@ -165,7 +164,7 @@ def verified(
         try:
             if record is None or not folder.is_whole(shard.name, record):
                 pending.append(shard)
-            elif digest(shard.path) != record.input_sha256:
+            elif digest(shard) != record.input_sha256:
                 reason = "The shard was changed after it was translated; move its translation away "
                 reason += "to have it translated again"
                 outcomes.append(ShardOutcome(shard.name, reason=reason))

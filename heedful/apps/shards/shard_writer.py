@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from heedful.data.corpus_spec import SHARD_INDEX, CorpusSpec
 from heedful.data.pair_corpus import CorpusReader, line_name
@@ -26,22 +25,6 @@ _COMPRESSION = 6
 _REPORT_EVERY = 1000
 
 Progress = Callable[[int, int | None], None]
-
-
-class ShardExample(NamedTuple):
-    """An example to write.
-
-    Args:
-        texts: texts of the example by their keys.
-        where: file and line.
-        done: bytes of the corpus read so far.
-        total: bytes of the corpus; None for compressed texts, whose size is not known.
-    """
-
-    texts: dict[str, str]
-    where: str
-    done: int
-    total: int | None
 
 
 def write_shards(
@@ -75,8 +58,8 @@ def write_shards(
     lines: list[bytes] = []
     text_bytes = 0
     with whole_folder(out) as folder:
-        for example in _examples(specs, unit):
-            line, size = _line_of(example)
+        for texts, where, done, total in _examples(specs, unit):
+            line, size = _line_of(texts, where)
             lines.append(line)
             text_bytes += size
             # Whichever limit comes first: long texts make shards of few examples.
@@ -84,7 +67,7 @@ def write_shards(
                 shards.append(_write(folder, len(shards), lines, text_bytes))
                 lines, text_bytes = [], 0
             if len(lines) % _REPORT_EVERY == 0:
-                progress(example.done, example.total)
+                progress(done, total)
         if lines:
             shards.append(_write(folder, len(shards), lines, text_bytes))
         index = ShardIndex(
@@ -111,26 +94,29 @@ def _write(folder: Path, number: int, lines: Sequence[bytes], text_bytes: int) -
     )
 
 
-def _line_of(example: ShardExample) -> tuple[bytes, int]:
+def _line_of(texts: Mapping[str, str], where: str) -> tuple[bytes, int]:
     """Return the line of an example, and the size of its texts in bytes."""
     try:
-        size = sum(len(text.encode()) for text in example.texts.values())
+        size = sum(len(text.encode()) for text in texts.values())
     except UnicodeEncodeError:
         raise DataError(
             "The text holds half a surrogate pair",
-            where=example.where,
+            where=where,
             remedy="Replace the character",
         ) from None
-    return json.dumps(example.texts, ensure_ascii=False).encode() + b"\n", size
+    return json.dumps(texts, ensure_ascii=False).encode() + b"\n", size
 
 
-def _examples(specs: Sequence[CorpusSpec], unit: Unit | None) -> Iterator[ShardExample]:
+def _examples(
+    specs: Sequence[CorpusSpec], unit: Unit | None
+) -> Iterator[tuple[dict[str, str], str, int, int | None]]:
+    """Yield the texts of each example by their keys, its file and line, and the progress."""
     for spec in specs:
         if unit is None:
             reader = CorpusReader(spec)
             for line, source, target in reader:
                 where = line_name(spec, line)
-                yield ShardExample({"source": source, "target": target}, where, *reader.progress)
+                yield {"source": source, "target": target}, where, *reader.progress
         else:
             documents = document_reader(spec, unit)
             file = TextFile(documents.path)
@@ -139,4 +125,4 @@ def _examples(specs: Sequence[CorpusSpec], unit: Unit | None) -> Iterator[ShardE
             for document in documents:
                 done += len(document.text)  # characters for bytes: good enough for a progress bar
                 where = f"{documents.path}:{document.line}"
-                yield ShardExample({"text": document.text}, where, done, total)
+                yield {"text": document.text}, where, done, total

@@ -157,6 +157,8 @@ def test_measured_and_gone_on_with(corpus: Path, capsys: pytest.CaptureFixture[s
     assert "heedful translate en-de --precision" in table
     assert 'src="http' not in page
     assert "sentences a second" in page
+    assert "nobody's" not in page  # the legend names dominated settings
+    assert '"dominated"' in page
     kept = (out / "measurements.jsonl").read_text()
     with (out / "measurements.jsonl").open("a") as stream:
         stream.write('{"setting": {"precis')  # a machine that died

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from heedful.apps.shards.ray_workers import RayPool, _outcome, _pool_size, _ShardActor
+from heedful.apps.shards.shard_forms import TableColumns
 from heedful.apps.shards.shard_paths import FORMS
-from heedful.apps.shards.shard_text import TableColumns
 from heedful.apps.shards.shard_translation import LineTranslator, ShardJob
 from heedful.cli.main import main
 from heedful.errors import ModelError, UserError

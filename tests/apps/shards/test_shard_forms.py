@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.apps.shards.shard_text import CHUNK, TableColumns, translate_text
+from heedful.apps.shards.shard_forms import CHUNK, TableColumns, translate_text
 from heedful.cli.main import main
 from heedful.errors import DataError
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from heedful.apps.shards.shard_paths import CorpusShard
+from heedful.apps.shards.shard_forms import TableColumns
 from heedful.apps.shards.shard_records import MANIFEST, TranslatedFolder
-from heedful.apps.shards.shard_text import TableColumns
 from heedful.apps.shards.shard_translation import ShardJob, ShardWorker
 from heedful.cli.main import main
 
@@ -192,12 +191,12 @@ def worker(out: Path, stub: Stub | None = None, *, retries: int = 2) -> tuple[Sh
 
 
 @pytest.fixture
-def shard(tmp_path: Path) -> CorpusShard:
+def shard(tmp_path: Path) -> Path:
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
-    return CorpusShard(tmp_path / "a.txt")
+    return tmp_path / "a.txt"
 
 
-def test_of_two_workers_one_publishes(tmp_path: Path, shard: CorpusShard) -> None:
+def test_of_two_workers_one_publishes(tmp_path: Path, shard: Path) -> None:
     """Their processors may round otherwise; the file and its record are of the same worker."""
     barrier = threading.Barrier(2)
     outcomes = []
@@ -220,10 +219,10 @@ def test_of_two_workers_one_publishes(tmp_path: Path, shard: CorpusShard) -> Non
 
 
 def test_failures_of_the_machine_are_tried_again(
-    tmp_path: Path, shard: CorpusShard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of a try that failed are taken from the progress again."""
-    monkeypatch.setattr("heedful.apps.shards.shard_text.CHUNK", 1)
+    monkeypatch.setattr("heedful.apps.shards.shard_forms.CHUNK", 1)
     failures = [None, OSError("the disk is away"), MemoryError("no room"), None, None]
     with TranslatedFolder(tmp_path / "out").locked():
         first, stub = worker(tmp_path / "out", Stub("x", failures, lambda: None))
@@ -232,7 +231,7 @@ def test_failures_of_the_machine_are_tried_again(
         assert (stub.calls, seen) == (5, [1, -1, 0, 1, 1])
 
 
-def test_a_shard_that_always_fails_is_given_up(tmp_path: Path, shard: CorpusShard) -> None:
+def test_a_shard_that_always_fails_is_given_up(tmp_path: Path, shard: Path) -> None:
     with TranslatedFolder(tmp_path / "out").locked():
         failures = [OSError("the disk is away") for _ in range(9)]
         first, stub = worker(tmp_path / "out", Stub("x", failures, lambda: None), retries=1)
@@ -243,7 +242,7 @@ def test_a_shard_that_always_fails_is_given_up(tmp_path: Path, shard: CorpusShar
         assert not (tmp_path / "out" / "a.txt").exists()
 
 
-def test_workers_that_ended_count_as_tries(tmp_path: Path, shard: CorpusShard) -> None:
+def test_workers_that_ended_count_as_tries(tmp_path: Path, shard: Path) -> None:
     folder = TranslatedFolder(tmp_path / "out")
     with folder.locked():
         assert [folder.attempt("a.txt") for _ in range(3)] == [1, 2, 3]
@@ -256,7 +255,7 @@ def test_a_file_of_somebody_else_is_kept(
     model: Path,
     corpus: Corpus,
     tmp_path: Path,
-    shard: CorpusShard,
+    shard: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
