@@ -139,12 +139,12 @@ def http_tables() -> str:
     """A heading and tables of values for each address of the server."""
     from heedful.apps.serve.endpoints import all_endpoints
     from heedful.apps.serve.jobs import Jobs
-    from heedful.apps.serve.limits import GateSettings, Limits
     from heedful.apps.serve.metrics import Metrics
     from heedful.apps.serve.openapi import describe
     from heedful.apps.serve.scheduler import Scheduler
     from heedful.apps.serve.served_models import ServedModels
     from heedful.apps.serve.server_parts import ServerParts
+    from heedful.apps.serve.server_settings import GateSettings, Limits
     from heedful.apps.serve.service import Service
     from heedful.search.search_settings import SearchSettings
 

@@ -1,4 +1,4 @@
-"""HTTP for the server of models and the studio: JSON, sizes of bodies, headers, raw answers.
+"""HTTP for the server of models and the studio: JSON, limits of bodies, headers, raw answers.
 
 The two have different forms of errors, so each of them writes its own.
 """
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 HUNG_UP = 499
 """Status of a request whose client has gone: nginx's, for logs; nobody reads the answer."""
@@ -69,28 +69,71 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def headers_of(scope: Scope) -> dict[bytes, str]:
-    """Return the headers of a request; of several with one name, the last."""
-    return {name: value.decode("latin-1") for name, value in scope["headers"]}
+class BodyTooLarge(Exception):
+    """The body of a request is larger than its limit."""
 
 
-def is_too_long(headers: Mapping[bytes, str], limit: int) -> bool:
-    """Return True if the length that a request gives is no number, or above a limit in bytes."""
-    length = headers.get(b"content-length", "0")
-    return not length.isdecimal() or int(length) > limit
-
-
-async def send_answer(
-    send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    """Send a whole answer from a layer that has no response object.
+class CheckedExchange:
+    """A request and its answer in a layer around an application, which limits and counts.
 
     Args:
-        send: channel of the request.
-        status: HTTP status.
-        body: content of the answer.
-        headers: headers besides the length.
+        scope, receive, send: request and its channels.
+        limit: maximum size of the body in bytes.
+        added: headers that are added to the answer.
     """
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        limit: int,
+        added: Iterable[tuple[bytes, bytes]] = SAFETY_HEADERS,
+    ) -> None:
+        self.scope = scope
+        self.limit = limit
+        self.added = added
+        # Of several headers with one name, the last.
+        self.headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.status: int | None = None
+        self.read = 0
+        self._receive, self._send = receive, send
+
+    def too_large(self) -> Exception:
+        """Return the error of a body over the limit."""
+        return BodyTooLarge()
+
+    def check_length(self) -> None:
+        """Raise `too_large` if the length in the headers is no number, or above the limit."""
+        length = self.headers.get(b"content-length", "0")
+        if not length.isdecimal() or int(length) > self.limit:
+            raise self.too_large()
+
+    async def receive(self) -> Message:
+        """Return the next part of the body; raise `too_large` once the parts exceed the limit."""
+        message = await self._receive()
+        self.read += len(message.get("body", b""))
+        if self.read > self.limit:
+            raise self.too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer; its status is recorded, and headers are added."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *self.added]
+        await self._send(message)
+
+    async def answer(
+        self, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Send a whole answer.
+
+        Args:
+            status: HTTP status.
+            body: content of the answer.
+            headers: headers besides the length.
+        """
+        own = [*headers, (b"content-length", str(len(body)).encode())]
+        await self.send({"type": "http.response.start", "status": status, "headers": own})
+        await self.send({"type": "http.response.body", "body": body})

@@ -26,8 +26,8 @@ from heedful.errors import ConfigError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from heedful.apps.serve.limits import GateSettings, Limits
     from heedful.apps.serve.served_models import ServedModels
+    from heedful.apps.serve.server_settings import GateSettings, Limits
 
 _NEEDED = (
     "starlette",
@@ -314,10 +314,9 @@ def serve(
     flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
     flags |= {**consistency.plain(), **dataclasses.asdict(terms)}
     report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
-    from heedful.apps.serve.limits import Allowance
     from heedful.apps.serve.served_models import ServedModels, parse_model, pinned_model
     from heedful.apps.serve.server import serve as run
-    from heedful.apps.serve.server_settings import ServerSettings
+    from heedful.apps.serve.server_settings import Allowance, ServerSettings
     from heedful.apps.sockets import address_of, is_loopback, listen, outside_address
 
     load.check()
@@ -381,7 +380,7 @@ def _plain(value: object) -> object:
 
 
 def _limits(load: Load, settings: SearchSettings) -> Limits:
-    from heedful.apps.serve.limits import Limits
+    from heedful.apps.serve.server_settings import Limits
 
     # Requests may ask for at least the beam and lengths that the server's own flags set.
     beam = max(Limits().beam, settings.width)
@@ -390,7 +389,7 @@ def _limits(load: Load, settings: SearchSettings) -> Limits:
 
 
 def _gate(access: Access, load: Load) -> GateSettings:
-    from heedful.apps.serve.limits import GateSettings
+    from heedful.apps.serve.server_settings import GateSettings
 
     return GateSettings(
         access.host,

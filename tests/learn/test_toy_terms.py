@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import heedful
-from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.metrics import Metrics
 from heedful.apps.serve.scheduler import Scheduler
 from heedful.apps.serve.served_models import ServedModels, parse_model
+from heedful.apps.serve.server_settings import Limits, ModelOptions
 from heedful.apps.serve.service import Service
 from heedful.cli.main import main
 from heedful.errors import ModelError
@@ -184,7 +184,8 @@ def test_the_longest_term_counts_and_marks_in_a_text_are_text(folder: Path) -> N
 def test_a_server_has_soft_terms(folder: Path) -> None:
     path = folder / "run" / "model"
     models = ServedModels(
-        [parse_model(f"aa-bb={path}")], glossaries={"aa-bb": folder / "test.tsv"}, soft_terms=True
+        [parse_model(f"aa-bb={path}")],
+        ModelOptions(glossaries={"aa-bb": folder / "test.tsv"}, soft_terms=True),
     )
     scheduler = Scheduler(threads=1, positions=4096, most_waiting=100, observe=Metrics().observe)
     service = Service(models, scheduler, Limits(), SearchSettings())
@@ -200,7 +201,8 @@ def test_a_server_has_soft_terms(folder: Path) -> None:
     finally:
         scheduler.stop()
     english = ServedModels(
-        [parse_model("en-de")], glossaries={"en-de": folder / "test.tsv"}, soft_terms=True
+        [parse_model("en-de")],
+        ModelOptions(glossaries={"en-de": folder / "test.tsv"}, soft_terms=True),
     )
     with pytest.raises(ModelError, match="has not learned soft terms"):
         english.load_all()

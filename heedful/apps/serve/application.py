@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from anyio import to_thread
@@ -18,12 +19,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from heedful.apps.serve.endpoints import all_endpoints
-from heedful.apps.serve.exchange import Admit, Endpoint, RefusedRequest, respond
-from heedful.apps.serve.forwarded import ForwardedHeaders
-from heedful.apps.serve.gate import Gate
+from heedful.apps.serve.exchange import RefusedRequest, respond
+from heedful.apps.serve.gate import ForwardedHeaders, Gate
 from heedful.apps.serve.jobs import RUNNERS, run_jobs
-from heedful.apps.serve.native_api import error_body as native_error
-from heedful.apps.serve.server_parts import ServerParts
+from heedful.apps.serve.server_parts import Interface, ServerParts
 from heedful.apps.web import json_response
 
 
@@ -33,7 +32,7 @@ def build_app(parts: ServerParts) -> Starlette:
     errors = {endpoint.path: endpoint.error for endpoint in endpoints}
 
     def error_body(path: str, refusal: RefusedRequest) -> Mapping[str, Any]:
-        return errors.get(path, native_error)(refusal)
+        return errors.get(path, Interface.error_body)(refusal)
 
     async def not_found(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -43,9 +42,8 @@ def build_app(parts: ServerParts) -> Starlette:
         )
         headers = dict(error.headers or {})
         methods = {each.method for each in endpoints if each.path == request.url.path}
-        if (
-            len(methods) > 1 and error.status_code == 405
-        ):  # Starlette names the methods of the first route only
+        # Starlette names the methods of the first route only.
+        if len(methods) > 1 and error.status_code == 405:
             headers["Allow"] = ", ".join(sorted({"HEAD", *methods}))
         body = error_body(request.url.path, refusal)
         return json_response(body, error.status_code, headers)
@@ -61,7 +59,7 @@ def build_app(parts: ServerParts) -> Starlette:
         routes=[
             Route(
                 each.path,
-                _handler(each, parts.clients.admit),
+                partial(respond, each, admit=parts.clients.admit),
                 methods=[each.method],
                 name=each.path,
             )
@@ -98,10 +96,3 @@ async def _running(parts: ServerParts) -> AsyncIterator[None]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await to_thread.run_sync(parts.service.scheduler.stop)
-
-
-def _handler(endpoint: Endpoint[Any], admit: Admit) -> Callable[[Request], Awaitable[Response]]:
-    async def handler(request: Request) -> Response:
-        return await respond(endpoint, request, admit)
-
-    return handler

@@ -5,21 +5,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import PurePath
 
 from anyio import to_thread
 
 from heedful.apps.documents.checked_writing import WrittenDocument
 from heedful.apps.documents.document import Document
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.formats import FORMATS, open_document
+from heedful.apps.documents.formats import FORMATS, format_of, open_document
 from heedful.apps.documents.line_up import TranslatedSentence
+from heedful.apps.serve.exchange import RefusedRequest
 from heedful.apps.serve.languages import primary_subtag
 from heedful.apps.serve.service import Service
 from heedful.apps.serve.translated_text import TranslatedText
 from heedful.search.search_settings import SearchSettings
 
+_WITH_QUESTIONS = ("csv", "tsv")
+"""Formats that need the names of text columns, which requests do not give."""
+
 Advance = Callable[[int, int], None]
 """Receiver of the numbers of translated and of all sentences of a document."""
+
+
+def supported_suffixes() -> list[str]:
+    """Return the suffixes of files that are translated."""
+    return [
+        suffix
+        for format in FORMATS.values()
+        if format.name not in _WITH_QUESTIONS
+        for suffix in format.suffixes
+    ]
+
+
+def translated_format(name: PurePath) -> str:
+    """Return the format of a document by the suffix of its name.
+
+    Raises:
+        RefusedRequest, DataError: when documents of that suffix are not translated.
+    """
+    format = format_of(name)
+    if format in _WITH_QUESTIONS:
+        raise RefusedRequest(400, "Which columns are text is not known", "invalid", where="file")
+    return format
 
 
 async def translate_documents(
@@ -57,7 +84,7 @@ async def translate_documents(
         DataError: when a document is damaged or too large.
         UserError: as for `Service.translate`.
     """
-    split = service.models.split or "sentences"
+    split = service.models.options.split or "sentences"
     chosen = DocumentSettings(
         language=primary_subtag(language),
         target_language=target_language,
@@ -139,7 +166,5 @@ async def document_text(data: bytes, format: str, name: str) -> str:
 
 
 def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:
-    (line,) = text.lines  # a passage is not cut into lines
-    best = line.n_best
-    chosen = best[min(rank, len(best) - 1)]
-    return TranslatedSentence(str(chosen), chosen.alignment)
+    (line,) = text.ranked(rank)  # a passage is not cut into lines
+    return TranslatedSentence(str(line), line.alignment)

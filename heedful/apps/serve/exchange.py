@@ -1,7 +1,7 @@
 """Checked values of requests, and their responses or errors, for all HTTP interfaces.
 
-An interface is a list of endpoints. Each has a pydantic model of a request's values, which ignores
-unknown ones (clients of other servers send them), and a function that writes an error.
+Each endpoint has a pydantic model of a request's values, which ignores unknown ones (clients of
+other servers send them), and a function that writes an error.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ class Body(pydantic.BaseModel):
     """Base of the values of a request."""
 
     model_config = pydantic.ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class NoBody(Body):
+    """A request without values."""
 
 
 B = TypeVar("B", bound=Body)
@@ -127,7 +131,7 @@ class Endpoint(Generic[B]):
     body: type[B]
     answer: Callable[[Request, B], Awaitable[Response]]
     error: ErrorBody
-    method: str = "POST"
+    method: str
     result: type[pydantic.BaseModel] | None = None
     is_open: bool = False
     media_type: str = "application/json"
@@ -135,11 +139,39 @@ class Endpoint(Generic[B]):
     no_key: int = 403
 
 
+AnswerMethod = TypeVar("AnswerMethod", bound=Callable[..., Awaitable[Response]])
+
+
+def answers(
+    path: str, body: type[Body] = NoBody, method: str | None = None, **options: Any
+) -> Callable[[AnswerMethod], AnswerMethod]:
+    """Mark a method of an interface as the answer to the requests of a path.
+
+    The first line of its docstring is the summary in the OpenAPI description.
+
+    Args:
+        path: path of the address.
+        body: model of a request's values.
+        method: HTTP method; if unset, GET for requests without values and POST for all others.
+        options: further fields of the `Endpoint`.
+    """
+    method = method or ("GET" if body is NoBody else "POST")
+
+    def mark(answer: AnswerMethod) -> AnswerMethod:
+        summary = (answer.__doc__ or "").partition("\n")[0].rstrip(".")
+        fields = {"path": path, "summary": summary, "body": body, "method": method, **options}
+        # Decorators run from the last line to the first.
+        vars(answer).setdefault("endpoints", []).insert(0, fields)
+        return answer
+
+    return mark
+
+
 Admit = Callable[[Request, Mapping[str, Any], int], None]
 """Check of a request with its values, which raises an error with a status for a missing key."""
 
 
-async def respond(endpoint: Endpoint[Any], request: Request, admit: Admit) -> Response:
+async def respond(endpoint: Endpoint[Any], request: Request, *, admit: Admit) -> Response:
     """Read, check and answer a request.
 
     Args:

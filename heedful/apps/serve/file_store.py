@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from heedful.durable import whole
@@ -12,6 +13,7 @@ from heedful.durable import whole
 _NAME = re.compile(r"[\w-]{32}(?:\.[a-z]{1,8})?")
 
 
+@dataclass(frozen=True)
 class FileStore:
     """Files under unguessable names in a folder that several processes may share.
 
@@ -21,10 +23,9 @@ class FileStore:
         most_bytes: maximum size of all files in bytes; the oldest are deleted first.
     """
 
-    def __init__(self, folder: Path, *, seconds: float = 600.0, most_bytes: int = 1 << 28) -> None:
-        self.folder = folder
-        self.seconds = seconds
-        self.most_bytes = most_bytes
+    folder: Path
+    seconds: float = 600.0
+    most_bytes: int = 1 << 28
 
     def put(self, content: bytes, suffix: str) -> str:
         """Keep a file, and return its name.

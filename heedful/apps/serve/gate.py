@@ -2,7 +2,8 @@
 
 On a loopback address, requests with the `Host` of another site are refused (DNS rebinding). Bodies
 over the limit are refused without being read to the end, and so are bodies that come too slowly.
-Every answer is counted, and logged as a line of JSON without texts.
+Every answer is counted, and logged as a line of JSON without texts. Headers in which a proxy names
+its client are believed only of proxies that are named.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
 from heedful.apps.serve.exchange import RefusedRequest
-from heedful.apps.serve.limits import GateSettings
 from heedful.apps.serve.metrics import Metrics
+from heedful.apps.serve.server_settings import GateSettings
 from heedful.apps.sockets import is_loopback, is_own_host
-from heedful.apps.web import HUNG_UP, SAFETY_HEADERS, headers_of, is_too_long, send_answer
+from heedful.apps.web import HUNG_UP, SAFETY_HEADERS, CheckedExchange
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ LEAST_PACE = 50_000
 """Bytes of a body that give its client one second more to send the rest."""
 
 
+@dataclass(frozen=True, eq=False)
 class AccessLog:
     """An access log: a line of JSON for each request, without texts.
 
@@ -36,8 +41,7 @@ class AccessLog:
         stream: stream of the log.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    stream: TextIO
 
     @classmethod
     def open(cls, place: str) -> AccessLog:
@@ -61,14 +65,37 @@ class AccessLog:
     def write(self, entry: Mapping[str, Any]) -> None:
         """Write a line; errors such as a full disk are ignored, since answers matter more."""
         with suppress(OSError):
-            self._stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
-            self._stream.flush()
+            self.stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
+            self.stream.flush()
 
     def close(self) -> None:
         """Close the log."""
-        self._stream.close()
+        self.stream.close()
 
 
+class ForwardedHeaders:
+    """An ASGI layer that removes the headers `X-Forwarded-*` of all clients but proxies.
+
+    Args:
+        app: application behind it.
+        proxies: addresses and networks of proxies; * for any.
+    """
+
+    def __init__(self, app: ASGIApp, proxies: Collection[str]) -> None:
+        self.app = app
+        self.of_proxies = ProxyHeadersMiddleware(app, list(proxies))  # type: ignore[arg-type]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        client = (scope.get("client") or ("",))[0]
+        if scope["type"] == "http" and client not in self.of_proxies.trusted_hosts:
+            own = [pair for pair in scope["headers"] if not pair[0].startswith(b"x-forwarded-")]
+            await self.app({**scope, "headers": own}, receive, send)
+        else:
+            await self.of_proxies(scope, receive, send)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
 class Gate:
     """The outermost ASGI layer of the application.
 
@@ -82,23 +109,13 @@ class Gate:
         error_body: function that writes an error for a path.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: GateSettings,
-        metrics: Metrics,
-        known: Collection[str],
-        for_files: Collection[str],
-        log: AccessLog | None,
-        error_body: Callable[[str, RefusedRequest], Mapping[str, Any]],
-    ) -> None:
-        self.app = app
-        self.settings = settings
-        self.metrics = metrics
-        self.known = frozenset(known)
-        self.for_files = frozenset(for_files)
-        self.log = log
-        self.error_body = error_body
+    app: ASGIApp
+    settings: GateSettings
+    metrics: Metrics
+    known: Collection[str]
+    for_files: Collection[str]
+    log: AccessLog | None
+    error_body: Callable[[str, RefusedRequest], Mapping[str, Any]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -133,79 +150,57 @@ class Gate:
         self.log.write(entry)
 
 
-class _Passage:
+class _Passage(CheckedExchange):
     """One request and its answer."""
 
     def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
-        self.gate = gate
-        self.scope = scope
-        self.receive = receive
-        self.send = send
-        self.headers = headers_of(scope)
-        self.status = HUNG_UP
-        self.started = time.monotonic()
-        self.read = 0
         is_file = scope["path"] in gate.for_files
-        self.most = gate.settings.file if is_file else gate.settings.body
+        limit = gate.settings.file if is_file else gate.settings.body
+        super().__init__(scope, receive, send, limit)
+        self.gate = gate
+        self.cors = self._cors()
+        self.added = (*SAFETY_HEADERS, *self.cors)
+        self.started = time.monotonic()
         self.is_read = False
 
     async def run(self) -> None:
         try:
-            refusal = self._refusal()
-            if refusal is not None:
-                await self._refuse(refusal)
-            elif self._is_preflight():
-                await send_answer(self._send, 204)
+            own, host = self.gate.settings.host, self.headers.get(b"host", "")
+            if is_loopback(own) and not is_own_host(host, own):
+                raise RefusedRequest(403, "This server does not answer for this host", "host")
+            self.check_length()
+            if self._is_preflight():
+                await self.answer(204)
             else:
-                await self.gate.app(self.scope, self._receive, self._send)
+                await self.gate.app(self.scope, self.receive, self.send)
         except RefusedRequest as refusal:
-            if self.status == HUNG_UP:  # nothing was sent
-                await self._refuse(refusal)
+            await self._refuse(refusal)
         except Exception:
-            if self.status == HUNG_UP:  # a bug, which Starlette answers outside of this layer
-                self.status = 500
+            # A bug, which Starlette answers outside of this layer.
+            self.status = self.status or 500
             raise
         finally:
             seconds = time.monotonic() - self.started
-            self.gate.count(self.scope, self.status, seconds)
+            self.gate.count(self.scope, self.status or HUNG_UP, seconds)
 
-    def _refusal(self) -> RefusedRequest | None:
-        settings = self.gate.settings
-        host = self.headers.get(b"host", "")
-        if is_loopback(settings.host) and not is_own_host(host, settings.host):
-            return RefusedRequest(403, "This server does not answer for this host", "host")
-        if is_too_long(self.headers, self.most):
-            return self._too_large()
-        return None
+    def too_large(self) -> RefusedRequest:
+        return RefusedRequest(413, f"The body is larger than {self.limit:,} bytes", "size")
 
-    def _too_large(self) -> RefusedRequest:
-        return RefusedRequest(413, f"The body is larger than {self.most:,} bytes", "size")
-
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
         """Return the next part of the body, within the limits of time and size."""
         if self.is_read:  # the next message is a disconnect
-            return await self.receive()
+            return await super().receive()
         seconds = self.gate.settings.seconds + self.read / LEAST_PACE
         left = self.started + seconds - time.monotonic()
         try:
             async with asyncio.timeout(left):
-                message = await self.receive()
+                message = await super().receive()
         except TimeoutError:
             raise RefusedRequest(
                 408, "The body of the request did not arrive in time", "slow"
             ) from None
-        self.read += len(message.get("body", b""))
-        if self.read > self.most:
-            raise self._too_large()
         self.is_read = not message.get("more_body", False)
         return message
-
-    async def _send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            extra = [*SAFETY_HEADERS, *self._cors()]
-            message["headers"] = [*message.get("headers", ()), *extra]
-        await self.send(message)
 
     def _cors(self) -> list[tuple[bytes, bytes]]:
         """Return the CORS headers for a script of another site, if its origin is allowed."""
@@ -223,11 +218,16 @@ class _Passage:
 
     def _is_preflight(self) -> bool:
         asks = b"access-control-request-method" in self.headers
-        return self.scope["method"] == "OPTIONS" and asks and bool(self._cors())
+        return self.scope["method"] == "OPTIONS" and asks and bool(self.cors)
 
     async def _refuse(self, refusal: RefusedRequest) -> None:
-        """Answer without reading the rest of the request, and close the connection."""
+        """Answer without reading the rest of the request, and close the connection.
+
+        An answer that has begun is left as it is.
+        """
+        if self.status is not None:
+            return
         self.scope["state"]["refusal"] = refusal.reason
         body = json.dumps(self.gate.error_body(self.scope["path"], refusal)).encode()
         headers = ((b"content-type", b"application/json"), (b"connection", b"close"))
-        await send_answer(self._send, refusal.status, body, headers)
+        await self.answer(refusal.status, body, headers)

@@ -35,14 +35,8 @@ RUNNERS = 2
 """Jobs that a worker computes at a time, so that a short one need not wait for a long one."""
 
 _ID = re.compile(r"[\w-]{32}")
-_ORDER, _SOURCE, _PROGRESS, _RESULT, _ERROR, _LOCK = (
-    "order.json",
-    "source",
-    "progress.json",
-    "result",
-    "error.json",
-    "lock",
-)
+_ORDER, _SOURCE, _PROGRESS = "order.json", "source", "progress.json"
+_RESULT, _ERROR, _LOCK = "result", "error.json", "lock"
 
 
 class Order(Body):

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 from anyio import to_thread
@@ -14,13 +14,15 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heedful.apps.serve.exchange import Body, Endpoint, RefusedRequest
-from heedful.apps.serve.jobs import Jobs, Order
-from heedful.apps.serve.libretranslate import NoBody
-from heedful.apps.serve.libretranslate_files import Upload, attachment, translated_format
-from heedful.apps.serve.native_api import error_body, find_route
-from heedful.apps.serve.service import Service
+from heedful.apps.serve.document_translation import translated_format
+from heedful.apps.serve.exchange import Body, NoBody, RefusedRequest, answers
+from heedful.apps.serve.jobs import Order
+from heedful.apps.serve.libretranslate_files import Upload, attachment
+from heedful.apps.serve.native_api import find_route
+from heedful.apps.serve.server_parts import Interface, ServerParts
 from heedful.apps.web import json_response
+
+_JOB = "/v1/jobs/{name}"
 
 TEXT_NAME = "text.txt"
 """Name of the document of a job that is a plain text."""
@@ -47,45 +49,17 @@ class JobState(pydantic.BaseModel):
     error: str | None = Field(description="reason of a failure")
 
 
-class JobsApi:
-    """The endpoints below `/v1/jobs`. A job of a key is there for that key alone.
+class JobsApi(Interface):
+    """The endpoints below `/v1/jobs`. A job of a key is there for that key alone."""
 
-    Args:
-        service: service of the server.
-        jobs: jobs of the server.
-    """
+    def __init__(self, parts: ServerParts) -> None:
+        super().__init__(parts)
+        assert parts.jobs is not None
+        self.jobs = parts.jobs
 
-    def __init__(self, service: Service, jobs: Jobs) -> None:
-        self.service = service
-        self.jobs = jobs
-
-    def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the paths that are answered."""
-        one = partial(Endpoint, body=NoBody, error=error_body)
-        job = "/v1/jobs/{name}"
-        return [
-            Endpoint(
-                "/v1/jobs",
-                "Order the translation of a document or a long text",
-                JobBody,
-                self.create,
-                error_body,
-                result=JobState,
-                body_type="multipart/form-data",
-            ),
-            one(job, "Give the state of a job", answer=self.state, method="GET", result=JobState),
-            one(job, "Delete a job", answer=self.delete, method="DELETE"),
-            one(
-                f"{job}/result",
-                "Fetch the translation of a finished job",
-                answer=self.result,
-                method="GET",
-                media_type="application/octet-stream",
-            ),
-        ]
-
+    @answers("/v1/jobs", JobBody, result=JobState, body_type="multipart/form-data")
     async def create(self, request: Request, body: JobBody) -> Response:
-        """Answer a new job."""
+        """Order the translation of a document or a long text."""
         if (body.file is None) == (not body.text):
             raise RefusedRequest(400, "Give either file or text", "invalid", where="file")
         name = PurePath((body.file and body.file.filename) or TEXT_NAME)
@@ -102,15 +76,23 @@ class JobsApi:
         state = self.jobs.state(self.jobs.folder / id)
         return json_response(state, 202, {"location": f"/v1/jobs/{id}"})
 
+    @answers(_JOB, result=JobState)
     async def state(self, request: Request, body: NoBody) -> Response:
-        """Answer a question for the state of a job."""
+        """Give the state of a job."""
         state = self.jobs.state(self._folder(request))
         is_finished = state["status"] in ("done", "failed")
         headers: Mapping[str, str] = {} if is_finished else {"retry-after": "1"}
         return json_response(state, headers=headers)
 
+    @answers(_JOB, method="DELETE")
+    async def delete(self, request: Request, body: NoBody) -> Response:
+        """Delete a job."""
+        await to_thread.run_sync(partial(shutil.rmtree, ignore_errors=True), self._folder(request))
+        return Response(status_code=204)
+
+    @answers(f"{_JOB}/result", media_type="application/octet-stream")
     async def result(self, request: Request, body: NoBody) -> Response:
-        """Answer with the translated document."""
+        """Fetch the translation of a finished job."""
         folder = self._folder(request)
         content = await to_thread.run_sync(self.jobs.result, folder)
         state = self.jobs.state(folder)
@@ -118,11 +100,6 @@ class JobsApi:
             words = state["error"] or f"The job is not done yet: it is {state['status']}"
             raise RefusedRequest(409, words, "unfinished")
         return attachment(content, state["name"])
-
-    async def delete(self, request: Request, body: NoBody) -> Response:
-        """Delete a job, whether it is finished or not."""
-        await to_thread.run_sync(partial(shutil.rmtree, ignore_errors=True), self._folder(request))
-        return Response(status_code=204)
 
     def _folder(self, request: Request) -> Path:
         return self.jobs.find(request.path_params["name"], _owner(request))

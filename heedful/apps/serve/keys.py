@@ -14,9 +14,10 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from heedful.apps.serve.limits import Allowance
+from heedful.apps.serve.server_settings import Allowance
 from heedful.errors import ConfigError
 
 _LINE = re.compile(
@@ -24,19 +25,17 @@ _LINE = re.compile(
 )
 
 
+@dataclass(frozen=True)
 class Keys:
     """The keys that a server knows.
 
     Args:
-        hashes: SHA-256 of each key, in hexadecimal digits, by the name of its owner.
+        hashes: SHA-256 of each key, in lower hexadecimal digits, by the name of its owner.
         allowances: allowances of owners that have one of their own.
     """
 
-    def __init__(
-        self, hashes: Mapping[str, str], allowances: Mapping[str, Allowance] | None = None
-    ) -> None:
-        self.allowances = allowances or {}
-        self._hashes = {name: digest.lower() for name, digest in hashes.items()}
+    hashes: Mapping[str, str]
+    allowances: Mapping[str, Allowance] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Keys:
@@ -74,7 +73,7 @@ class Keys:
                     where=f"{path}, line {number}",
                     remedy="Make a line with: heedful serve --new-key NAME",
                 )
-            hashes[match[1]] = match[2]
+            hashes[match[1]] = match[2].lower()
             numbers = [None if number is None else int(number) for number in match.groups()[2:]]
             allowances[match[1]] = Allowance(*numbers)
         if not hashes:
@@ -85,16 +84,11 @@ class Keys:
             )
         return cls(hashes, allowances)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of all owners of keys."""
-        return frozenset(self._hashes)
-
     def owner(self, key: str | None) -> str | None:
         """Return the name of a key's owner; None for an unknown key."""
         digest = key_hash(key or "")
         # All hashes are compared, so that the time does not depend on the key.
-        owners = [name for name, own in self._hashes.items() if hmac.compare_digest(own, digest)]
+        owners = [name for name, own in self.hashes.items() if hmac.compare_digest(own, digest)]
         return owners[0] if owners else None
 
 
@@ -117,7 +111,7 @@ def add_key(path: Path, name: str, key: str) -> None:
     """
     if not re.fullmatch(r"[^\s#]\S*", name):
         raise ConfigError("The name of a key cannot contain white space", where=repr(name))
-    if path.exists() and path.stat().st_size and name in Keys.read(path).names:
+    if path.exists() and path.stat().st_size and name in Keys.read(path).hashes:
         raise ConfigError(
             f"There is a key of {name} already",
             where=str(path),

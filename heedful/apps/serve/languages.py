@@ -26,15 +26,10 @@ are refused in English and 1 % in German where en and de are served; of the othe
 all sentences."""
 
 _ALIASES = {"pb": "pt-BR", "zt": "zh-Hant"}  # LibreTranslate's own codes
-# Labels of the detector whose texts it takes for those of the other one, and the reverse.
+# The detector confuses each of these with the other, so both count as one language.
 _VARIETIES = {"yue": "zh", "wuu": "zh", "arz": "ar", "ary": "ar"}
 _NO_LANGUAGE = "zxx"
 _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO")
-
-
-def is_language(code: str) -> bool:
-    """Return True for a valid code of BCP 47, in any case."""
-    return langcodes.tag_is_valid(code)
 
 
 def primary_subtag(code: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -17,24 +16,23 @@ from pydantic import BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heedful.apps.serve.document_translation import translate_documents
+from heedful.apps.serve.document_translation import supported_suffixes, translate_documents
 from heedful.apps.serve.exchange import (
     TOO_OFTEN,
     Body,
-    Endpoint,
     MissingValue,
+    NoBody,
     RefusedRequest,
+    answers,
     while_connected,
 )
-from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.languages import (
     choose_source,
     has_letters,
     match_language,
     primary_subtag,
 )
-from heedful.apps.serve.libretranslate_files import FileTranslation, supported_suffixes
-from heedful.apps.serve.service import Service
+from heedful.apps.serve.server_parts import Interface
 from heedful.apps.web import json_response
 from heedful.errors import ModelError
 from heedful.search.search_settings import SearchSettings
@@ -108,10 +106,6 @@ class SuggestResult(pydantic.BaseModel):
     success: bool
 
 
-class NoBody(Body):
-    """A request without values."""
-
-
 class Language(pydantic.BaseModel):
     """A source language and its target languages."""
 
@@ -128,16 +122,6 @@ class DetectResult(pydantic.RootModel[list[Detected]]):
     """Languages, the most probable first."""
 
 
-def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error in LibreTranslate's form and words, which some of its clients read."""
-    message = refusal.message
-    if isinstance(refusal, MissingValue):
-        message = f"Invalid request: missing {refusal.where} parameter"
-    if refusal.reason == TOO_OFTEN:
-        message = f"Slowdown: {message}"
-    return {"error": message, **refusal.details}
-
-
 def language_name(code: str) -> str:
     """Return the English name of a language; its code where no name is known."""
     names: Mapping[str, str] = Locale("en").languages
@@ -145,85 +129,22 @@ def language_name(code: str) -> str:
     return names.get(code.replace("-", "_")) or (f"{plain} ({code})" if plain else code)
 
 
-class LibreTranslate:
-    """The endpoints of a service.
+class LibreTranslate(Interface):
+    """The endpoints for texts."""
 
-    Args:
-        service: service of the server.
-        needs_key: true if clients need a key.
-        files: store of translated files; None to translate no files.
-        suggestions: file of suggested translations; None to take none.
-    """
+    @staticmethod
+    def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
+        """Return an error in LibreTranslate's form and words, which some of its clients read."""
+        message = refusal.message
+        if isinstance(refusal, MissingValue):
+            message = f"Invalid request: missing {refusal.where} parameter"
+        if refusal.reason == TOO_OFTEN:
+            message = f"Slowdown: {message}"
+        return {"error": message, **refusal.details}
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        needs_key: bool,
-        files: FileStore | None = None,
-        suggestions: Path | None = None,
-    ) -> None:
-        self.service = service
-        self.needs_key = needs_key
-        self.files = files
-        self.suggestions = suggestions
-
-    def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the paths of LibreTranslate that are answered here."""
-        return [
-            *FileTranslation(
-                self.service, self.files, self._route, self._source_of, error_body
-            ).endpoints(),
-            Endpoint(
-                "/translate",
-                "Translate text from a language to another",
-                TranslateBody,
-                self.translate,
-                error_body,
-                result=TranslateResult,
-            ),
-            Endpoint(
-                "/detect",
-                "Detect the language of a text",
-                DetectBody,
-                self.detect,
-                error_body,
-                result=DetectResult,
-            ),
-            Endpoint(
-                "/languages",
-                "List the languages and what each can be translated to",
-                NoBody,
-                self.languages,
-                error_body,
-                method="GET",
-                result=Languages,
-                is_open=True,
-            ),
-            Endpoint(
-                "/suggest",
-                "Keep a better translation for whoever runs the server",
-                SuggestBody,
-                self.suggest,
-                error_body,
-                result=SuggestResult,
-            ),
-            *(
-                Endpoint(
-                    "/frontend/settings",
-                    "Settings for a page that translates",
-                    NoBody,
-                    self.settings,
-                    error_body,
-                    method=method,
-                    is_open=True,
-                )
-                for method in ("GET", "POST")
-            ),
-        ]
-
+    @answers("/translate", TranslateBody, result=TranslateResult)
     async def translate(self, request: Request, body: TranslateBody) -> Response:
-        """Answer `/translate`."""
+        """Translate text from a language to another."""
         texts = [body.q] if isinstance(body.q, str) else body.q
         settings = self.service.search
         if body.alternatives:
@@ -244,8 +165,8 @@ class LibreTranslate:
                 request,
                 self._translate([texts[i] for i in numbers], route, body.format, source, settings),
             )
-            for number, answers in zip(numbers, part, strict=True):
-                translated[number] = answers
+            for number, ranked in zip(numbers, part, strict=True):
+                translated[number] = ranked
         request.state.texts = len(texts)
         answer = _answer(translated, detected, body)
         names = dict.fromkeys(name for route in routes for name in route)
@@ -268,21 +189,20 @@ class LibreTranslate:
             )
             return [[answer.data.decode("utf-8") for answer in answers] for answers in documents]
         found = await self.service.translate(texts, route, settings=settings)
-        return [
-            [text.text, *(text.alternative(rank) for rank in range(1, text.ranks + 1))]
-            for text in found
-        ]
+        return [[text.join(text.ranked(rank)) for rank in range(text.ranks + 1)] for text in found]
 
+    @answers("/detect", DetectBody, result=DetectResult)
     async def detect(self, request: Request, body: DetectBody) -> Response:
-        """Answer `/detect`."""
+        """Detect the language of a text."""
         # As in LibreTranslate there is always an answer, if with a confidence of 0.
         nothing = [(next(iter(self._sources()), "en"), 0.0)]
         ranked = await self.service.detect(body.q) or nothing
         likely = [each for each in ranked[:3] if each[1] >= LEAST_PROBABILITY] or ranked[:1]
         return json_response([_detected(*each).model_dump() for each in likely])
 
+    @answers("/languages", result=Languages, is_open=True)
     async def languages(self, request: Request, body: NoBody) -> Response:
-        """Answer `/languages`.
+        """List the languages and what each can be translated to.
 
         LibreTranslate's page looks up each target among the languages, so languages that are only
         targets are listed too.
@@ -296,35 +216,38 @@ class LibreTranslate:
             ]
         )
 
+    @answers("/suggest", SuggestBody, result=SuggestResult)
     async def suggest(self, request: Request, body: SuggestBody) -> Response:
-        """Answer `/suggest`: append a line of JSON to the file of suggestions."""
-        if self.suggestions is None:
+        """Keep a better translation for whoever runs the server."""
+        if self.parts.suggestions is None:
             raise RefusedRequest(403, "Suggestions are disabled on this server.", "suggestions")
         languages = {"source": self._known(body.source), "target": self._known(body.target)}
         line = json.dumps({"q": body.q, "s": body.s, **languages}, ensure_ascii=False) + "\n"
         # One write of a file opened for appending: lines of several workers do not mix.
-        with self.suggestions.open("ab", buffering=0) as file:
+        with self.parts.suggestions.open("ab", buffering=0) as file:
             await to_thread.run_sync(file.write, line.encode())
         return json_response({"success": True})
 
+    @answers("/frontend/settings", is_open=True)
+    @answers("/frontend/settings", NoBody, "POST", is_open=True)
     async def settings(self, request: Request, body: NoBody) -> Response:
-        """Answer `/frontend/settings`."""
+        """Settings for a page that translates."""
         sources = self._sources()
         source = next(iter(sources), "")
         target = next(iter(sources.get(source, ())), "")
         return json_response(
             {
-                "apiKeys": self.needs_key,
+                "apiKeys": self.parts.needs_key,
                 "charLimit": self.service.limits.characters,
-                "filesTranslation": self.files is not None,
+                "filesTranslation": self.parts.files is not None,
                 "frontendTimeout": _FRONTEND_TIMEOUT,
-                "keyRequired": self.needs_key,
+                "keyRequired": self.parts.needs_key,
                 "language": {
                     "source": {"code": source, "name": language_name(source)},
                     "target": {"code": target, "name": language_name(target)},
                 },
-                "suggestions": self.suggestions is not None,
-                "supportedFilesFormat": [] if self.files is None else supported_suffixes(),
+                "suggestions": self.parts.suggestions is not None,
+                "supportedFilesFormat": supported_suffixes() if self.parts.files else [],
             }
         )
 
@@ -354,9 +277,6 @@ class LibreTranslate:
         except ModelError as error:
             raise RefusedRequest(400, str(error), "language") from None
 
-    async def _source_of(self, text: str, target: str) -> str:
-        return (await self._detected(text, target)).language
-
     async def _detected(self, text: str, target: str) -> Detected:
         """Return the language of a text among all; one that the models read in doubt.
 
@@ -369,7 +289,7 @@ class LibreTranslate:
         if not ranked:
             return _detected(next(iter(able), target), 0.0)
         language, probability, is_able = choose_source(ranked, [*able, target])
-        if not able:  # not even in doubt is a text said to be in the target language
+        if not able:  # in doubt, a text is not said to be in the target language
             language, probability = ranked[0]
             is_able = language == target
         found = _detected(language, probability)

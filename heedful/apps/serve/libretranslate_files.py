@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import pydantic
@@ -14,21 +13,15 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heedful.apps.documents.formats import FORMATS, format_of
-from heedful.apps.serve.document_translation import document_text, translate_documents
-from heedful.apps.serve.exchange import (
-    Body,
-    Endpoint,
-    RefusedRequest,
-    while_connected,
+from heedful.apps.serve.document_translation import (
+    document_text,
+    translate_documents,
+    translated_format,
 )
-from heedful.apps.serve.file_store import FileStore
-from heedful.apps.serve.service import Service
+from heedful.apps.serve.exchange import Body, NoBody, RefusedRequest, answers, while_connected
+from heedful.apps.serve.libretranslate import LibreTranslate
 from heedful.apps.web import json_response
 from heedful.errors import RunError
-
-_WITH_QUESTIONS = ("csv", "tsv")
-"""Formats that need the names of text columns, which LibreTranslate's requests cannot give."""
 
 Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
 
@@ -51,32 +44,6 @@ class TranslatedFile(pydantic.BaseModel):
     )
 
 
-class DownloadBody(Body):
-    """A request for a translated file."""
-
-
-def supported_suffixes() -> list[str]:
-    """Return the suffixes of files that are translated."""
-    return [
-        suffix
-        for format in FORMATS.values()
-        if format.name not in _WITH_QUESTIONS
-        for suffix in format.suffixes
-    ]
-
-
-def translated_format(name: PurePath) -> str:
-    """Return the format of a document by the suffix of its name.
-
-    Raises:
-        RefusedRequest, DataError: when documents of that suffix are not translated.
-    """
-    format = format_of(name)
-    if format in _WITH_QUESTIONS:
-        raise RefusedRequest(400, "Which columns are text is not known", "invalid", where="file")
-    return format
-
-
 def attachment(content: bytes, name: str) -> Response:
     """Return a translated document as a download, so that browsers run none of its scripts."""
     headers = {
@@ -87,61 +54,18 @@ def attachment(content: bytes, name: str) -> Response:
     return Response(content, headers=headers, media_type="application/octet-stream")
 
 
-class FileTranslation:
-    """The endpoints for files.
+class LibreTranslateFiles(LibreTranslate):
+    """The endpoints for files."""
 
-    Args:
-        service: service of the server.
-        files: store of translated files; None to translate no files.
-        route: function that returns the names of the models from one language to another.
-        detect: function that returns the language of a text, for a target.
-        error: function that writes an error for clients.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        files: FileStore | None,
-        route: Callable[[str, str], tuple[str, ...]],
-        detect: Callable[[str, str], Awaitable[str]],
-        error: Callable[[RefusedRequest], Mapping[str, Any]],
-    ) -> None:
-        self.service = service
-        self.files = files
-        self.route = route
-        self.detect = detect
-        self.error = error
-
-    def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the paths that are answered."""
-        return [
-            Endpoint(
-                "/translate_file",
-                "Translate a document, and say where it is then",
-                TranslateFileBody,
-                self.translate,
-                self.error,
-                result=TranslatedFile,
-                body_type="multipart/form-data",
-            ),
-            Endpoint(
-                "/download_file/{name}",
-                "Fetch a translated document",
-                DownloadBody,
-                self.download,
-                self.error,
-                method="GET",
-                is_open=True,
-                media_type="application/octet-stream",
-            ),
-        ]
-
-    async def translate(self, request: Request, body: TranslateFileBody) -> Response:
-        """Answer `/translate_file`, however long it takes.
+    @answers(
+        "/translate_file", TranslateFileBody, result=TranslatedFile, body_type="multipart/form-data"
+    )
+    async def translate_file(self, request: Request, body: TranslateFileBody) -> Response:
+        """Translate a document, and say where it is then.
 
         LibreTranslate's clients wait for the address of a file, and know no jobs to ask for again.
         """
-        if self.files is None:
+        if self.parts.files is None:
             raise RefusedRequest(403, "This server does not translate files", "files")
         name = PurePath(body.file.filename or "document")
         format = translated_format(name)
@@ -149,8 +73,8 @@ class FileTranslation:
         source = body.source
         if source == "auto":
             text = await document_text(data, format, name.name)
-            source = await self.detect(text, body.target)
-        route = self.route(source, body.target)
+            source = (await self._detected(text, body.target)).language
+        route = self._route(source, body.target)
         ((translated,),) = await while_connected(
             request,
             translate_documents(
@@ -166,7 +90,9 @@ class FileTranslation:
             ),
         )
         try:
-            stored = await to_thread.run_sync(self.files.put, translated.data, name.suffix.lower())
+            stored = await to_thread.run_sync(
+                self.parts.files.put, translated.data, name.suffix.lower()
+            )
         except OSError as error:
             raise RunError(f"The translated file cannot be stored: {error.strerror}") from None
         address = request.url_for("/download_file/{name}", name=stored)
@@ -176,12 +102,13 @@ class FileTranslation:
             {"translatedFileUrl": str(address), "leftOut": list(translated.left_out)}
         )
 
-    async def download(self, request: Request, body: DownloadBody) -> Response:
-        """Answer `/download_file/NAME`."""
+    @answers("/download_file/{name}", is_open=True, media_type="application/octet-stream")
+    async def download(self, request: Request, body: NoBody) -> Response:
+        """Fetch a translated document."""
         name = request.path_params["name"]
         content = None
-        if self.files is not None:
-            content = await to_thread.run_sync(self.files.get, name)
+        if self.parts.files is not None:
+            content = await to_thread.run_sync(self.parts.files.get, name)
         if content is None:
             raise RefusedRequest(404, "There is no such file, or it has expired", "missing")
         return attachment(content, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 from prometheus_client import (
@@ -30,47 +31,31 @@ class Metrics:
     def __init__(self) -> None:
         # Workers keep counts in files, which only a registry without metrics of its own may read.
         self._registry = CollectorRegistry()
-        own = self._registry
-        self.requests = Counter(
-            "heedful_requests", "Requests answered", ["path", "status"], registry=own
-        )
-        self.latency = Histogram(
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, registry=self._registry)
+        gauge = partial(Gauge, registry=self._registry, multiprocess_mode="livesum")
+        self.requests = counter("heedful_requests", "Requests answered", ["path", "status"])
+        self.latency = histogram(
             "heedful_request_seconds",
             "Seconds from a request's arrival to its answer",
             ["path"],
             buckets=_SECONDS,
-            registry=own,
         )
-        self.refusals = Counter("heedful_refusals", "Requests refused", ["reason"], registry=own)
-        self.texts = Counter("heedful_texts", "Texts computed", registry=own)
-        self.tokens = Counter("heedful_source_tokens", "Tokens of texts computed", registry=own)
-        self.batch_texts = Histogram(
-            "heedful_batch_texts", "Texts of a batch", buckets=_SIZES, registry=own
+        self.refusals = counter("heedful_refusals", "Requests refused", ["reason"])
+        self.texts = counter("heedful_texts", "Texts computed")
+        self.tokens = counter("heedful_source_tokens", "Tokens of texts computed")
+        self.batch_texts = histogram("heedful_batch_texts", "Texts of a batch", buckets=_SIZES)
+        self.batch_seconds = histogram(
+            "heedful_batch_seconds", "Seconds that a batch took", buckets=_SECONDS
         )
-        self.batch_seconds = Histogram(
-            "heedful_batch_seconds", "Seconds that a batch took", buckets=_SECONDS, registry=own
-        )
-        self.wait = Histogram(
+        self.wait = histogram(
             "heedful_wait_seconds",
             "Seconds that the oldest text of a batch waited",
             buckets=_SECONDS,
-            registry=own,
         )
-        self._waiting = Gauge(
-            "heedful_waiting", "Texts that wait", registry=own, multiprocess_mode="livesum"
-        )
-        self._computing = Gauge(
-            "heedful_computing",
-            "Texts that are computed now",
-            registry=own,
-            multiprocess_mode="livesum",
-        )
-        self._memory = Gauge(
-            "heedful_memory_bytes",
-            "Resident memory",
-            registry=own,
-            multiprocess_mode="livesum",
-        )
+        self._waiting = gauge("heedful_waiting", "Texts that wait")
+        self._computing = gauge("heedful_computing", "Texts that are computed now")
+        self._memory = gauge("heedful_memory_bytes", "Resident memory")
 
     def observe(self, batch: ComputedBatch) -> None:
         """Record a computed batch."""
@@ -84,16 +69,12 @@ class Metrics:
         """Read the lengths of the queue from a scheduler whenever metrics are read."""
         self._sources = (waiting, computing)
 
-    def refresh(self) -> None:
-        """Update the gauges of this process."""
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
         waiting, computing = self._sources
         self._waiting.set(waiting())
         self._computing.set(computing())
         self._memory.set(psutil.Process().memory_info().rss)
-
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        self.refresh()
         if FOLDER_VARIABLE not in os.environ:
             return generate_latest(self._registry)
         together = CollectorRegistry()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heedful.apps.serve.exchange import (
-    Body,
-    Endpoint,
-    RefusedRequest,
-    while_connected,
-)
+from heedful.apps.serve.exchange import Body, RefusedRequest, answers, while_connected
+from heedful.apps.serve.server_parts import Interface
 from heedful.apps.serve.service import Service
 from heedful.apps.serve.translated_text import TranslatedText
 from heedful.apps.web import json_response
@@ -48,35 +44,11 @@ class TranslateTexts(Body):
     report: bool = Field(False, description="check translations and return a report on each line")
 
 
-class Line(pydantic.BaseModel):
-    """The translation of a line."""
-
-    text: str
-    score: float = Field(description="natural log-probability, summed over tokens")
-    finished: bool = Field(description="false if it was cut at the maximum length")
-    tokens: list[str]
-    token_scores: list[float]
-    n_best: list[dict[str, Any]] = Field(description="next-best translations")
-    missing: list[str] = Field(description="terms of glossaries that had no room")
-    untranslated: list[str] = Field(
-        description="sentences left as they are, since their kept parts had no place"
-    )
-    alignment: dict[str, Any] | None
-    report: dict[str, Any] | None = Field(
-        description="failed checks, and for each check its value, threshold and evidence"
-    )
-
-
 class TranslatedTexts(pydantic.BaseModel):
     """Translations, line by line."""
 
     translations: list[dict[str, Any]]
     models: list[str] = Field(description="names of the models used, in order")
-
-
-def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error with the name of the wrong value."""
-    return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
 
 
 def find_route(service: Service, model: str, source: str, target: str) -> tuple[str, ...]:
@@ -92,31 +64,12 @@ def find_route(service: Service, model: str, source: str, target: str) -> tuple[
     raise RefusedRequest(400, "Give source and target, or model", "invalid", where="source")
 
 
-class NativeApi:
-    """The endpoint `/v1/translate`.
+class NativeApi(Interface):
+    """The endpoint `/v1/translate`."""
 
-    Args:
-        service: service of the server.
-    """
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-
-    def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the paths that are answered."""
-        return [
-            Endpoint(
-                "/v1/translate",
-                "Translate texts, with scores, tokens, next-best translations and alignments",
-                TranslateTexts,
-                self.translate,
-                error_body,
-                result=TranslatedTexts,
-            )
-        ]
-
+    @answers("/v1/translate", TranslateTexts, result=TranslatedTexts)
     async def translate(self, request: Request, body: TranslateTexts) -> Response:
-        """Answer `/v1/translate`."""
+        """Translate texts, with scores, tokens, next-best translations and alignments."""
         plain = self.service.search.plain() | body.search
         settings = SearchSettings.parse(plain, where="search")
         route = find_route(self.service, body.model, body.source, body.target)

@@ -11,8 +11,8 @@ import json
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -20,18 +20,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from heedful.apps.serve.exchange import (
-    Endpoint,
+    NoBody,
     RefusedRequest,
+    answers,
     refusal_of,
     while_connected,
 )
-from heedful.apps.serve.libretranslate import NoBody
 from heedful.apps.serve.openai_requests import ChatBody, CompletionBody, ResponseBody, Sampling
-from heedful.apps.serve.service import Service
+from heedful.apps.serve.server_parts import Interface, ServerParts
 from heedful.apps.serve.translated_text import TranslatedText
 from heedful.apps.web import json_response
-from heedful.pipelines.text_generation import Generation
-from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import GenerationSettings, SearchSettings
 
 
@@ -57,107 +55,46 @@ class PromptAnswer:
         return "length" if self.is_cut else "stop"
 
 
-def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-    """Return an error in OpenAI's form."""
-    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
-    code = "invalid_api_key" if refusal.reason == "key" else refusal.reason
-    return {
-        "error": {"message": refusal.message, "type": kind, "param": refusal.where, "code": code}
-    }
+class OpenAI(Interface):
+    """The endpoints of models, completions and chats."""
 
+    no_key = 401
+    """OpenAI's clients expect another status for a wrong key than LibreTranslate's."""
 
-class OpenAI:
-    """The endpoints of a service.
+    @staticmethod
+    def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
+        """Return an error in OpenAI's form."""
+        kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+        code = "invalid_api_key" if refusal.reason == "key" else refusal.reason
+        error = {"message": refusal.message, "type": kind, "param": refusal.where, "code": code}
+        return {"error": error}
 
-    Args:
-        service: service of the server.
-    """
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, parts: ServerParts) -> None:
+        super().__init__(parts)
         self.created = int(time.time())
 
-    def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the paths of OpenAI that are answered here.
-
-        OpenAI's clients expect another status for a wrong key than LibreTranslate's.
-        """
-        endpoints: list[Endpoint[Any]] = [
-            Endpoint(
-                "/v1/models", "List the models", NoBody, self.models, error_body, method="GET"
-            ),
-            Endpoint(
-                "/v1/models/{name}",
-                "Describe a model",
-                NoBody,
-                self.model,
-                error_body,
-                method="GET",
-            ),
-            Endpoint(
-                "/v1/completions",
-                "Continue prompts, or translate them",
-                CompletionBody,
-                self.complete,
-                error_body,
-            ),
-            Endpoint(
-                "/v1/chat/completions",
-                "Answer a chat: continue it, or translate its last message",
-                ChatBody,
-                self.chat,
-                error_body,
-            ),
-        ]
-        return [replace(endpoint, no_key=401) for endpoint in endpoints]
-
+    @answers("/v1/models")
     async def models(self, request: Request, body: NoBody) -> Response:
-        """Answer `/v1/models`."""
+        """List the models."""
         data = [self._model(name) for name in self.service.models.by_name]
         return json_response({"object": "list", "data": data})
 
+    @answers("/v1/models/{name}")
     async def model(self, request: Request, body: NoBody) -> Response:
-        """Answer `/v1/models/{name}`."""
+        """Describe a model."""
         return json_response(
             self._model(self.service.models.find(request.path_params["name"]).name)
         )
 
+    @answers("/v1/completions", CompletionBody)
     async def complete(self, request: Request, body: CompletionBody) -> Response:
-        """Answer `/v1/completions`."""
-        reply = _Reply("text_completion", "cmpl", body.model)
-        request.state.texts = len(body.prompts)
-        if body.stream:
-            return await self._stream(request, body, body.prompts[0], reply)
-        read = await self.service.lengths(body.model, body.prompts)
-        answers = await while_connected(request, self._answers(body, body.prompts, read))
-        choices: list[dict[str, Any]] = []
-        for prompt, several in zip(body.prompts, answers, strict=True):
-            before = prompt if body.echo else ""
-            for answer in several:
-                choice = {"index": len(choices), "text": before + answer.text}
-                choice["logprobs"] = None if body.logprobs is None else _log_probs(answer)
-                choices.append(choice | {"finish_reason": answer.finish_reason})
-        return json_response(reply.whole(choices, _usage(read, answers)))
+        """Continue prompts, or translate them."""
+        return await self._reply(request, body, body.prompts, CompletionReply(body))
 
+    @answers("/v1/chat/completions", ChatBody)
     async def chat(self, request: Request, body: ChatBody) -> Response:
-        """Answer `/v1/chat/completions`."""
-        reply = _Reply("chat.completion", "chatcmpl", body.model)
-        prompt = self._prompt(body)
-        request.state.texts = 1
-        if body.stream:
-            return await self._stream(request, body, prompt, reply)
-        read = await self.service.lengths(body.model, [prompt])
-        answers = await while_connected(request, self._answers(body, [prompt], read))
-        choices = [
-            {
-                "index": number,
-                "message": {"role": "assistant", "content": answer.text, "refusal": None},
-                "logprobs": _chat_log_probs(answer) if body.logprobs else None,
-                "finish_reason": answer.finish_reason,
-            }
-            for number, answer in enumerate(answers[0])
-        ]
-        return json_response(reply.whole(choices, _usage(read, answers)))
+        """Answer a chat: continue it, or translate its last message."""
+        return await self._reply(request, body, [self._prompt(body)], ChatReply(body))
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
@@ -186,7 +123,15 @@ class OpenAI:
         pipeline = await self.service.generator(body.model)
         generations = await self.service.generate(body.model, prompts, read, settings)
         return [
-            [_continued(each, pipeline.tokenizer.pieces(each.tokens)) for each in best.n_best]
+            [
+                PromptAnswer(
+                    each.text,
+                    pipeline.tokenizer.pieces(each.tokens),
+                    each.token_scores,
+                    is_cut=each.ended == "length",
+                )
+                for each in best.n_best
+            ]
             for best in generations
         ]
 
@@ -228,42 +173,22 @@ class OpenAI:
         drawn |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
         return GenerationSettings.parse(values | drawn)
 
-    async def _stream(
-        self, request: Request, body: Sampling, prompt: str, reply: _Reply
+    async def _reply(
+        self, request: Request, body: Sampling, prompts: Sequence[str], reply: CompletionReply
     ) -> Response:
-        read = await self.service.lengths(body.model, [prompt])
-        pieces = self._pieces(body, prompt, read)
+        """Answer prompts at once, or one prompt by server-sent events that no proxy holds back."""
+        request.state.texts = len(prompts)
+        read = await self.service.lengths(body.model, prompts)
+        reply.count(read)
+        if not body.stream:
+            answers = await while_connected(request, self._answers(body, prompts, read))
+            return json_response(reply.whole(answers))
+        pieces = self._pieces(body, prompts[0], read)
         # Checked before the status 200 is sent, since a refusal has another status.
         first = await while_connected(request, anext(pieces))
-        return event_stream(self._events(body, read, first, pieces, reply))
-
-    async def _events(
-        self,
-        body: Sampling,
-        read: Sequence[int],
-        first: PromptAnswer,
-        pieces: AsyncIterator[PromptAnswer],
-        reply: _Reply,
-    ) -> AsyncIterator[bytes]:
-        """Yield server-sent events: pieces of text, the reason for the end, usage, end mark."""
-        written: list[PromptAnswer] = []
-        try:
-            yield _event(reply.begin())
-            piece: PromptAnswer | None = first
-            while piece is not None:
-                written.append(piece)
-                if piece.text:
-                    yield _event(reply.piece(piece.text))
-                piece = await anext(pieces, None)
-            yield _event(reply.piece(None, written[-1].finish_reason))
-            if body.wants_usage:
-                yield _event(reply.whole([], _usage(read, [written])) | {"object": reply.chunk})
-        except Exception as error:  # the status is sent already, so the error is an event
-            refusal = refusal_of(error)
-            if refusal is None:
-                raise
-            yield _event(dict(error_body(refusal)))
-        yield b"data: [DONE]\n\n"
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        events = _events(first, pieces, reply)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def _pieces(
         self, body: Sampling, prompt: str, read: Sequence[int]
@@ -302,61 +227,140 @@ class OpenAI:
             work.cancel()
 
 
-class _Reply:
-    """The fields that all pieces of an answer share.
+class CompletionReply:
+    """A completion as one object or as the events of a stream; subclasses have other forms.
 
     Args:
-        kind: kind of object.
-        prefix: prefix of its id.
-        model: name of the model.
+        body: request.
     """
 
-    def __init__(self, kind: str, prefix: str, model: str) -> None:
-        self.kind = kind
-        self.is_chat = prefix == "chatcmpl"
-        self.chunk = "chat.completion.chunk" if self.is_chat else kind
-        self.head = {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model,
+    kind = chunk = "text_completion"
+    prefix = "cmpl"
+
+    def __init__(self, body: Any) -> None:
+        self.body = body
+        id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.head = {"id": id, "created": int(time.time()), "model": body.model}
+
+    def count(self, read: Sequence[int]) -> None:
+        """Record the number of tokens of each prompt."""
+        self.read = sum(read)
+
+    def whole(self, answers: Sequence[Sequence[PromptAnswer]]) -> dict[str, Any]:
+        """Return the answers to each prompt, numbered in one list."""
+        flat = [(place, answer) for place, several in enumerate(answers) for answer in several]
+        choices = [
+            {"index": i, **self.choice(place, answer), "finish_reason": answer.finish_reason}
+            for i, (place, answer) in enumerate(flat)
+        ]
+        usage = self._usage([answer for _, answer in flat])
+        return {**self.head, "object": self.kind, "choices": choices, "usage": usage}
+
+    def choice(self, place: int, answer: PromptAnswer) -> dict[str, Any]:
+        """Return an answer to the prompt at a place of the request."""
+        text = self.body.prompts[place] + answer.text if self.body.echo else answer.text
+        return {"text": text, "logprobs": self.log_probs(answer)}
+
+    def log_probs(self, answer: PromptAnswer) -> dict[str, Any] | None:
+        """Return the log-probabilities of the tokens; None if the request wants none."""
+        if self.body.logprobs is None:
+            return None
+        return {
+            "tokens": list(answer.tokens),
+            "token_logprobs": list(answer.token_scores),
+            "top_logprobs": None,
+            "text_offset": None,
         }
 
-    def whole(
-        self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """Return a complete answer."""
-        return {**self.head, "object": self.kind, "choices": list(choices), "usage": usage}
+    def words(self, text: str | None) -> dict[str, Any]:
+        """Return the fields of an event with a piece of text; None for the last event."""
+        return {"text": text or ""}
 
-    def begin(self) -> dict[str, Any]:
-        """Return the first event of a stream."""
-        first: dict[str, Any] = {"role": "assistant", "content": ""}
-        return self._part({"delta": first} if self.is_chat else {"text": ""}, None)
+    def begin(self) -> Iterator[bytes]:
+        """Yield an event without text."""
+        yield self._part(self.words(""))
 
-    def piece(self, text: str | None, reason: str | None = None) -> dict[str, Any]:
-        """Return an event with a piece of text, or with the reason for the end."""
-        if self.is_chat:
-            return self._part({"delta": {} if text is None else {"content": text}}, reason)
-        return self._part({"text": text or ""}, reason)
+    def piece(self, text: str) -> bytes:
+        """Return an event with a piece of text."""
+        return self._part(self.words(text))
 
-    def _part(self, words: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+    def end(self, written: Sequence[PromptAnswer]) -> Iterator[bytes]:
+        """Yield the reason for the end, the usage where it is wanted, and the end mark."""
+        yield self._part(self.words(None), written[-1].finish_reason)
+        if self.body.wants_usage:
+            usage = {"choices": [], "usage": self._usage(written)}
+            yield _event({**self.head, "object": self.chunk, **usage})
+        yield _DONE
+
+    def failed(self, refusal: RefusedRequest) -> bytes:
+        """Return an error and the end mark."""
+        return _event(OpenAI.error_body(refusal)) + _DONE
+
+    def _part(self, words: Mapping[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, **words, "logprobs": None, "finish_reason": reason}
-        return {**self.head, "object": self.chunk, "choices": [choice]}
+        return _event({**self.head, "object": self.chunk, "choices": [choice]})
+
+    def _usage(self, answers: Sequence[PromptAnswer]) -> dict[str, int]:
+        written = sum(len(answer.tokens) for answer in answers)
+        return {
+            "prompt_tokens": self.read,
+            "completion_tokens": written,
+            "total_tokens": self.read + written,
+        }
 
 
-def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
-    """Return server-sent events as a response that no proxy holds back."""
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+class ChatReply(CompletionReply):
+    """The answer of a chat."""
+
+    kind = "chat.completion"
+    chunk = "chat.completion.chunk"
+    prefix = "chatcmpl"
+
+    def choice(self, place: int, answer: PromptAnswer) -> dict[str, Any]:
+        """Return an answer as a message."""
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        return {"message": message, "logprobs": self.log_probs(answer)}
+
+    def log_probs(self, answer: PromptAnswer) -> dict[str, Any] | None:
+        """Return the log-probabilities of the tokens; None if the request wants none."""
+        if not self.body.logprobs:
+            return None
+        content = [
+            {"token": token, "logprob": score, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, score in zip(answer.tokens, answer.token_scores, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    def words(self, text: str | None) -> dict[str, Any]:
+        """Return the change of the message; its role comes before the text."""
+        role = {"role": "assistant"} if text == "" else {}
+        return {"delta": {} if text is None else role | {"content": text}}
 
 
-def _usage(read: Sequence[int], answers: Sequence[Sequence[PromptAnswer]]) -> dict[str, int]:
-    count = sum(read)
-    written = sum(len(answer.tokens) for several in answers for answer in several)
-    return {
-        "prompt_tokens": count,
-        "completion_tokens": written,
-        "total_tokens": count + written,
-    }
+async def _events(
+    first: PromptAnswer, pieces: AsyncIterator[PromptAnswer], reply: CompletionReply
+) -> AsyncIterator[bytes]:
+    """Yield the events of a stream."""
+    written: list[PromptAnswer] = []
+    try:
+        for event in reply.begin():
+            yield event
+        piece: PromptAnswer | None = first
+        while piece is not None:
+            written.append(piece)
+            if piece.text:
+                yield reply.piece(piece.text)
+            piece = await anext(pieces, None)
+        for event in reply.end(written):
+            yield event
+    except Exception as error:  # the status is sent already, so the error is an event
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise
+        yield reply.failed(refusal)
+
+
+_DONE = b"data: [DONE]\n\n"
 
 
 def _event(content: Mapping[str, Any]) -> bytes:
@@ -364,7 +368,7 @@ def _event(content: Mapping[str, Any]) -> bytes:
 
 
 def _translated(text: TranslatedText, rank: int, body: Sampling) -> PromptAnswer:
-    ranked = [_ranked(line, rank) for line in text.lines]
+    ranked = text.ranked(rank)
     most = math.inf if body.most_tokens is None else body.most_tokens
     counts = accumulate(len(line.tokens) for line in ranked)
     lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
@@ -378,32 +382,3 @@ def _translated(text: TranslatedText, rank: int, body: Sampling) -> PromptAnswer
         [score for line in lines for score in line.token_scores[: len(line.tokens)]],
         is_cut=not ends and (len(lines) < len(ranked) or not all(line.finished for line in lines)),
     )
-
-
-def _ranked(line: Translation, rank: int) -> Translation:
-    return line.n_best[min(rank, len(line.n_best) - 1)]
-
-
-def _continued(generation: Generation, pieces: Sequence[str]) -> PromptAnswer:
-    is_cut = generation.ended == "length"
-    return PromptAnswer(generation.text, pieces, generation.token_scores, is_cut)
-
-
-def _log_probs(answer: PromptAnswer) -> dict[str, Any]:
-    """Return the log-probabilities of a completion's tokens."""
-    return {"tokens": list(answer.tokens), "token_logprobs": list(answer.token_scores)} | {
-        "top_logprobs": None,
-        "text_offset": None,
-    }
-
-
-def _chat_log_probs(answer: PromptAnswer) -> dict[str, Any]:
-    """Return the log-probabilities of an answer's tokens."""
-    pairs = zip(answer.tokens, answer.token_scores, strict=True)
-    return {
-        "content": [
-            {"token": token, "logprob": score, "bytes": list(token.encode()), "top_logprobs": []}
-            for token, score in pairs
-        ],
-        "refusal": None,
-    }

@@ -42,13 +42,16 @@ class Sampling(Body):
     logit_bias: dict[str, float] | None = Field(None, max_length=0)
     max_tokens: int | None = Field(None, ge=1, description="maximum number of tokens of an answer")
 
+    limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    """Fields that limit the number of tokens of an answer, the first one first."""
+
     usual_tokens: ClassVar[int]
     """Maximum number of tokens of a continuation if the request sets none; not for translations."""
 
     @property
     def most_tokens(self) -> int | None:
         """The maximum number of tokens of an answer; None without a limit in the request."""
-        return self.max_tokens
+        return next(filter(None, (getattr(self, name) for name in self.limits)), None)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -149,12 +152,8 @@ class ChatBody(Sampling):
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     response_format: PlainText | None = None
 
+    limits = ("max_completion_tokens", "max_tokens")
     usual_tokens = 256
-
-    @property
-    def most_tokens(self) -> int | None:
-        """The maximum number of tokens of an answer; None without a limit in the request."""
-        return self.max_completion_tokens or self.max_tokens
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -182,12 +181,8 @@ class ResponseBody(Sampling):
     text: TextFormat | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
 
+    limits = ("max_output_tokens",)
     usual_tokens = ChatBody.usual_tokens
-
-    @property
-    def most_tokens(self) -> int | None:
-        """The maximum number of tokens of an answer; None without a limit in the request."""
-        return self.max_output_tokens
 
     @property
     def messages(self) -> list[Message]:

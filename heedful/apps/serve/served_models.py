@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.apps.serve.languages import is_language, match_language, primary_subtag
+from langcodes import tag_is_valid
+
+from heedful.apps.serve.languages import match_language, primary_subtag
+from heedful.apps.serve.server_settings import ModelOptions
 from heedful.errors import ConfigError, ModelError, suggest
 from heedful.pretrained.catalogue import (
     LANGUAGE_PAIR,
@@ -27,17 +30,16 @@ from heedful.pretrained.catalogue import (
 )
 
 if TYPE_CHECKING:
-    from heedful.device import RunningPrecision
     from heedful.models.build import AnyModel
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.text_generation import GenerationPipeline
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.text.tokenizer_pair import Split, TokenizerPair
+    from heedful.text.tokenizer_pair import TokenizerPair
 
     Pipeline = TranslationPipeline | GenerationPipeline
 
 
-# Only their case tells where the second code of pt-BR-en and en-pt-BR begins.
+# In pt-BR-en and en-pt-BR, only the case of letters tells where the second code begins.
 _REGIONAL = "[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-WYZ][A-Z]|419|001))?"
 _REGIONAL_PAIR = re.compile(f"({_REGIONAL})-({_REGIONAL})")
 
@@ -101,7 +103,7 @@ def _named_languages(name: str) -> tuple[str, str] | None:
     source, colon, target = name.partition(":")
     if colon:
         for code in (source, target):
-            if not is_language(code):
+            if not tag_is_valid(code):
                 raise ConfigError(
                     f"{code!r} is no language code",
                     where=name,
@@ -112,7 +114,7 @@ def _named_languages(name: str) -> tuple[str, str] | None:
     if plain is not None:
         return plain[1], plain[2]
     pair = _REGIONAL_PAIR.fullmatch(name)
-    if pair is not None and is_language(pair[1]) and is_language(pair[2]):
+    if pair is not None and tag_is_valid(pair[1]) and tag_is_valid(pair[2]):
         return pair[1], pair[2]
     return None
 
@@ -135,33 +137,22 @@ def _name_and_place(word: str) -> tuple[str, str]:
     return (name, place) if separator and not Path(word).exists() else ("", word)
 
 
+_OPTIONS = ModelOptions()
+
+
 class ServedModels:
     """The models of a server.
 
     Args:
         models: models with different names.
-        device: device of the models.
-        precision: precision of the models.
-        most_bytes: maximum size of the models in memory, in bytes; None for no limit.
-        shared: folder in which workers share weights; None to load weights in each worker.
-        consistency: arguments of a `ConsistentTranslation` around translators; None without one.
-        glossaries: files of terms, by the names of translators.
-        soft_terms: true if terms are soft.
+        options: their options.
+
+    Raises:
+        ConfigError, ModelError: when two models have one name, or a glossary has none of them.
     """
 
-    def __init__(
-        self,
-        models: Sequence[ServedModel],
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        most_bytes: int | None = None,
-        shared: Path | None = None,
-        consistency: Mapping[str, Any] | None = None,
-        split: Split | None = None,
-        glossaries: Mapping[str, Path] | None = None,
-        soft_terms: bool = False,
-    ) -> None:
+    def __init__(self, models: Iterable[ServedModel], options: ModelOptions = _OPTIONS) -> None:
+        self.options = options
         self.by_name: dict[str, ServedModel] = {}
         for model in models:
             if model.name in self.by_name:
@@ -171,15 +162,7 @@ class ServedModels:
                     remedy="Give one of them another name: NAME=MODEL",
                 )
             self.by_name[model.name] = model
-        self.device = device
-        self.precision: RunningPrecision = precision
-        self.most_bytes = most_bytes
-        self.shared = shared
-        self.consistency = consistency
-        self.split = split
-        self.glossaries = glossaries or {}
-        self.soft_terms = soft_terms
-        for name in self.glossaries:
+        for name in options.glossaries:
             self.find(name)
         self._choosing = threading.Lock()
 
@@ -194,7 +177,7 @@ class ServedModels:
                 languages.
         """
         for model in self:
-            if self._fits(model, ()):
+            if self._fits(model):
                 self.get(model.name)
 
     def get(self, name: str) -> Pipeline:
@@ -208,7 +191,10 @@ class ServedModels:
             return pipeline
         model = self.find(name)
         # With limited memory, models load one at a time: two at once could exceed the limit.
-        with model.loading, self._choosing if self.most_bytes is not None else nullcontext():
+        with (
+            model.loading,
+            self._choosing if self.options.most_bytes is not None else nullcontext(),
+        ):
             if model.pipeline is None:
                 self._make_room(model)
                 model.pipeline = self._load(model)
@@ -302,45 +288,45 @@ class ServedModels:
             return network, tokenizers
 
         options: dict[str, Any] = {
-            "device": self.device,
-            "precision": self.precision,
+            "device": self.options.device,
+            "precision": self.options.precision,
             "read": read,
-            "shared": self.shared,
+            "shared": self.options.shared,
         }
-        kind = loaded[0].spec.kind
-        if kind == "causal_lm":
+        spec = loaded[0].spec
+        if spec.generates and spec.reads == "texts":
             model.source = model.target = ""
             return GenerationPipeline.load(model.path, **options)
-        if kind == "translator" and not model.is_translator:
+        if spec.reads == "pairs" and not model.is_translator:
             raise ConfigError(
                 "The languages of this translator are unknown",
                 where=str(model.path),
                 remedy="Name them before the model, as in en-de=MODEL, or with a colon if a code "
                 "has a script or region, as in pt-BR:en=MODEL",
             )
-        translator = TranslationPipeline.load(model.path, split=self.split, **options)
-        if (file := self.glossaries.get(model.name)) is not None:
+        translator = TranslationPipeline.load(model.path, split=self.options.split, **options)
+        if (file := self.options.glossaries.get(model.name)) is not None:
             from heedful.pipelines.glossary import Glossary
 
-            model.glossary = Glossary.read(file, soft=self.soft_terms)
+            model.glossary = Glossary.read(file, soft=self.options.soft_terms)
             translator.check_glossary(model.glossary)
-        if self.consistency is None:
+        if self.options.consistency is None:
             return translator
         from heedful.apps.quality.consistency import ConsistentTranslation
 
         languages = model.source or None, model.target or None
-        return ConsistentTranslation(translator, **self.consistency, languages=languages)
+        return ConsistentTranslation(translator, **self.options.consistency, languages=languages)
 
-    def _fits(self, model: ServedModel, without: Sequence[ServedModel]) -> bool:
-        if self.most_bytes is None:
+    def _fits(self, model: ServedModel) -> bool:
+        if self.options.most_bytes is None:
             return True
-        others = [m for m in self if m.pipeline is not None and m is not model and m not in without]
-        return sum(m.size for m in others) + model.size <= self.most_bytes
+        others = [m for m in self if m.pipeline is not None and m is not model]
+        return sum(m.size for m in others) + model.size <= self.options.most_bytes
 
     def _make_room(self, model: ServedModel) -> None:
         """Unload the least recently used models until another one fits."""
         oldest = sorted((m for m in self if m.pipeline is not None), key=lambda m: m.used)
         for other in oldest:
-            if self._fits(model, ()):
+            if self._fits(model):
                 return
             other.pipeline = None

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
@@ -34,31 +35,21 @@ HEALTH_SECONDS = 120
 _FOLDER_OF_COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
-class Worker:
-    """Builds the application of a worker process.
+def build(settings: ServerSettings) -> object:
+    """Load the models and build the application of a worker process; uvicorn calls it.
 
-    Args:
-        settings: settings of the server.
+    An error of the user is printed without traceback, and stops the server.
     """
+    from heedful.apps.serve.worker_app import build_worker
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
-
-    def __call__(self) -> object:
-        """Load the models and build the application; uvicorn calls it.
-
-        An error of the user is printed without traceback, and stops the server.
-        """
-        from heedful.apps.serve.worker_app import build_worker
-
-        if hasattr(os, "setpgrp"):
-            os.setpgrp()  # a terminal sends Ctrl-C to a whole process group
-            threading.Thread(target=_end_with_parent, daemon=True).start()
-        try:
-            return build_worker(self.settings)
-        except UserError as error:
-            print(f"heedful serve: {error}", file=sys.stderr)
-            sys.exit(STARTUP_FAILURE)
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # a terminal sends Ctrl-C to a whole process group
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        return build_worker(settings)
+    except UserError as error:
+        print(f"heedful serve: {error}", file=sys.stderr)
+        sys.exit(STARTUP_FAILURE)
 
 
 class Supervisor(Multiprocess):
@@ -179,7 +170,7 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
             rates=Path(name, "rates.db"),
         )
         config = Config(
-            Worker(own),
+            partial(build, own),
             factory=True,
             workers=settings.workers,
             loop="heedful.apps.serve.connection:SharingLoop" if settings.workers > 1 else "auto",

@@ -1,34 +1,104 @@
-"""Settings of a server, as its parent sends them to its workers."""
+"""Settings of a server, as its parent sends them to its workers, and its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heedful.apps.serve.limits import Allowance, GateSettings, Limits
 from heedful.device import RunningPrecision
 from heedful.search.search_settings import SearchSettings
 from heedful.text.tokenizer_pair import Split
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerSettings:
-    """Settings of a server, which can be sent to a new process.
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the content of a request.
 
     Args:
-        models: models in the form of the command line.
+        texts: maximum number of texts in a request.
+        characters: maximum number of characters of all texts of a request.
+        seconds: time after which a request is cancelled.
+        beam: maximum number of hypotheses of a text, samples and alternatives included.
+        tokens: maximum number of tokens of a continuation.
+    """
+
+    texts: int = 1000
+    characters: int = 100_000
+    seconds: float = 60.0
+    beam: int = 16
+    tokens: int = 2048
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The use that a client may make of the server in a minute.
+
+    Args:
+        requests: number of requests; None for any.
+        characters: number of characters of their texts; None for any.
+    """
+
+    requests: int | None = None
+    characters: int | None = None
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """Limits of the transport of a request.
+
+    Args:
+        host: address that the server listens on.
+        body: maximum size of a body in bytes.
+        file: maximum size of a body with a file in bytes.
+        seconds: time in which a body must arrive, if it is small.
+        origins: origins of other sites whose scripts may send requests; * for all.
+        proxies: addresses and networks whose `X-Forwarded-*` headers are believed; * for all.
+    """
+
+    host: str = "127.0.0.1"
+    body: int = 2 << 20
+    file: int = 20 << 20
+    seconds: float = 20.0
+    origins: Collection[str] = ()
+    proxies: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of a server's models.
+
+    Args:
         device: device of the models.
         precision: precision of the models.
-        search: settings of the search for translations.
+        most_bytes: maximum size of the models in memory, in bytes; None for no limit.
+        shared: folder in which workers share weights; None to load weights in each worker.
         consistency: arguments of a `ConsistentTranslation` around translators; None without one.
         split: parts of a text that are translated apart; as each model has learned if None.
         glossaries: files of terms, by the names of translators.
         soft_terms: true if terms are soft.
+    """
+
+    device: str = "auto"
+    precision: RunningPrecision = "auto"
+    most_bytes: int | None = None
+    shared: Path | None = None
+    consistency: Mapping[str, Any] | None = None
+    split: Split | None = None
+    glossaries: Mapping[str, Path] = field(default_factory=dict)
+    soft_terms: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings(ModelOptions):
+    """Settings of a server, which can be sent to a new process.
+
+    Args:
+        models: models in the form of the command line.
+        search: settings of the search for translations.
         limits: limits of requests.
         gate: limits of the transport of requests.
-        most_bytes: maximum size of the models in memory, in bytes; None for no limit.
         most_waiting: maximum number of texts in the queue.
         positions: maximum number of positions of a batch.
         workers: number of processes, which share the cores.
@@ -37,22 +107,14 @@ class ServerSettings:
         files: folder of translated files, which workers share; None to translate no files.
         suggestions: file of suggested translations; None to take none.
         jobs: folder of jobs, which workers share; if None, a temporary one.
-        shared: folder in which workers share weights; None to load weights in each worker.
         allowance: use that each client may make of the server in a minute.
         rates: file in which workers count that use; None without limits.
     """
 
     models: tuple[str, ...]
-    device: str = "auto"
-    precision: RunningPrecision = "auto"
     search: SearchSettings = field(default_factory=SearchSettings)
-    consistency: Mapping[str, Any] | None = None
-    split: Split | None = None
-    glossaries: Mapping[str, Path] = field(default_factory=dict)
-    soft_terms: bool = False
     limits: Limits = field(default_factory=Limits)
     gate: GateSettings = field(default_factory=GateSettings)
-    most_bytes: int | None = None
     most_waiting: int = 1000
     positions: int = 2048
     workers: int = 1
@@ -61,6 +123,5 @@ class ServerSettings:
     files: Path | None = None
     jobs: Path | None = None
     suggestions: Path | None = None
-    shared: Path | None = None
     allowance: Allowance = field(default_factory=Allowance)
     rates: Path | None = None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from anyio import to_thread
 
 from heedful.apps.serve.languages import ranked_languages
-from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.scheduler import DeadlinePassed, QueueFull, Scheduler, WaitingText
 from heedful.apps.serve.served_models import ServedModels
+from heedful.apps.serve.server_settings import Limits
 from heedful.apps.serve.translated_text import TranslatedText, framed_lines
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary
@@ -31,7 +31,6 @@ MOST_CHARACTERS_AT_ONCE = 2000
 """Most characters whose tokens are counted in the event loop: 0.2 ms, as long as a switch to a
 thread."""
 
-
 PASSAGES_AT_ONCE = 128
 """Passages of a document in the queue at once: a few batches, and a part of the queue."""
 
@@ -40,88 +39,35 @@ MOST_CHARACTERS_READ = 10_000
 
 
 @dataclass(frozen=True)
-class TranslationWork:
-    """Lines to translate with the same model and settings."""
+class TextWork:
+    """Lines to translate, or prompts to continue, with the same model and settings.
 
-    pipeline: TranslationPipeline
-    settings: SearchSettings
-    alignment: bool
-    glossary: Glossary | None = None
+    Args:
+        compute: method of the model's pipeline, or a function with its arguments.
+        settings: settings of the search.
+        width: number of hypotheses of a text that are computed together.
+        options: further arguments of the method.
+    """
 
-    @property
-    def width(self) -> int:
-        """The number of hypotheses of a text that are computed together."""
-        return self.settings.width
+    compute: Callable[..., Iterable[Any]]
+    settings: SearchSettings | GenerationSettings
+    width: int
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def run(self, texts: Sequence[str]) -> Sequence[Translation]:
+    def run(self, texts: Sequence[str]) -> Sequence[Any]:
         """Compute a batch; see `Workload`."""
         # Samples depend on the index of a line, and each line is the first of its own request.
         parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
         return [
-            translation
+            result
             for part in parts
-            for translation in self.pipeline.translate(
-                part,
-                settings=self.settings,
-                glossary=self.glossary,
-                alignment=self.alignment,
-                batch_size=len(part),
+            for result in self.compute(
+                part, settings=self.settings, batch_size=len(part), **self.options
             )
         ]
 
 
-@dataclass(frozen=True)
-class GenerationWork:
-    """Prompts to continue with the same model and settings."""
-
-    pipeline: GenerationPipeline
-    settings: GenerationSettings
-
-    @property
-    def width(self) -> int:
-        """The number of hypotheses of a text that are computed together."""
-        return self.settings.n_best if self.settings.sampling else self.settings.beam
-
-    def run(self, texts: Sequence[str]) -> Sequence[Generation]:
-        """Compute a batch; see `Workload`."""
-        parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
-        return [
-            generation
-            for part in parts
-            for generation in self.pipeline.generate(
-                part, settings=self.settings, batch_size=len(part)
-            )
-        ]
-
-
-@dataclass(frozen=True, eq=False)
-class StreamWork:
-    """A prompt whose continuation is streamed.
-
-    Args:
-        pipeline: pipeline of the language model.
-        settings: settings of the search.
-        emit: function called with each piece of text, in the computing thread.
-    """
-
-    pipeline: GenerationPipeline
-    settings: GenerationSettings
-    emit: Callable[[str], None]
-
-    @property
-    def width(self) -> int:
-        """The number of hypotheses of a text that are computed together."""
-        return 1
-
-    def run(self, texts: Sequence[str]) -> Sequence[TextStream]:
-        """Return the stream when it has ended; see `Workload`."""
-        (text,) = texts  # a stream is equal only to itself, so it never shares a batch
-        stream = self.pipeline.stream(text, settings=self.settings)
-        for piece in stream:
-            self.emit(piece)
-        return [stream]
-
-
+@dataclass(eq=False)
 class Service:
     """The models of a server and their queue.
 
@@ -132,18 +78,13 @@ class Service:
         search: default settings of translations.
     """
 
-    def __init__(
-        self,
-        models: ServedModels,
-        scheduler: Scheduler,
-        limits: Limits,
-        search: SearchSettings,
-    ) -> None:
-        self.models = models
-        self.scheduler = scheduler
-        self.limits = limits
-        self.search = search
-        self._loading: dict[str, asyncio.Task[TranslationPipeline | GenerationPipeline]] = {}
+    models: ServedModels
+    scheduler: Scheduler
+    limits: Limits
+    search: SearchSettings
+    _loading: dict[str, asyncio.Task[TranslationPipeline | GenerationPipeline]] = field(
+        init=False, default_factory=dict
+    )
 
     def search_for(self, count: int) -> SearchSettings:
         """Return the server's settings of a search with a number of answers to a text.
@@ -200,16 +141,19 @@ class Service:
             )
         settings = settings or self.search
         deadline = time.monotonic() + self.limits.seconds
-        is_whole = is_passage or self.models.split == "none"
+        is_whole = is_passage or self.models.options.split == "none"
         sources = [framed_lines(text, is_whole=is_whole) for text in texts]
-        lines = [[line.text for line in text] for text in sources]
+        lines = [[Translation(line.text) for line in text] for text in sources]
         for name in route:
             is_last = name == route[-1]
             used = settings if is_last else settings.model_copy(update={"n_best": 1})
-            work = await self._translation_work(name, used, alignment and is_last, glossary)
-            lines = await self._translate_lines(work, lines, deadline)
+            pipeline, terms = await self._with_glossary(name, used, glossary)
+            options = {"glossary": terms, "alignment": alignment and is_last}
+            work = TextWork(pipeline.translate, used, used.width, options)
+            encode = pipeline.tokenizers.source.encode_batch
+            lines = await self._translate_lines(work, encode, lines, deadline)
         return [
-            TranslatedText(tuple(map(_translation, each)), tuple(route), tuple(source))
+            TranslatedText(tuple(each), tuple(source))
             for each, source in zip(lines, sources, strict=True)
         ]
 
@@ -278,7 +222,8 @@ class Service:
             as for `translate`.
         """
         pipeline = await self.generator(name)
-        work = GenerationWork(pipeline, settings)
+        width = settings.n_best if settings.sampling else settings.beam
+        work = TextWork(pipeline.generate, settings, width)
         deadline = time.monotonic() + self.limits.seconds
         longest = settings.limited(None).max_length
         assert longest is not None
@@ -313,7 +258,15 @@ class Service:
         """
         pipeline = await self.generator(name)
         deadline = time.monotonic() + self.limits.seconds
-        work = StreamWork(pipeline, settings, emit)
+
+        def compute(texts: Sequence[str], **options: Any) -> list[TextStream]:
+            (text,) = texts  # a function is equal only to itself, so a stream shares no batch
+            stream = pipeline.stream(text, settings=settings)
+            for piece in stream:
+                emit(piece)
+            return [stream]
+
+        work = TextWork(compute, settings, width=1)
         (stream,) = await self._results([WaitingText(work, prompt, length, deadline)], deadline)
         assert isinstance(stream, TextStream)
         return stream
@@ -383,17 +336,18 @@ class Service:
                     f"At most {limits.tokens:,} tokens are allowed", where=f"search.{name}"
                 )
 
-    async def _translation_work(
-        self, name: str, settings: SearchSettings, alignment: bool, own: Glossary | None = None
-    ) -> TranslationWork:
+    async def _with_glossary(
+        self, name: str, settings: SearchSettings, own: Glossary | None
+    ) -> tuple[TranslationPipeline, Glossary | None]:
+        """Return a translator, and its glossary with the terms of a request."""
         self._check_search(settings)
         pipeline = await self._translator(name)
         glossary = self.models.find(name).glossary
         if own is not None:
             glossary = own if glossary is None else own.joined(glossary)
-            # Here and not in the batch, so that the request is told before it waits.
+            # Here and not in the batch, so that the request is refused before it waits.
             await to_thread.run_sync(pipeline.check_glossary, glossary)
-        return TranslationWork(pipeline, settings, alignment, glossary)
+        return pipeline, glossary
 
     async def _translator(self, name: str) -> TranslationPipeline:
         pipeline = await self._pipeline(name)
@@ -414,10 +368,13 @@ class Service:
         return await asyncio.shield(self._loading[name])
 
     async def _translate_lines(
-        self, work: TranslationWork, lines: Sequence[Sequence[str]], deadline: float
-    ) -> list[list[str]]:
+        self,
+        work: TextWork,
+        encode: Callable[[Sequence[str]], Sequence[Sequence[int]]],
+        lines: Sequence[Sequence[Translation]],
+        deadline: float,
+    ) -> list[list[Translation]]:
         flat = [line for text in lines for line in text if line]
-        encode = work.pipeline.tokenizers.source.encode_batch
         if sum(map(len, flat)) <= MOST_CHARACTERS_AT_ONCE:
             encoded = encode(flat)
         else:
@@ -447,7 +404,3 @@ class Service:
     @staticmethod
     def _prompt_lengths(pipeline: GenerationPipeline, prompts: Iterable[str]) -> list[int]:
         return [len(prompt_ids(pipeline.tokenizer, prompt)) for prompt in prompts]
-
-
-def _translation(line: str) -> Translation:
-    return line if isinstance(line, Translation) else Translation(line)

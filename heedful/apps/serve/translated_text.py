@@ -46,12 +46,10 @@ class TranslatedText:
 
     Args:
         lines: translations of its lines, empty ones included.
-        models: names of the models, in order.
         sources: lines of the text.
     """
 
     lines: tuple[Translation, ...]
-    models: tuple[str, ...]
     sources: tuple[FramedLine, ...]
 
     @property
@@ -59,9 +57,9 @@ class TranslatedText:
         """The translation of the text."""
         return self.join(self.lines)
 
-    def alternative(self, rank: int) -> str:
-        """Return the translation from each line's next-best translation of a rank, from 1."""
-        return self.join([line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines])
+    def ranked(self, rank: int) -> list[Translation]:
+        """Return each line's translation of a rank, 0 for the best; its last if it has fewer."""
+        return [line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines]
 
     def join(self, lines: Sequence[str]) -> str:
         """Join translations of the text's first lines, with the white space around those."""

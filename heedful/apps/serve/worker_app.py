@@ -9,7 +9,7 @@ from heedful.apps.serve.application import build_app
 from heedful.apps.serve.metrics import Metrics
 from heedful.apps.serve.scheduler import Scheduler
 from heedful.apps.serve.served_models import ServedModels, parse_model
-from heedful.apps.serve.server_parts import open_parts
+from heedful.apps.serve.server_parts import ServerParts
 from heedful.apps.serve.server_settings import ServerSettings
 from heedful.apps.serve.service import Service
 from heedful.device import usable_cores
@@ -28,17 +28,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
     Raises:
         UserError: when a model or a file cannot be used.
     """
-    models = ServedModels(
-        [parse_model(word) for word in settings.models],
-        device=settings.device,
-        precision=settings.precision,
-        most_bytes=settings.most_bytes,
-        shared=settings.shared,
-        consistency=settings.consistency,
-        split=settings.split,
-        glossaries=settings.glossaries,
-        soft_terms=settings.soft_terms,
-    )
+    models = ServedModels(map(parse_model, settings.models), settings)
     models.load_all()
     metrics = Metrics()
     cores = max(1, usable_cores() // settings.workers)
@@ -54,4 +44,4 @@ def build_worker(settings: ServerSettings) -> Starlette:
     )
     metrics.watch(lambda: scheduler.waiting, lambda: scheduler.computing)
     service = Service(models, scheduler, settings.limits, settings.search)
-    return build_app(open_parts(settings, service, metrics))
+    return build_app(ServerParts.open(settings, service, metrics))

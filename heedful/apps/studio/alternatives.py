@@ -39,7 +39,6 @@ def find_alternatives(
     before: str,
     *,
     count: int = 6,
-    settings: SearchSettings | None = None,
 ) -> list[Alternative]:
     """Return words that could follow the beginning of a translation, the most probable first.
 
@@ -51,7 +50,6 @@ def find_alternatives(
         source: one line of text.
         before: beginning of the translation, "" for alternatives to its first word.
         count: maximum number of alternatives.
-        settings: settings of the search; the defaults if unset.
 
     Raises:
         DataError: when the line is longer than the model translates at once.
@@ -67,7 +65,7 @@ def find_alternatives(
     tokens = _word_beginnings(pipeline, probabilities, beginning, count)
     # The end token needs no search: its hypothesis is the beginning itself.
     prefixes = [[*beginning, token] for token in tokens if token != pipeline.specials.eos]
-    settings = settings or SearchSettings()
+    settings = SearchSettings()
     result = iter(
         search(
             pipeline.model,

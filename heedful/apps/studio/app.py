@@ -9,9 +9,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,25 +30,23 @@ from heedful.apps.studio.dropped_models import BeginRequest, DroppedModels, EndR
 from heedful.apps.studio.guard import Guard, plain_error
 from heedful.apps.studio.pages import PAGES
 from heedful.apps.web import HUNG_UP, json_object, json_response, media_type
+from heedful.config import Config
 from heedful.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from heedful.apps.studio.page import Call
     from heedful.apps.studio.workspace import Workspace
 
+Settings = TypeVar("Settings", bound=Config)
 
 STATIC = Path(__file__).parent / "static"
-
-Result = TypeVar("Result")
 
 AT_ONCE = 2
 """Calls that are computed at a time; torch uses all cores for each."""
 
 FIRST_PAGE = 1.0
 """Seconds after the start before PyTorch is loaded, which would delay the first page."""
-
 
 KEEP = "public, max-age=31536000, immutable"
 
@@ -75,186 +72,171 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
         host: address of the server, for the guard.
         token: key that requests must have; see `Guard`.
     """
-
-    async def shell(request: Request) -> Response:
-        return _shell(200)
-
-    async def not_found(request: Request, error: Exception) -> Response:
-        if request.method == "GET" and not request.url.path.startswith(("/api/", "/static/")):
-            return _shell(404)  # the shell says that there is no such page, and links to the start
-        problem = UserError(
-            "There is no such page", where=request.url.path[:200], remedy="Go back to the start: /"
-        )
-        return error_response(problem, getattr(error, "status_code", 404))
-
-    async def studio(request: Request) -> Response:
-        places = [await to_thread.run_sync(place.plain) for place in workspace.places.values()]
-        return _answer(
-            {
-                "version": heedful.__version__,
-                "pages": [page.plain() for page in PAGES],
-                "course": read_course().plain(),
-                "places": places,
-            }
-        )
-
-    routes = [
-        Route("/", shell),
-        Route("/api/studio", studio),
-        Mount("/static", _Scripts(directory=STATIC)),
+    studio = _Studio(workspace)
+    paths = [
+        ("/api/dropped/begin", studio.begin_drop),
+        (DROP_FILE, studio.receive_file),
+        ("/api/dropped/end", studio.end_drop),
+        ("/api/{page}/{call}", studio.call),
     ]
-    turns = anyio.Semaphore(AT_ONCE)
-    drops = DroppedModels(workspace)
-    routes += _drop_routes(drops, turns)
-    limits = {DROP_FILE: drops.most}
+    limits = {DROP_FILE: studio.drops.most}
     for page in PAGES:
-        routes.append(Route(f"/{page.name}", shell))
-        for name, call in page.calls.items():
-            endpoint = _endpoint(call, workspace, turns)
-            path = f"/api/{page.name}/{name}"
-            routes.append(Route(path, endpoint, methods=["POST"]))
-            if call.limit is not None:
-                limits[path] = call.limit
+        limits |= {f"/api/{page.name}/{call}": most for call, most in page.limits.items()}
     return Starlette(
-        routes=routes,
+        routes=[
+            *(Route(f"/{name}", _shell) for name in ("", *(page.name for page in PAGES))),
+            Route("/api/studio", studio.facts),
+            Mount("/static", _Scripts(directory=STATIC)),
+            *(Route(path, answer, methods=["POST"]) for path, answer in paths),
+        ],
         middleware=[Middleware(Guard, host=host, limits=limits, token=token)],
-        exception_handlers={HTTPException: not_found, Exception: _internal_error},
-        lifespan=partial(_lifespan, workspace, drops),
+        exception_handlers={
+            HTTPException: _not_found,
+            UserError: _user_error,
+            Exception: _internal_error,
+        },
+        lifespan=studio.lifespan,
     )
-
-
-def _shell(status: int) -> Response:
-    headers = {"cache-control": "no-cache"}
-    return FileResponse(STATIC / "index.html", status_code=status, headers=headers)
 
 
 DROP_FILE = "/api/dropped/file"
 
 
-def _drop_routes(drops: DroppedModels, turns: anyio.Semaphore) -> list[Route]:
-    """Return the routes that receive a dropped model: begin, each file, end."""
+class _Studio:
+    """The answers of the studio.
 
-    @_answering_errors
-    async def begin(request: Request) -> Response:
-        asked = BeginRequest.parse(await _body(request), where="the page's request")
-        drop, files, left_out = await to_thread.run_sync(drops.begin, asked)
+    Args:
+        workspace: models and runs for the pages.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.drops = DroppedModels(workspace)
+        self.turns = anyio.Semaphore(AT_ONCE)
+        self.pages = {page.name: page for page in PAGES}
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Load the pages' calls once the first page has been served.
+
+        At the end a running training is stopped, and dropped models are removed.
+        """
+        loading = threading.Timer(FIRST_PAGE, load_pages)
+        loading.daemon = True
+        loading.start()
+        yield
+        loading.cancel()
+        await to_thread.run_sync(self.workspace.training.stop)
+        self.drops.close()
+
+    async def facts(self, request: Request) -> Response:
+        """Answer with the texts of all pages, the course, and the models and runs."""
+        known = self.workspace.places.values()
+        return _answer(
+            {
+                "version": heedful.__version__,
+                "pages": [page.plain() for page in PAGES],
+                "course": read_course().plain(),
+                "places": [await to_thread.run_sync(place.plain) for place in known],
+            }
+        )
+
+    async def call(self, request: Request) -> Response:
+        """Answer a call of a page."""
+        page = self.pages.get(request.path_params["page"])
+        if page is None:
+            raise HTTPException(404)
+        await to_thread.run_sync(load_pages)
+        call = page.calls.get(request.path_params["call"])
+        if call is None:
+            raise HTTPException(404)
+        settings = await _read(request, call.request)
+        async with self.turns:
+            # A slider that moves on cancels its last call.
+            if await request.is_disconnected():
+                return Response(status_code=HUNG_UP)
+            return _answer(await to_thread.run_sync(call.answer, settings, self.workspace))
+
+    async def begin_drop(self, request: Request) -> Response:
+        """Answer the files of a dropped model: those to send, and those left out."""
+        asked = await _read(request, BeginRequest)
+        drop, files, left_out = await to_thread.run_sync(self.drops.begin, asked)
         return _answer({"drop": drop, "files": files, "left_out": left_out})
 
-    @_answering_errors
-    async def file(request: Request) -> Response:
+    async def receive_file(self, request: Request) -> Response:
+        """Store a file of a dropped model."""
         _check_type(request, "application/octet-stream", "no file")
         drop, name = (request.query_params.get(each, "") for each in ("drop", "name"))
         number = int(drop) if drop.isascii() and drop.isdecimal() and len(drop) < 10 else -1
-        await drops.receive(number, name, request.stream())
+        await self.drops.receive(number, name, request.stream())
         return _answer({})
 
-    @_answering_errors
-    async def end(request: Request) -> Response:
-        asked = EndRequest.parse(await _body(request), where="the page's request")
-        async with turns:
-            place = await to_thread.run_sync(_after_loading, drops.end, asked.drop)
+    async def end_drop(self, request: Request) -> Response:
+        """Load a dropped model whose files are all stored."""
+        asked = await _read(request, EndRequest)
+        await to_thread.run_sync(load_pages)
+        async with self.turns:
+            place = await to_thread.run_sync(self.drops.end, asked.drop)
         return _answer(await to_thread.run_sync(place.plain))
-
-    return [
-        Route("/api/dropped/begin", begin, methods=["POST"]),
-        Route(DROP_FILE, file, methods=["POST"]),
-        Route("/api/dropped/end", end, methods=["POST"]),
-    ]
-
-
-def _answering_errors(
-    endpoint: Callable[[Request], Awaitable[Response]],
-) -> Callable[[Request], Awaitable[Response]]:
-    @wraps(endpoint)
-    async def answered(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except UserError as error:
-            return error_response(error)
-
-    return answered
-
-
-@asynccontextmanager
-async def _lifespan(
-    workspace: Workspace, drops: DroppedModels, app: Starlette
-) -> AsyncIterator[None]:
-    """Load the library once the first page has been served.
-
-    At the end a running training is stopped, and dropped models are removed.
-    """
-    loading = threading.Timer(FIRST_PAGE, load_library)
-    loading.daemon = True
-    loading.start()
-    yield
-    loading.cancel()
-    await to_thread.run_sync(workspace.training.stop)
-    drops.close()
 
 
 _LOADING = threading.Lock()
 
 
-def load_library() -> None:
-    """Load PyTorch and the modules that pages need, once.
+def load_pages() -> None:
+    """Load the calls of all pages, and PyTorch with them, once.
 
     Threads that import parts of a package at the same time can see modules of each other half
     loaded, so every call waits here for the first one.
     """
     with _LOADING:
-        import heedful.inspect  # noqa: F401
+        for page in PAGES:
+            _ = page.calls
 
 
-def _after_loading(work: Callable[..., Result], *arguments: Any) -> Result:
-    load_library()
-    return work(*arguments)
+async def _shell(request: Request, status: int = 200) -> Response:
+    headers = {"cache-control": "no-cache"}
+    return FileResponse(STATIC / "index.html", status_code=status, headers=headers)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    if request.method == "GET" and not request.url.path.startswith(("/api/", "/static/")):
+        # The shell says that there is no such page, and links to the start.
+        return await _shell(request, 404)
+    problem = UserError(
+        "There is no such page", where=request.url.path[:200], remedy="Go back to the start: /"
+    )
+    return _answer(plain_error(problem), getattr(error, "status_code", 404))
+
+
+async def _user_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, UserError)
+    return _answer(plain_error(error), 500 if isinstance(error, RunError) else 400)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """Report a bug of ours; the traceback goes to the terminal."""
+    traceback.print_exception(error, file=sys.stderr)
+    report = RunError(
+        f"The studio failed: {type(error).__name__}: {error}",
+        where=request.url.path,
+        remedy="Please report it, with the traceback in the terminal",
+    )
+    return _answer(plain_error(report), 500)
 
 
 def _answer(content: Mapping[str, Any], status: int = 200) -> Response:
     return json_response(content, status, ascii_only=True)
 
 
-def error_response(error: UserError, status: int | None = None) -> Response:
-    """Return an error of the user as a response."""
-    if status is None:
-        status = 500 if isinstance(error, RunError) else 400
-    return _answer(plain_error(error), status)
-
-
-def _endpoint(
-    call: Call, workspace: Workspace, turns: anyio.Semaphore
-) -> Callable[[Request], Awaitable[Response]]:
-    @_answering_errors
-    async def endpoint(request: Request) -> Response:
-        settings = call.request.parse(await _body(request), where="the page's request")
-        async with turns:
-            # A slider that moves on cancels its last call.
-            if await request.is_disconnected():
-                return Response(status_code=HUNG_UP)
-            answer = await to_thread.run_sync(_after_loading, call.answer, settings, workspace)
-        return _answer(answer)
-
-    return endpoint
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    """Report a bug of ours; the traceback goes to the terminal."""
-    traceback.print_exception(error, file=sys.stderr)
-    return error_response(
-        RunError(
-            f"The studio failed: {type(error).__name__}: {error}",
-            where=request.url.path,
-            remedy="Please report it, with the traceback in the terminal",
-        )
-    )
-
-
-async def _body(request: Request) -> Mapping[str, Any]:
+async def _read(request: Request, kind: type[Settings]) -> Settings:
+    """Return the settings in the body of a request."""
     _check_type(request, "application/json", "no JSON")
     try:
-        return json_object(await request.body())
+        values = json_object(await request.body())
     except ValueError as error:
         raise UserError(f"The request is {error}", where="the request's body") from None
+    return kind.parse(values, where="the page's request")
 
 
 def _check_type(request: Request, wanted: str, otherwise: str) -> None:

@@ -13,9 +13,9 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from anyio import to_thread
 from pydantic import Field
@@ -61,26 +61,23 @@ _CONFIGS = {"config.json", "config.toml", "model/config.json"}
 class DroppedFile(Config):
     """A file of a dropped folder."""
 
-    name: Annotated[
-        str,
-        Field(
-            max_length=1000, description="path that includes the folder, such as model/config.json"
-        ),
-    ]
-    size: Annotated[int, Field(ge=0, lt=1 << 50, description="size in bytes")]
+    name: str = Field(
+        max_length=1000, description="path that includes the folder, such as model/config.json"
+    )
+    size: int = Field(ge=0, lt=1 << 50, description="size in bytes")
 
 
 class BeginRequest(Config):
     """A dropped folder and its files."""
 
-    name: Annotated[str, Field(max_length=1000)]
-    files: Annotated[tuple[DroppedFile, ...], Field(max_length=_MOST_FILES)]
+    name: str = Field(max_length=1000)
+    files: tuple[DroppedFile, ...] = Field(max_length=_MOST_FILES)
 
 
 class EndRequest(Config):
     """A dropped folder whose files have all been sent."""
 
-    drop: Annotated[int, Field(ge=0)]
+    drop: int = Field(ge=0)
 
 
 @dataclass
@@ -91,15 +88,13 @@ class Drop:
         name: name on pages.
         folder: folder of its files.
         sizes: bytes of each missing file.
+        total: bytes of all files.
     """
 
     name: str
     folder: Path
     sizes: dict[str, int]
-    total: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.total = sum(self.sizes.values())
+    total: int
 
 
 class DroppedModels:
@@ -144,7 +139,7 @@ class DroppedModels:
             number = self._count
             folder = root / str(number)
             folder.mkdir()
-            self._coming[number] = Drop(_display_name(request.name), folder, sizes)
+            self._coming[number] = Drop(_display_name(request.name), folder, sizes, total)
             self._bytes += total
         return number, list(sizes), left_out
 

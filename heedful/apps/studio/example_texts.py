@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from heedful.data.text_file import TextFile
+from heedful.errors import DataError
 
 SENTENCES = (
     "The cat sat on the mat because it was tired.",
@@ -64,15 +66,12 @@ def _fitting(settings: Any) -> Iterator[str]:
 def _lines(path: Path) -> Iterator[str]:
     """Yield the sources of a file; nothing if it is missing or unreadable."""
     try:
-        if not path.is_file():
-            return
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8") as file:
-            for line in islice(file, 200):
+        if path.is_file():
+            for line in islice(TextFile(path), 200):
                 if ".jsonl" in path.name:
                     fields = json.loads(line)
                     yield str(fields.get("source") or fields.get("text") or "").strip()
                 else:
                     yield line.partition("\t")[0].strip()
-    except (OSError, EOFError, ValueError, AttributeError):
+    except (DataError, ValueError, AttributeError):
         return

@@ -13,15 +13,16 @@ import hmac
 import html
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from heedful.apps.sockets import is_own_host
-from heedful.apps.web import SAFETY_HEADERS, headers_of, is_too_long, send_answer
+from heedful.apps.web import SAFETY_HEADERS, BodyTooLarge, CheckedExchange
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 1 << 20
 """Most bytes of a request; texts and settings need a small part of them."""
@@ -35,10 +36,7 @@ _HEADERS = (
 )  # fmt: skip
 
 
-class _TooLarge(Exception):
-    """The body of a request is larger than the limit."""
-
-
+@dataclass(frozen=True)
 class Guard:
     """Refuses requests of other sites and bodies that are too large.
 
@@ -46,91 +44,69 @@ class Guard:
         app: application that answers all other requests.
         host: address that the server listens on. Its name is allowed as `Host`; a server reachable
             from other machines also answers for its numeric addresses.
-        limit: maximum size of a body in bytes. A longer content length is refused unread; a body
-            without a length is refused once it exceeds the limit.
-        limits: limits of single paths.
+        limits: maximum size of a body in bytes, for paths that take more than `MAX_BODY`. A longer
+            content length is refused unread, a body without a length once it exceeds the limit.
         token: key of this start, a part of the printed address; None to answer every program of
             this machine.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        host: str = "127.0.0.1",
-        limit: int = MAX_BODY,
-        limits: Mapping[str, int] | None = None,
-        token: str | None = None,
-    ) -> None:
-        self.app = app
-        self.token = token
-        self.host = host
-        self.limit = limit
-        self.limits = limits or {}
+    app: ASGIApp
+    host: str = "127.0.0.1"
+    limits: Mapping[str, int] = field(default_factory=dict)
+    token: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = headers_of(scope)
-        limit = self.limits.get(scope["path"], self.limit)
-        started = False
-        read = 0
-
-        async def limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > limit:
-                raise _TooLarge
-            return message
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
-            await send(message)
-
-        as_page = b"text/html" in headers.get(b"accept", "").encode("latin-1")
+        limit = self.limits.get(scope["path"], MAX_BODY)
+        exchange = CheckedExchange(scope, receive, send, limit, _HEADERS)
+        headers = exchange.headers
+        as_page = "text/html" in headers.get(b"accept", "")
         refused = self._foreign(headers, scope["path"])
         if refused is not None:
-            await _refuse(send_with_headers, 403, refused, as_page=as_page)
+            await _refuse(exchange, 403, refused, as_page=as_page)
             return
         if self.token is not None and not scope["path"].startswith("/static/"):
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
             if given and _same(given, self.token):
-                await self._let_in(scope, headers, send_with_headers)
+                await self._let_in(exchange)
                 return
             if not _same(_cookie(headers, self._cookie_name(headers)), self.token):
-                await _refuse(send_with_headers, 401, _NO_TOKEN, as_page=as_page)
+                await _refuse(exchange, 401, _NO_TOKEN, as_page=as_page)
                 return
         try:
-            if is_too_long(headers, limit):
-                raise _TooLarge
-            await self.app(scope, limited, send_with_headers)
-        except _TooLarge:
-            assert not started
-            await _refuse(send_with_headers, 413, _too_large(limit))
+            exchange.check_length()
+            await self.app(scope, exchange.receive, exchange.send)
+        except BodyTooLarge:
+            assert exchange.status is None
+            error = UserError(
+                f"The request is larger than {limit:,} bytes",
+                where="the request's body",
+                remedy="Send less at a time; files are for the command line",
+            )
+            await _refuse(exchange, 413, error)
 
     def _cookie_name(self, headers: Mapping[bytes, str]) -> str:
         """Return the cookie's name, with the port since browsers share cookies between ports."""
         port = urlsplit(f"//{headers[b'host']}").port or 80
         return f"heedful-{port}"
 
-    async def _let_in(self, scope: Scope, headers: Mapping[bytes, str], send: Send) -> None:
+    async def _let_in(self, exchange: CheckedExchange) -> None:
         """Set the key as a cookie, and redirect to the address without it."""
+        scope, name = exchange.scope, self._cookie_name(exchange.headers)
         settings = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         del settings["token"]
         query = urlencode(settings, doseq=True)
         path = "/" + scope["path"].lstrip("/")  # two slashes would name another host
-        cookie = f"{self._cookie_name(headers)}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{name}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         answer = [
             (b"location", quote(path).encode() + (f"?{query}".encode() if query else b"")),
             (b"set-cookie", cookie.encode()),
             (b"cache-control", b"no-store"),
         ]
-        await send_answer(send, 303, headers=answer)
+        await exchange.answer(303, headers=answer)
 
     def _foreign(self, headers: dict[bytes, str], path: str) -> UserError | None:
         host = headers.get(b"host", "")
@@ -150,14 +126,6 @@ class Guard:
                 remedy="Open the studio in a window of its own",
             )
         return None
-
-
-def _too_large(limit: int) -> UserError:
-    return UserError(
-        f"The request is larger than {limit:,} bytes",
-        where="the request's body",
-        remedy="Send less at a time; files are for the command line",
-    )
 
 
 LONGEST_WORDS = 600
@@ -201,11 +169,13 @@ _PAGE = """<!doctype html>
 """
 
 
-async def _refuse(send: Send, status: int, error: UserError, *, as_page: bool = False) -> None:
+async def _refuse(
+    exchange: CheckedExchange, status: int, error: UserError, *, as_page: bool = False
+) -> None:
     """Answer without reading the rest of the request, and close the connection.
 
     Args:
-        send: channel of the request.
+        exchange: request to refuse.
         status: HTTP status.
         error: error to show.
         as_page: true to answer a browser with a page, false to answer a script with JSON.
@@ -219,4 +189,4 @@ async def _refuse(send: Send, status: int, error: UserError, *, as_page: bool = 
         (b"content-type", b"text/html; charset=utf-8" if as_page else b"application/json"),
         (b"connection", b"close"),
     ]
-    await send_answer(send, status, body, headers)
+    await exchange.answer(status, body, headers)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from heedful.apps.studio.page import attentions_of, check_length, subject_of
-from heedful.config import Config
+from heedful.apps.studio.page import (
+    ModelRequest,
+    StackName,
+    attentions_of,
+    call,
+    check_length,
+    subject_of,
+)
+from heedful.apps.studio.workspace import Workspace
 from heedful.errors import DataError
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.inspect.attention_maps import AttentionPart
-    from heedful.inspect.head_measures import HeadMeasures, Measures
-    from heedful.inspect.readings import ModelInput
-    from heedful.inspect.subject import Subject
+from heedful.inspect.head_measures import (
+    FEWEST_ROWS,
+    FEWEST_SENTENCES,
+    MEANING,
+    HeadMeasures,
+    Measures,
+    measure,
+)
+from heedful.inspect.readings import ModelInput, read_all
+from heedful.inspect.subject import Subject
+from heedful.inspect.word_alignment import align_words
+from heedful.search.search_settings import SearchSettings
 
 MOST_SENTENCES = 200
 LONGEST_CORPUS = 20_000
@@ -25,14 +36,14 @@ LEANING = 0.15
 """Least evidence for a tendency to a pattern in a head without a label."""
 
 
-class LabelsRequest(Config):
+class LabelsRequest(ModelRequest):
     """Sentences to measure a part's heads on, one in each line; a tab precedes a second text."""
 
-    model: str
     corpus: str = Field("", description="sentences; those of the model's card or run if empty")
-    part: Annotated[str, Field(max_length=20)] = ""
+    part: StackName = ""
 
 
+@call(LabelsRequest)
 def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return labels of heads with a pattern on some sentences, with the evidence."""
     place = workspace.place(request.model)
@@ -46,36 +57,20 @@ def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
     key = (request.model, place.load().version, corpus)
 
     def read() -> list[ModelInput]:
-        return _read(subject, texts, seconds)
+        search = SearchSettings(beam=1) if subject.model.spec.reads == "pairs" else None
+        return read_all(subject, texts, seconds, search=search)
 
     def measured() -> dict[str, Any]:
         readings = workspace.recent.get(("corpus", *key), read)
-        return _plain(_measure(subject, readings, part))
+        links = None
+        if part == "cross":
+            links = [pair.links for pair in align_words(subject, readings).pairs]
+        return _plain(measure(subject, readings, part, links=links))
 
     return workspace.recent.get(("labels", part, *key), measured)
 
 
-def _read(subject: Subject, texts: Sequence[str], seconds: list[str] | None) -> list[ModelInput]:
-    from heedful.inspect.readings import read_all
-    from heedful.search.search_settings import SearchSettings
-
-    search = SearchSettings(beam=1) if subject.model.spec.reads == "pairs" else None
-    return read_all(subject, texts, seconds, search=search)
-
-
-def _measure(subject: Subject, readings: list[ModelInput], part: AttentionPart) -> Measures:
-    from heedful.inspect.head_measures import measure
-    from heedful.inspect.word_alignment import align_words
-
-    if part != "cross":
-        return measure(subject, readings, part)
-    aligned = align_words(subject, readings)
-    return measure(subject, readings, part, links=[pair.links for pair in aligned.pairs])
-
-
 def _plain(measures: Measures) -> dict[str, Any]:
-    from heedful.inspect.head_measures import FEWEST_ROWS, FEWEST_SENTENCES
-
     enough = measures.sentences >= FEWEST_SENTENCES and measures.rows >= FEWEST_ROWS
     named = [_label(head) for head in measures.heads] if enough else []
     return {
@@ -91,8 +86,6 @@ def _plain(measures: Measures) -> dict[str, Any]:
 
 def _label(head: HeadMeasures) -> dict[str, Any] | None:
     """Return the label of a head, or its tendency to a pattern; None without either."""
-    from heedful.inspect.head_measures import MEANING
-
     place = {"layer": head.layer, "head": head.head}
     if head.label is not None:
         return {**place, "clear": True, **head.label.plain()}

@@ -32,10 +32,6 @@ MOST_POINTS = 400
 FOLDER_PREFIX = "heedful-training-"
 
 
-def _no_curves() -> dict[str, list[tuple[int, float]]]:
-    return {"train": [], "loss": [], "valid_bleu": []}
-
-
 @dataclass
 class _Progress:
     """The state of a training so far."""
@@ -46,7 +42,9 @@ class _Progress:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     step: int = 0
-    curves: dict[str, list[tuple[int, float]]] = field(default_factory=_no_curves)
+    curves: dict[str, list[tuple[int, float]]] = field(
+        default_factory=lambda: {"train": [], "loss": [], "valid_bleu": []}
+    )
     result: Mapping[str, Any] | None = None
     problem: str | None = None
 

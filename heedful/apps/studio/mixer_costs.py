@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from heedful.config import MixerName
 from heedful.errors import ConfigError
+from heedful.inspect.silent_tokens import mixer_of
+from heedful.models.build import on_meta
 from heedful.models.cost import blocks_of, numel
+from heedful.models.model_spec import ModelSpec
 from heedful.models.shape import TranslatorShape
+from heedful.nn.mixer import build_part
 from heedful.nn.mixer_spec import CommonPartSpec
-from heedful.nn.spec import PARTS, AttentionSpec
+from heedful.nn.spec import PARTS, AttentionSpec, PartSpec
 from heedful.nn.work import FLOAT32
 from heedful.registry import registered
-
-if TYPE_CHECKING:
-    from heedful.models.model_spec import ModelSpec
-    from heedful.nn.spec import PartSpec
 
 LENGTHS = tuple(2**power for power in range(1, 15))
 """Sequence lengths in tokens whose costs are drawn."""
@@ -56,8 +56,6 @@ def _writes(spec: type[CommonPartSpec]) -> bool:
 
 def _of_stack(spec: ModelSpec, stack: str, tokens: int) -> list[dict[str, Any]]:
     """Return each mixer of a stack once, with the number of its layers."""
-    from heedful.inspect.silent_tokens import mixer_of
-
     found: dict[str, dict[str, Any]] = {}
     pattern = spec.stacks()[stack].pattern
     for (block, layers), block_spec in zip(blocks_of(spec, stack), pattern, strict=True):
@@ -107,9 +105,6 @@ def _by_length(module: Any, part: PartSpec, stack: str, here: int) -> dict[str, 
 
 def _attention(shape: TranslatorShape, stack: str, tokens: int) -> dict[str, Any]:
     """Return attention in place of a stack's mixers, for comparison."""
-    from heedful.models.build import on_meta
-    from heedful.nn.mixer import build_part
-
     part = AttentionSpec.with_heads_of_shape(shape)
     if shape.recurrent or shape.convolution:  # the shape of this mixer has no heads
         part = AttentionSpec(num_heads=1)

@@ -68,21 +68,6 @@ class Event:
             "time_shift": 2 * PITCHES + self.value - 1,  # shifts count from 1, ids from 0
         }[self.kind]
 
-    @classmethod
-    def of(cls, id: int) -> Event:
-        """Return the event of an id.
-
-        Raises:
-            DataError: when the id is not in the vocabulary.
-        """
-        if not 0 <= id < VOCABULARY_SIZE:
-            raise DataError(f"There is no event {id}; the last is {VOCABULARY_SIZE - 1}")
-        if id < PITCHES:
-            return cls("note_on", id)
-        if id < 2 * PITCHES:
-            return cls("note_off", id - PITCHES)
-        return cls("time_shift", id - 2 * PITCHES + 1)
-
 
 def encode_notes(notes: Iterable[MusicNote]) -> list[Event]:
     """Return the events of some notes: at one time ends before starts, low pitches first.

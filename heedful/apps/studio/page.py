@@ -1,29 +1,43 @@
-"""A page of the studio with its calls, and the requests that pages share."""
+"""The calls of pages, and the requests and helpers that pages share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import DataError, ModelError
+from heedful.inspect.attention_maps import (
+    AttentionPart,
+    attention,
+    attentions,
+    choose,
+    num_heads,
+    rows_and_columns,
+    usual_part,
+)
+from heedful.inspect.readings import ModelInput, read
+from heedful.inspect.silent_tokens import mixer_of
+from heedful.inspect.subject import InspectedSubLayer, Subject
+from heedful.models.stack_spec import StackSpec
+from heedful.search.search_settings import SearchSettings
 
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.inspect.attention_maps import AttentionPart
-    from heedful.inspect.readings import ModelInput
-    from heedful.inspect.subject import InspectedSubLayer, Subject
-    from heedful.models.stack_spec import StackSpec
-
+Answer = Callable[[Any, Workspace], Mapping[str, Any]]
+F = TypeVar("F", bound=Answer)
 
 DIGITS = 6
 """Significant digits of numbers in answers: a float32 has 7, and charts need fewer."""
+
+
+class NoSettings(Config):
+    """The request of a call without settings."""
 
 
 @dataclass(frozen=True)
@@ -31,48 +45,34 @@ class Call:
     """A call that a page's script may make, as `POST /api/PAGE/CALL`.
 
     Args:
+        name: name of the call.
         request: settings of the request's body; other keys are refused.
         answer: function that returns JSON data. It runs in a thread, and may raise a `UserError`.
-        limit: maximum size of the body in bytes; None for the usual limit.
-    """
-
-    request: type[Config]
-    answer: Callable[[Any, Workspace], Mapping[str, Any]]
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page of the studio; its script is `static/pages/NAME.js`.
-
-    Args:
-        name: name in the address.
-        title: title in the navigation and above the page.
-        summary: purpose of the page, in one line.
-        about: explanation in two or three sentences.
-        calls: calls by name.
     """
 
     name: str
-    title: str
-    summary: str
-    about: str
-    calls: Mapping[str, Call]
-
-    def plain(self) -> dict[str, str]:
-        """Return the texts of the page for the shell, as JSON data."""
-        return {name: getattr(self, name) for name in ("name", "title", "summary", "about")}
+    request: type[Config]
+    answer: Answer
 
 
-class NoSettings(Config):
-    """The request of a call without settings."""
+def call(request: type[Config] = NoSettings, name: str = "") -> Callable[[F], F]:
+    """Mark a function of a page's module as a call.
+
+    Args:
+        request: settings of the request's body.
+        name: name of the call; that of the function if empty.
+    """
+
+    def mark(answer: F) -> F:
+        vars(answer)["call"] = Call(name or answer.__name__, request, answer)
+        return answer
+
+    return mark
 
 
-def round_digits(tensor: Tensor) -> Any:
-    """Round nested lists of finite numbers to `DIGITS` significant digits."""
-    import numpy as np
-
-    values = tensor.detach().double().cpu().numpy()
+def round_digits(values: Tensor | np.ndarray) -> Any:
+    """Return an array as nested lists of finite numbers of `DIGITS` significant digits."""
+    values = torch.as_tensor(values).detach().double().cpu().numpy()
     assert np.isfinite(values).all()
     size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
     # Powers of ten below float64's range belong to numbers that charts show as zero.
@@ -90,11 +90,27 @@ CONTINUED = 32
 Second = Literal["", "none", "typed", "own"]
 
 
-class TextRequest(Config):
-    """A text for a model, with a translation, continuation or second text."""
+LastLayer = Annotated[
+    int, Field(ge=-1, le=10_000, description="index of the layer, from 0; -1 is the last")
+]
+StackName = Annotated[str, Field(max_length=20)]
+
+
+class ModelRequest(Config):
+    """A model."""
 
     model: str
+
+
+class PromptRequest(ModelRequest):
+    """A model, and a text for it."""
+
     text: str
+
+
+class TextRequest(PromptRequest):
+    """A text for a model, with a translation, continuation or second text."""
+
     second: str = ""
     given: Second = Field("", description="origin of the second text; chosen by the page if empty")
 
@@ -102,11 +118,24 @@ class TextRequest(Config):
 class AttentionViewRequest(TextRequest):
     """A text, and a layer with a kind of attention."""
 
-    part: Annotated[str, Field(max_length=20)] = Field(
+    part: StackName = Field(
         "", description="encoder, decoder or cross; if empty, cross if the model has it"
     )
-    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(
-        -1, description="index of the layer, from 0; -1 is the last"
+    layer: LastLayer = -1
+
+
+class QueryRequest(AttentionViewRequest):
+    """A text, and a query position of a head."""
+
+    head: int = Field(0, ge=0, le=10_000)
+    row: int = Field(0, ge=0, le=100_000)
+
+
+class StackRequest(TextRequest):
+    """A text, and a stack of the model."""
+
+    stack: StackName = Field(
+        "", description="encoder or decoder; if empty, the decoder if there is one"
     )
 
 
@@ -117,8 +146,6 @@ def subject_of(name: str, workspace: Workspace) -> Subject:
         UserError: when the name is unknown.
         ModelError: when the model reads no text.
     """
-    from heedful.inspect.subject import Subject
-
     loaded = workspace.place(name).load()
     if loaded.tokenizers is None:
         raise ModelError(
@@ -167,16 +194,6 @@ def attention_of(
     Raises:
         ConfigError: when the model does not have the layer.
     """
-    import numpy as np
-
-    from heedful.inspect.attention_maps import (
-        attention,
-        attentions,
-        choose,
-        num_heads,
-        rows_and_columns,
-    )
-
     subject, reading = read_text(request, workspace)
     modules = attentions(subject.model, part)
     rows, columns = rows_and_columns(reading, part)
@@ -201,8 +218,6 @@ def attentions_of(
     Raises:
         UserError: when the model has no such attention.
     """
-    from heedful.inspect.attention_maps import attentions, usual_part
-
     name: Any = part or usual_part(subject.model)
     modules = attentions(subject.model, name)
     return name, modules, len(modules) - 1 if layer < 0 else layer
@@ -210,8 +225,6 @@ def attentions_of(
 
 def mixer_kinds(stacks: Iterable[StackSpec]) -> list[str]:
     """Return the names of the kinds of mixers in stacks, each once."""
-    from heedful.inspect.silent_tokens import mixer_of
-
     mixers = (mixer_of(block) for stack in stacks for block in stack.pattern)
     return [*dict.fromkeys(each.part.kind.replace("_", " ") for each in mixers if each)]
 
@@ -236,9 +249,6 @@ def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten 
 
 
 def _read(subject: Subject, request: TextRequest) -> ModelInput:
-    from heedful.inspect.readings import read
-    from heedful.search.search_settings import SearchSettings
-
     spec = subject.model.spec
     translates = spec.reads == "pairs"
     second = request.given or ("own" if translates else "none")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heedful.evaluate.corpus_metrics import build_metric
+
 Samples = Sequence[tuple[int, Sequence[Mapping[str, str]]]]
 """Step and texts of each validation: `source`, `reference` and `text`."""
 
@@ -69,8 +71,6 @@ def changed_words(before: str, text: str, *, spaced: bool = True) -> list[tuple[
 
 
 def _texts(steps: Samples, source: str, reference: str) -> list[dict[str, Any]]:
-    from heedful.evaluate.corpus_metrics import build_metric
-
     metric = build_metric("chrf")
     written = [
         (step, sample["text"])

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from heedful.apps.studio.page import TextRequest, read_text, round_digits
+from heedful.apps.studio.page import LastLayer, StackRequest, call, read_text, round_digits
+from heedful.apps.studio.workspace import Workspace
 from heedful.errors import DataError
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
+from heedful.inspect.attention_maps import attention, parts_of, rows_and_columns
+from heedful.inspect.attention_maps import attentions as attentions_of
+from heedful.inspect.silent_tokens import influence as measure
 
 LONGEST = 128
 """Most tokens of a text, since the mixer is computed once for each."""
 
 
-class InfluenceRequest(TextRequest):
+class InfluenceRequest(StackRequest):
     """A text, and the block whose mixer to measure."""
 
-    stack: Annotated[str, Field(max_length=20)] = Field(
-        "", description="encoder or decoder; if empty, the decoder if there is one"
-    )
-    block: Annotated[int, Field(ge=-1, le=10_000)] = Field(
-        -1, description="index of the layer, from 0; -1 is the last"
-    )
+    block: LastLayer = -1
 
 
+@call(InfluenceRequest)
 def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the change of each token's output without each other token, and attention weights.
 
     Attention weights are means over heads; null where the mixer has none.
     """
-    import torch
-
-    from heedful.inspect.attention_maps import attention, parts_of, rows_and_columns
-    from heedful.inspect.attention_maps import attentions as attentions_of
-    from heedful.inspect.silent_tokens import influence as measure
-
     subject, reading = read_text(request, workspace)
     stack: Any = request.stack or reading.last_stack
     tokens, _ = rows_and_columns(reading, stack)
@@ -65,8 +54,8 @@ def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]
         "kind": found.kind.replace("_", " "),
         "about": about,
         "pieces": list(found.tokens),
-        "changes": round_digits(torch.from_numpy(found.changes)),
+        "changes": round_digits(found.changes),
         "before": before,
         "after": after,
-        "weights": None if weights is None else round_digits(torch.from_numpy(weights)),
+        "weights": None if weights is None else round_digits(weights),
     }

@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,6 +34,7 @@ SHOWN = 8
 """Number of translations that are shown at the end."""
 
 
+@dataclass(frozen=True)
 class JsonLines:
     """A sink that writes losses as lines of JSON.
 
@@ -40,8 +42,7 @@ class JsonLines:
         stream: output stream.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    stream: TextIO
 
     def handle(self, event: Event) -> None:
         """Write the training loss of every few steps, and every validation."""

@@ -12,22 +12,9 @@ import torch
 from heedful.errors import DataError, ModelError
 from heedful.inspect.attention_maps import choose
 from heedful.inspect.decoding_steps import NextToken, next_token
-from heedful.inspect.readings import ModelInput, StackTokens, read, stack_positions, tensors
+from heedful.inspect.readings import ModelInput, read, stack_positions, tensors
 from heedful.inspect.subject import Subject, array, capture, inference, stack_of, sublayers
 from heedful.pipelines.text_encoding import MASK
-
-
-@dataclass(frozen=True, eq=False)
-class LastCrossAttention:
-    """Cross-attention of the last decoder token, in the last block with cross-attention.
-
-    Args:
-        layer: index of the block.
-        weights: [H, Lk] attention weights.
-    """
-
-    layer: int
-    weights: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,62 +37,24 @@ class HiddenToken:
 
 
 @dataclass(frozen=True, eq=False)
-class Walkthrough:
-    """Tensors of a pass that lead from a text to the predicted token, through one block and head.
-
-    The block belongs to the stack with the text as its input: the encoder, or a language model's
-    decoder.
+class OpenHead:
+    """The tensors of a head and of its block.
 
     Args:
-        stack: `encoder` or `decoder`.
-        tokens: tokens of that stack.
-        token_vectors: [L, D] scaled token embeddings; None where a norm follows the sum of tokens
-            and positions.
-        position_vectors: [L, D] position encodings; None for a model that adds none.
-        embedding: [L, D] input of the first block.
         layer: index of the block.
-        layers: number of blocks.
-        can_open: indices of the blocks that can be shown.
         head: index of the head.
-        heads: number of heads.
-        query: [L, E] queries of the head, after rotary embedding.
-        key: [L, E] keys, after rotary embedding.
-        value: [L, E] values.
-        factor: scale of the dot products of queries and keys.
-        scores: [L, L] input of the softmax; −∞ for hidden keys.
-        weights: [L, L] attention weights.
-        context: [L, E] output of the head before the output projection.
-        attention_output: [L, D] output of the attention.
-        inner: [L, F] activations of the feed-forward network; None for a mixture of experts.
-        feedforward_output: [L, D] output of the feed-forward network.
-        output: [L, D] stream after the block.
-        cross: cross-attention of the last token; None for a model without.
-        next: predictions of the next token, or of the mask token.
+        attention: attention of the block.
+        tensors: tensors by name. Of the head: `query`, `key` (both after rotary embedding), `value`
+            and `context` (before the output projection), [L, E]; `scores` (input of the softmax; −∞
+            for hidden keys) and `weights`, [L, L]. Of the block: `attention_output`,
+            `feedforward_output` and `output`, [L, D]; `inner`, the activations of the feed-forward
+            network, [L, F], or None for a mixture of experts.
     """
 
-    stack: str
-    tokens: StackTokens
-    token_vectors: np.ndarray | None
-    position_vectors: np.ndarray | None
-    embedding: np.ndarray
     layer: int
-    layers: int
-    can_open: tuple[int, ...]
     head: int
-    heads: int
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    factor: float
-    scores: np.ndarray
-    weights: np.ndarray
-    context: np.ndarray
-    attention_output: np.ndarray
-    inner: np.ndarray | None
-    feedforward_output: np.ndarray
-    output: np.ndarray
-    cross: LastCrossAttention | None
-    next: NextToken | HiddenToken
+    attention: Any
+    tensors: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +67,8 @@ class TextPass:
         stack: stack with the text as its input.
         inputs: arguments of the model's `forward`.
         tensors: tensors of the stack by address, without the batch dimension.
-        cross: cross-attention of the last token; None for a model without.
+        cross: index of the last block with cross-attention, and the weights of the last token
+            there, [H, Lk]; None for a model without.
     """
 
     subject: Subject
@@ -126,9 +76,9 @@ class TextPass:
     stack: str
     inputs: Sequence[Any]
     tensors: dict[str, np.ndarray]
-    cross: LastCrossAttention | None
+    cross: tuple[int, np.ndarray] | None
 
-    def open(self, layer: int = -1, head: int = 0) -> Walkthrough:
+    def open(self, layer: int = -1, head: int = 0) -> OpenHead:
         """Return the tensors of a block and a head.
 
         Args:
@@ -157,28 +107,30 @@ class TextPass:
         heads = {"query": head, "key": shared, "value": shared}
         # Scores and weights have a row per query head even where keys are shared.
         heads |= dict.fromkeys(("scores", "weights", "context"), head)
-        embedding = found[f"{self.stack}.embedding"]
-        token_vectors, position_vectors = _summands(self, embedding)
-        return Walkthrough(
-            stack=self.stack,
-            tokens=self.next.reading.tokens(self.stack),
-            token_vectors=token_vectors,
-            position_vectors=position_vectors,
-            embedding=embedding,
-            layer=layer,
-            layers=len(blocks),
-            can_open=can_open,
-            head=head,
-            heads=module.num_heads,
-            factor=module.scale,
-            attention_output=found[f"{block}.self.output"],
-            inner=found.get(f"{block}.feedforward.inner"),
-            feedforward_output=found[f"{block}.feedforward.output"],
-            output=found[f"{block}.output"],
-            cross=self.cross,
-            next=self.next,
-            **{name: found[f"{block}.self.{name}"][each] for name, each in heads.items()},
-        )
+        shown = {name: found[f"{block}.self.{name}"][each] for name, each in heads.items()}
+        shown |= {
+            "attention_output": found[f"{block}.self.output"],
+            "inner": found.get(f"{block}.feedforward.inner"),
+            "feedforward_output": found[f"{block}.feedforward.output"],
+            "output": found[f"{block}.output"],
+        }
+        return OpenHead(layer, head, module, shown)
+
+    def summands(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return the token vectors and position encodings, [L, D], that add up to the embedding.
+
+        The first are None where a norm follows the sum, the second for a model that adds none.
+        """
+        embedding = self.tensors[f"{self.stack}.embedding"]
+        model: Any = self.subject.model
+        module = model.input_modules()[self.stack]
+        if module.positions is None:
+            return (embedding if module.norm is None else None), None
+        with inference(model):
+            positions = stack_positions([self.next.reading], self.inputs, self.stack)
+            vectors = array(module.positions(positions).to(torch.float32))[0]
+        # Subtraction includes any scale of the token vectors; a norm of the sum cannot be split.
+        return (embedding - vectors if module.norm is None else None), vectors
 
 
 def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPass:
@@ -215,7 +167,7 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     cross = None
     if layer is not None:
         # The last query is the one whose token is predicted next.
-        cross = LastCrossAttention(layer, found[f"decoder.{layer}.cross.weights"][:, -1])
+        cross = layer, found[f"decoder.{layer}.cross.weights"][:, -1]
     return TextPass(subject, result, stack, inputs, found, cross)
 
 
@@ -289,16 +241,3 @@ def _last_cross(subject: Subject) -> int | None:
     parts = [sublayers(block).get("cross") for block in blocks]
     numbers = [i for i, cross in enumerate(parts) if cross is not None and cross.has_heads]
     return numbers[-1] if numbers else None
-
-
-def _summands(own: TextPass, embedding: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the token embeddings and the position encodings [L, D], whose sum is the embedding."""
-    model: Any = own.subject.model
-    module = model.input_modules()[own.stack]
-    if module.positions is None:
-        return (embedding if module.norm is None else None), None
-    with inference(model):
-        positions = stack_positions([own.next.reading], own.inputs, own.stack)
-        vectors = array(module.positions(positions).to(torch.float32))[0]
-    # Subtraction includes any scale of the tokens' embeddings; a norm of the sum cannot be split.
-    return (embedding - vectors if module.norm is None else None), vectors

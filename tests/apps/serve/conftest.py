@@ -19,11 +19,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from heedful.apps.serve.application import build_app
-from heedful.apps.serve.limits import GateSettings, Limits
 from heedful.apps.serve.metrics import Metrics
 from heedful.apps.serve.scheduler import Scheduler
 from heedful.apps.serve.served_models import ServedModels, parse_model
 from heedful.apps.serve.server_parts import ServerParts
+from heedful.apps.serve.server_settings import GateSettings, Limits
 from heedful.apps.serve.service import Service
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.search.search_settings import SearchSettings

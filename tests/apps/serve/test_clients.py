@@ -10,13 +10,12 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from starlette.requests import Request
 
-from heedful.apps.serve.clients import Clients, client_network, count_characters
+from heedful.apps.serve.clients import Clients, Rates, client_network, count_characters
 from heedful.apps.serve.exchange import RefusedRequest
 from heedful.apps.serve.file_store import FileStore
-from heedful.apps.serve.forwarded import ForwardedHeaders
+from heedful.apps.serve.gate import ForwardedHeaders
 from heedful.apps.serve.keys import Keys, add_key
-from heedful.apps.serve.limits import Allowance, GateSettings
-from heedful.apps.serve.rates import Rates
+from heedful.apps.serve.server_settings import Allowance, GateSettings
 from heedful.errors import ConfigError
 
 from .conftest import client_of, make_parts
@@ -70,7 +69,7 @@ def test_a_client_has_its_requests_of_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("heedful.apps.serve.rates.time.time", lambda: now[0])
+    monkeypatch.setattr("heedful.apps.serve.clients.time.time", lambda: now[0])
     usual, own = Allowance(requests=3, characters=100), {"alice": Allowance(characters=1000)}
     rates, others = (Rates(tmp_path / "rates.db", usual, own) for _ in range(2))
     rates.charge("bob", 10)

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from heedful.apps.serve.application import build_app
 from heedful.apps.serve.gate import AccessLog
-from heedful.apps.serve.limits import GateSettings
+from heedful.apps.serve.server_settings import GateSettings
 
 from .conftest import client_of, make_parts
 

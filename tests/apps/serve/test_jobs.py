@@ -18,8 +18,8 @@ from heedful.apps.serve.exchange import RefusedRequest
 from heedful.apps.serve.file_store import FileStore
 from heedful.apps.serve.jobs import Jobs, Order
 from heedful.apps.serve.keys import Keys, key_hash
-from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.scheduler import DeadlinePassed, QueueFull
+from heedful.apps.serve.server_settings import Limits
 
 from .conftest import client_of, make_parts, wait_until
 

@@ -14,8 +14,8 @@ import heedful
 from heedful.apps.serve.application import ServerParts
 from heedful.apps.serve.clients import Clients
 from heedful.apps.serve.keys import Keys, key_hash
-from heedful.apps.serve.limits import Limits
 from heedful.apps.serve.served_models import parse_model
+from heedful.apps.serve.server_settings import Limits
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.search.search_settings import SearchSettings
 

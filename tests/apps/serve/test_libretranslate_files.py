@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 import heedful
 from heedful.apps.serve.file_store import FileStore
-from heedful.apps.serve.limits import Limits
+from heedful.apps.serve.server_settings import Limits
 from heedful.pretrained.catalogue import models_at_hand
 
 from .conftest import client_of, make_parts

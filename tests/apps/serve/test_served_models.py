@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from heedful.apps.serve.served_models import ServedModel, ServedModels, parse_model
+from heedful.apps.serve.server_settings import ModelOptions
 from heedful.interop import model_loading
 from heedful.interop.model_loading import load_any
 from heedful.pipelines.translation import TranslationPipeline
@@ -52,7 +53,7 @@ def test_one_thread_waits_for_a_model_however_many_requests_do(
 def test_models_loaded_at_once_keep_to_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [f"{name}={PATH}" for name in ("en-de", "de-fr", "fr-it")]
     models = ServedModels([parse_model(word) for word in words])
-    models.most_bytes = int(1.5 * models.find("en-de").size)
+    models.options = ModelOptions(most_bytes=int(1.5 * models.find("en-de").size))
     most = []
 
     def load(self: ServedModels, model: ServedModel) -> Any:
@@ -80,7 +81,7 @@ def test_texts_are_split_as_the_server_says_and_by_the_rules_of_the_source(
 
     monkeypatch.setattr(model_loading, "load_any", silent)
     for split in ("lines", "none"):
-        models = ServedModels([parse_model(f"pt-BR-en={PATH}")], split=split)
+        models = ServedModels([parse_model(f"pt-BR-en={PATH}")], ModelOptions(split=split))
         pipeline = models.get("pt-BR-en")
         assert isinstance(pipeline, TranslationPipeline)
         assert pipeline.tokenizers.reads.split == split
@@ -89,7 +90,7 @@ def test_texts_are_split_as_the_server_says_and_by_the_rules_of_the_source(
 
 def test_a_server_that_splits_nothing_translates_whole_texts() -> None:
     service = make_parts("en-de").service
-    service.models.split = "none"
+    service.models.options = ModelOptions(split="none")
     text = "A dog runs.\nA man sleeps.\n"
     with ThreadPoolExecutor(1) as threads:
         run = threads.submit(asyncio.run, service.translate([text], ["en-de"]))

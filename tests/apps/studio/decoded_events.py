@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heedful.apps.studio.music_events import Event, MusicNote
+from heedful.apps.studio.music_events import PITCHES, Event, MusicNote
 from heedful.errors import DataError
+
+
+def event_of(id: int) -> Event:
+    """Return the event of an id in the vocabulary."""
+    if id < PITCHES:
+        return Event("note_on", id)
+    if id < 2 * PITCHES:
+        return Event("note_off", id - PITCHES)
+    return Event("time_shift", id - 2 * PITCHES + 1)
 
 
 def decode_events(events: Sequence[Event]) -> list[MusicNote]:

@@ -15,6 +15,7 @@ import torch
 
 from heedful import inspect
 from heedful.apps import charts
+from heedful.apps.studio.head_labels import LabelsRequest
 from heedful.apps.studio.pages import attention_page as attention
 from heedful.apps.studio.pages import steps_page as steps_model
 from heedful.apps.studio.workspace import Workspace
@@ -86,8 +87,8 @@ def ask(call: Any, readers: list[Path], **values: Any) -> Any:
 
 
 SHOW = (attention.ShowAttentionRequest, attention.show)
-LABELS = (attention.LabelsRequest, attention.labels)
-FOLLOW = (steps_model.FollowRequest, steps_model.follow)
+LABELS = (LabelsRequest, attention.labels)
+FOLLOW = (steps_model.QueryRequest, steps_model.follow)
 
 
 @pytest.mark.parametrize(

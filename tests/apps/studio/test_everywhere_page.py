@@ -11,12 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from heedful.apps.studio.app import build_app
-from heedful.apps.studio.music_events import Event, MusicNote
+from heedful.apps.studio.music_events import MusicNote
 from heedful.apps.studio.pages.everywhere_page import read_tunes, recurrence
 from heedful.apps.studio.workspace import Workspace
 from heedful.models.checkpoint import load_model
 from heedful.pretrained.catalogue import models_at_hand
-from tests.apps.studio.decoded_events import decode_events
+from tests.apps.studio.decoded_events import decode_events, event_of
 
 AT_HAND = [each.path for each in models_at_hand().values()]
 TEXT = "The cat sat on the mat."
@@ -44,7 +44,7 @@ def at(visit_at: Callable[[str], Any], address: str) -> Any:
 @pytest.mark.parametrize("name", sorted(read_tunes()))
 def test_events_of_a_tune_are_its_notes(client: TestClient, name: str) -> None:
     found = client.post("/api/everywhere/music", json={"tune": name}).json()
-    events = [Event.of(number) for _, _, number in found["events"]]
+    events = [event_of(number) for _, _, number in found["events"]]
     assert [[event.kind, event.value] for event in events] == [e[:2] for e in found["events"]]
     notes = [MusicNote(start, pitch, end) for start, pitch, end in found["notes"]]
     assert decode_events(events) == notes == read_tunes()[name].notes()

@@ -23,7 +23,8 @@ import torch
 from PIL import Image
 
 from heedful import inspect
-from heedful.apps.studio.pages.image_page import EXAMPLES, MAX_FILE, example_image
+from heedful.apps.studio.pages import MOST_IMAGE_BYTES
+from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
 from heedful.models.checkpoint import save_model
 from heedful.models.model_spec import VisionSpec
 from heedful.models.vision import VisionModel
@@ -280,7 +281,7 @@ WRONG = {
     "half": (whole_picture()[:900], "cannot be read"),
     "a bomb": (bomb(), "pixels that are safe to open"),
     "a page": (b"<svg xmlns='x'><script>alert(1)</script></svg>", "no PNG or JPEG"),
-    "gigantic": (bytes(MAX_FILE + 1), "at most 8,388,608"),
+    "gigantic": (bytes(MOST_IMAGE_BYTES + 1), "at most 8,388,608"),
 }
 
 
@@ -323,7 +324,7 @@ def test_calls_that_no_page_makes(address: str) -> None:
         ({"example": "one", "layer": 3}, "no layer 3"),
         ({"example": "one", "layer": 3, "rollout": True}, "no layer 3"),
         ({"example": "one", "head": 2}, "no head 2"),
-        ({"upload": base64.b64encode(bytes(MAX_FILE + 1)).decode()}, "at most 8,388,608"),
+        ({"upload": base64.b64encode(bytes(MOST_IMAGE_BYTES + 1)).decode()}, "at most 8,388,608"),
     ):
         status, told = post(address, json.dumps({"model": "grey", **asked}).encode())
         assert status == 400, asked

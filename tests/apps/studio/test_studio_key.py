@@ -39,6 +39,7 @@ def test_a_wrong_key_opens_nothing(client: TestClient, value: str) -> None:
 def test_every_route_but_the_static_files_needs_it(workspace: Workspace) -> None:
     app = build_app(workspace, token=KEY)
     paths = [route.path for route in app.routes if route.path != "/static"]
+    paths += [f"/api/{page.name}/{call}" for page in PAGES for call in page.calls]
     assert len(paths) > 2 * len(PAGES)
     with TestClient(app, base_url=HOME, follow_redirects=False) as client:
         for path in paths:

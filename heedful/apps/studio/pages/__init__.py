@@ -1,47 +1,196 @@
-"""The pages of the studio: the calls that their scripts may make, and their answers.
+"""The pages of the studio, with their texts.
 
-A new page needs a `Page` in a module here, a script in `static/pages` and a name below.
+A new page needs a line below, a module here with its calls, and a script in `static/pages`.
 """
 
 from __future__ import annotations
 
-from heedful.apps.studio.page import Page
-from heedful.apps.studio.pages import (
-    attention_page,
-    block_page,
-    builder_page,
-    decoding_page,
-    everywhere_page,
-    image_page,
-    masks_page,
-    paths_page,
-    positions_page,
-    results_page,
-    runs_page,
-    schedule_page,
-    steps_page,
-    tour_page,
-    translate_page,
-    without_page,
-)
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from inspect import isfunction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.page import Call
+
+MOST_IMAGE_BYTES = 8 << 20
+"""Most bytes of an uploaded image."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the studio; its script is `static/pages/NAME.js`.
+
+    Args:
+        name: name in the address.
+        title: title in the navigation and above the page.
+        summary: purpose of the page, in one line.
+        about: explanation in two or three sentences.
+        limits: maximum size of the body in bytes, for calls that take more than others.
+    """
+
+    name: str
+    title: str
+    summary: str
+    about: str
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> Mapping[str, Call]:
+        """The calls of the page by name; their module, and PyTorch, are loaded at the first use."""
+        from heedful.apps.studio.page import Call
+
+        members = vars(import_module(f"{__name__}.{self.name}_page")).values()
+        calls = [getattr(each, "call", None) for each in members if isfunction(each)]
+        return {call.name: call for call in calls if isinstance(call, Call)}
+
+    def plain(self) -> dict[str, str]:
+        """Return the texts of the page for the shell, as JSON data."""
+        return {name: getattr(self, name) for name in ("name", "title", "summary", "about")}
+
 
 PAGES: tuple[Page, ...] = (
-    tour_page.PAGE,
-    paths_page.PAGE,
-    steps_page.STEPS,
-    steps_page.SCALE,
-    attention_page.PAGE,
-    positions_page.PAGE,
-    block_page.PAGE,
-    masks_page.PAGE,
-    decoding_page.PAGE,
-    builder_page.PAGE,
-    without_page.PAGE,
-    schedule_page.PAGE,
-    results_page.PAGE,
-    everywhere_page.PAGE,
-    image_page.PAGE,
-    translate_page.PAGE,
-    runs_page.PAGE,
+    Page(
+        "tour",
+        "The tour",
+        "One sentence from its text to the next word.",
+        "Follow one sentence through a model, stop by stop. Every colour is a number that the "
+        "model computed for your sentence.",
+    ),
+    Page(
+        "paths",
+        "Paths",
+        "The steps from one token to another, and the influence that remains.",
+        "A recurrent network passes a signal on from token to token; attention connects any two "
+        "in one step. The first part counts those steps. The second measures their effect: the "
+        "gradient of the last token's output with respect to each earlier token's embedding, in "
+        "untrained networks and in your own trained model.",
+    ),
+    Page(
+        "steps",
+        "Step by step",
+        "One attention in numbers, on a model or on matrices you type.",
+        "Follow one query through attention, step by step. Type numbers, begin with an example, or "
+        "follow a word through a head of a model; the code that runs the models computes them all.",
+    ),
+    Page(
+        "scale",
+        "Scale",
+        "The softmax with and without the division by √dₖ.",
+        "A query and its keys are drawn at random, with mean 0 and variance 1 in every channel. "
+        "The standard deviation of their dot products is √dₖ: without the division, a wide head "
+        "puts all its weight on one key, and the gradient that could change that vanishes. "
+        "Divided by √dₖ, the weights are similar at every width.",
+    ),
+    Page(
+        "attention",
+        "Attention",
+        "Attention between words, in a model of yours.",
+        "Every word gathers information from the words it attends to; the larger the attention "
+        "weight, the stronger the line. Each head has a colour and a pattern of its own. "
+        "The weights are computed from the model's own queries and keys, for the text as "
+        "the model reads it, piece by piece.",
+    ),
+    Page(
+        "positions",
+        "Positions",
+        "The ways to give a model the positions of tokens.",
+        "Attention by itself sees a set of tokens, not a sequence. It gets positions as a vector "
+        "added to each token, as a rotation of queries and keys, or as a number added to the "
+        "score of a pair. The curves show how similar two positions are, by their distance.",
+    ),
+    Page(
+        "block",
+        "Block",
+        "A sentence through a block: shapes, sizes, and the residual stream beside it.",
+        "A stream of vectors, one for each token, runs through the model; every sub-layer reads it "
+        "and adds its output to it. Click a box to see the shape of its tensor and what it is for.",
+    ),
+    Page(
+        "masks",
+        "Masks and biases",
+        "The keys that each query may see, and the numbers that distance adds to scores.",
+        "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
+        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
+        "adds a number to each score, and the last picture shows the attention weights if all "
+        "products of queries and keys are 0, so that only mask and bias decide.",
+    ),
+    Page(
+        "decoding",
+        "Decoding",
+        "Generation: the next token, sampling, and the beam as a tree.",
+        "A model writes one token at a time. Choose the next one yourself, change how it is drawn, "
+        "and watch a beam search keep several texts. Scores are natural logarithms of "
+        "probabilities.",
+    ),
+    Page(
+        "builder",
+        "Builder",
+        "A Transformer, part by part: what each does, what it costs, what breaks without it.",
+        "Add the parts in the order of the 2017 paper and watch words flow through what is there, "
+        "or switch parts off and see what breaks. Below stand size and cost beside published "
+        "models, and the `--config` of `heedful train`; only your data is missing from it.",
+    ),
+    Page(
+        "without",
+        "Without each part",
+        "What a small translator loses without each of its parts.",
+        "A small translator learned to write English dates, prices and measures in German: with "
+        "everything, and without each of its parts. Choose what to leave out, see where it ends, "
+        "and train it here to check.",
+    ),
+    Page(
+        "schedule",
+        "Schedule",
+        "The learning rate over the steps of training.",
+        "The rate rises in a straight line while Adam's averages are still unreliable, then falls. "
+        "The 2017 schedule falls with the inverse square root of the step and takes its peak from "
+        "the width of the model; cosine and linear schedules end at the last step. A run's own "
+        "rates, as it logged them, can be laid over the formula.",
+    ),
+    Page(
+        "results",
+        "The paper's results",
+        "Quality and training cost of the systems of 2017.",
+        "In 2017 the big Transformer translated better than all systems before it, at a fraction "
+        "of the best one's training. BLEU counts the words and phrases that a translation shares "
+        "with one by a person: more is better. All figures are the paper's own.",
+    ),
+    Page(
+        "everywhere",
+        "Transformers everywhere",
+        "Text, pictures and music become tokens, and tokens become vectors.",
+        "Attention takes a sequence of vectors and does not ask what they stand for. So whatever "
+        "can be cut into tokens can enter the same block: pieces of words, patches of a picture, "
+        "events of music. Choose a token to see its vector.",
+    ),
+    Page(
+        "image",
+        "Image",
+        "A picture in patches, the attention between them, and the labels of the picture.",
+        "A vision Transformer cuts a picture into patches and reads them like words. Draw one, "
+        "upload one or take an example; choose a patch to see which others it attends to, in one "
+        "layer and head or through all layers (rollout). Beside the picture are its most probable "
+        "labels.",
+        # The file in base64, and settings.
+        limits={"look": MOST_IMAGE_BYTES * 4 // 3 + (1 << 16)},
+    ),
+    Page(
+        "translate",
+        "Translate",
+        "A translation, the source of each word, and other words in its place.",
+        "Point at a word to see the words it is aligned with: cross-attention, recomputed for the "
+        "finished translation. Click a word of the translation for other words in its place, and "
+        "continue from your choice. Scores are natural logarithms of probabilities.",
+    ),
+    Page(
+        "runs",
+        "Runs",
+        "Curves of training runs as they grow, and texts of their models.",
+        "Curves of the numbers that runs log, read again every few seconds. Several runs are "
+        "compared by their scores and by the settings in which they differ. Below are sentences as "
+        "translated at each validation, and the models' texts for lines that you type.",
+    ),
 )
 """All pages, in the order of the course."""

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from heedful.apps.studio.head_labels import LabelsRequest, labels
+from heedful.apps.studio.head_labels import labels  # noqa: F401, a call of this page
 from heedful.apps.studio.page import (
     AttentionViewRequest,
-    Call,
-    Page,
+    QueryRequest,
+    StackName,
     TextRequest,
     attention_of,
     attentions_of,
+    call,
     layer_of,
     mixer_kinds,
     read_text,
 )
-from heedful.apps.studio.token_influence import InfluenceRequest, influence
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.inspect.attention_maps import AttentionPart
-    from heedful.inspect.readings import StackTokens
-    from heedful.text.tokenizer import TextTokenizer
+from heedful.apps.studio.token_influence import influence  # noqa: F401, another call
+from heedful.apps.studio.workspace import Workspace
+from heedful.inspect.attention_maps import (
+    AttentionPart,
+    attention,
+    attention_steps,
+    attentions,
+    choose,
+    num_heads,
+    parts_of,
+    rows_and_columns,
+)
+from heedful.inspect.readings import StackTokens
+from heedful.search.alignment import token_words
+from heedful.text.tokenizer import TextTokenizer
 
 MOST_WEIGHTS = 1 << 22
 """Most weights of an answer: 16 MiB, as for 256 tokens and 64 heads of a layer."""
@@ -46,19 +54,12 @@ class ShowAttentionRequest(AttentionViewRequest):
     )
 
 
+@call(ShowAttentionRequest)
 def show(request: ShowAttentionRequest, workspace: Workspace) -> dict[str, Any]:
     """Return weights of a layer's heads with the tokens, and the kinds of attention.
 
     For a model without attention, return only its mixers.
     """
-    from heedful.inspect.attention_maps import (
-        attentions,
-        choose,
-        num_heads,
-        parts_of,
-        rows_and_columns,
-    )
-
     subject, reading = read_text(request, workspace)
     parts = {part: attentions(subject.model, part) for part in parts_of(subject.model)}
     answer = {
@@ -98,13 +99,12 @@ MOST_THUMBNAIL = 48
 class OverviewRequest(TextRequest):
     """A text, and the kind of attention whose heads are shown."""
 
-    part: Annotated[str, Field(max_length=20)] = ""
+    part: StackName = ""
 
 
+@call(OverviewRequest)
 def overview(request: OverviewRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a thumbnail of every head of a part, with weights from 0 to 255."""
-    import numpy as np
-
     subject, _ = read_text(request, workspace)
     part, modules, _ = attentions_of(subject, request.part)
     weights = np.stack(
@@ -120,8 +120,6 @@ def overview(request: OverviewRequest, workspace: Workspace) -> dict[str, Any]:
 
 def _shrunk(weights: np.ndarray) -> np.ndarray:
     """Average weights [H, Lq, Lk] to at most `MOST_THUMBNAIL` rows and columns."""
-    import numpy as np
-
     for axis in (1, 2):
         length = weights.shape[axis]
         if length > MOST_THUMBNAIL:
@@ -131,23 +129,13 @@ def _shrunk(weights: np.ndarray) -> np.ndarray:
     return weights
 
 
-class NeuronsRequest(AttentionViewRequest):
-    """A text, and a query position of a head."""
-
-    head: Annotated[int, Field(ge=0, le=10_000)] = 0
-    row: Annotated[int, Field(ge=0, le=100_000)] = 0
-
-
 MOST_KEYS = 24
 """Keys of the neuron view, those with the largest weights."""
 
 
-def neurons(request: NeuronsRequest, workspace: Workspace) -> dict[str, Any]:
+@call(QueryRequest)
+def neurons(request: QueryRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a query, the keys with the largest weights, and their products by channel."""
-    import numpy as np
-
-    from heedful.inspect.attention_maps import attention_steps
-
     subject, reading = read_text(request, workspace)
     part, _, layer = attentions_of(subject, request.part, request.layer)
     steps = attention_steps(subject, reading, part, layer=layer, head=request.head, row=request.row)
@@ -180,16 +168,14 @@ class AttentionPictureRequest(TextRequest):
     layers: Indices | None = Field(None, description="indices of layers, from 0; all if unset")
     heads: Indices | None = Field(None, description="indices of heads, from 0; all if unset")
     view: Literal["matrix", "heads", "lines"] = "matrix"
-    each: Annotated[bool, Field(description="draw the lines of each head in its own colour")] = (
-        False
-    )
+    each: bool = Field(False, description="draw the lines of each head in its own colour")
     kind: Literal["svg", "png", "html"] = "svg"
 
 
+@call(AttentionPictureRequest)
 def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a file with its name, its media type, and its content in base64."""
     from heedful.apps import charts
-    from heedful.inspect.attention_maps import attention
 
     subject, reading = read_text(request, workspace)
     part: AttentionPart | None = request.part or None
@@ -208,8 +194,6 @@ def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str,
 
 def encode_array(weights: np.ndarray) -> dict[str, Any]:
     """Encode an array as its shape and its little-endian float32 elements in base64."""
-    import numpy as np
-
     data = np.ascontiguousarray(weights, dtype="<f4").tobytes()
     return {"shape": list(weights.shape), "float32": base64.b64encode(data).decode("ascii")}
 
@@ -224,8 +208,6 @@ def _plain(tokenizer: TextTokenizer, tokens: StackTokens) -> dict[str, Any]:
 
 def word_numbers(tokenizer: TextTokenizer, tokens: StackTokens) -> list[int]:
     """Return the index of each token's word, from 0; a special token counts as a word."""
-    from heedful.search.alignment import token_words
-
     numbers: list[int] = []
     alone = [
         special or id == tokenizer.mask
@@ -242,24 +224,3 @@ def word_numbers(tokenizer: TextTokenizer, tokens: StackTokens) -> list[int]:
         numbers += [next_word + each for each in own or range(stop - start)]
         start = stop
     return numbers
-
-
-PAGE = Page(
-    name="attention",
-    title="Attention",
-    summary="Attention between words, in a model of yours.",
-    about=(
-        "Every word gathers information from the words it attends to; the larger the attention "
-        "weight, the stronger the line. Each head has a colour and a pattern of its own. "
-        "The weights are computed from the model's own queries and keys, for the text as "
-        "the model reads it, piece by piece."
-    ),
-    calls={
-        "show": Call(ShowAttentionRequest, show),
-        "overview": Call(OverviewRequest, overview),
-        "neurons": Call(NeuronsRequest, neurons),
-        "labels": Call(LabelsRequest, labels),
-        "influence": Call(InfluenceRequest, influence),
-        "picture": Call(AttentionPictureRequest, picture),
-    },
-)

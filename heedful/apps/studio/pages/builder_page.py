@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.apps.studio.mixer_costs import mixer_costs, mixer_names
-from heedful.apps.studio.page import Call, NoSettings, Page
+from heedful.apps.studio.page import NoSettings, call
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config, dump_toml
 from heedful.engines.cost_memory import training_memory
 from heedful.models.cost import (
@@ -23,15 +24,12 @@ from heedful.models.cost import (
     text_work,
     training_cost,
 )
+from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import translator_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.nn.work import FLOAT32
 from heedful.text.tokenizer_spec import TokenizerSpec
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.models.model_spec import ModelSpec
 
 LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
 """Upper bounds of the settings, above those of the largest published models."""
@@ -64,6 +62,7 @@ class PresetRequest(Config):
     name: str
 
 
+@call(BuildRequest)
 def build(request: BuildRequest, workspace: Workspace) -> dict[str, Any]:
     """Return parameters by component, operations, memory, and the settings file."""
     costs = _translator(request) if request.task == "translation" else _other(request)
@@ -82,6 +81,7 @@ def settings_file(request: BuildRequest) -> str:
     )
 
 
+@call(PresetRequest)
 def preset(request: PresetRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the settings of a preset of translators."""
     settings = read_preset(request.name)
@@ -93,6 +93,7 @@ def preset(request: PresetRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call()
 def presets(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return published models and our presets with their sizes, and the mixers to choose from."""
     presets: list[dict[str, Any]] = []
@@ -192,27 +193,7 @@ def _other(request: BuildRequest) -> dict[str, Any]:
 
 
 def _family_spec(request: BuildRequest) -> ModelSpec:
-    from heedful.models.model_spec import MaskedLMHeadSpec
-    from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
-
     shape, length = request.model, request.model.max_length
     if request.task == "causal_lm":
         return causal_lm_spec(shape, request.vocabulary, length)
     return encoder_spec(shape, request.vocabulary, length, (MaskedLMHeadSpec(),))
-
-
-PAGE = Page(
-    name="builder",
-    title="Builder",
-    summary="A Transformer, part by part: what each does, what it costs, what breaks without it.",
-    about=(
-        "Add the parts in the order of the 2017 paper and watch words flow through what is there, "
-        "or switch parts off and see what breaks. Below stand size and cost beside published "
-        "models, and the `--config` of `heedful train`; only your data is missing from it."
-    ),
-    calls={
-        "build": Call(BuildRequest, build),
-        "preset": Call(PresetRequest, preset),
-        "presets": Call(NoSettings, presets),
-    },
-)

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
+import torch
 from pydantic import Field
 
-from heedful.apps.studio.page import Call, Page, check_length, layer_of, mixer_kinds, subject_of
-from heedful.config import Config
+from heedful.apps.studio.page import (
+    PromptRequest,
+    call,
+    check_length,
+    layer_of,
+    mixer_kinds,
+    subject_of,
+)
+from heedful.apps.studio.workspace import Workspace
 from heedful.errors import ConfigError
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.inspect.attention_maps import AttentionMap, AttentionPart
-    from heedful.inspect.decoding_steps import NextToken, SearchRecord
-    from heedful.inspect.subject import Subject
-    from heedful.search.search_trace import RankedContinuation, Step
+from heedful.inspect.attention_maps import (
+    AttentionMap,
+    AttentionPart,
+    attention,
+    attentions,
+    choose,
+    num_heads,
+    parts_of,
+)
+from heedful.inspect.decoding_steps import NextToken, SearchRecord, follow_search, next_token
+from heedful.inspect.subject import Subject
+from heedful.search.sampling import distribution, draw, random_numbers
+from heedful.search.search_settings import SearchSettings
+from heedful.search.search_trace import Step
 
 LONGEST = 1000
 """Most characters of a text, which limits the waiting time."""
@@ -29,13 +45,6 @@ _SHOWN: tuple[AttentionPart, ...] = ("decoder", "cross")
 Chosen = Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)]
 
 
-class PromptRequest(Config):
-    """A text for a model that generates."""
-
-    model: str
-    text: str
-
-
 class BegunRequest(PromptRequest):
     """A text, and the tokens of the output so far."""
 
@@ -45,12 +54,10 @@ class BegunRequest(PromptRequest):
 class StepRequest(BegunRequest):
     """The attention and the candidates of the next step to show."""
 
-    layer: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="decoder layer whose attention to show; the mean of all if unset"
+    layer: int | None = Field(
+        None, ge=0, description="decoder layer whose attention to show; the mean of all if unset"
     )
-    head: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="head; all in the mean if unset"
-    )
+    head: int | None = Field(None, ge=0, description="head; all in the mean if unset")
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -68,14 +75,12 @@ class BeamRequest(PromptRequest):
     max_length: Annotated[int, Field(ge=1, le=60)] = 30
 
 
+@call(StepRequest)
 def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the next step: visible positions, attention, candidates and cache size.
 
     Weights are null where the model, or the chosen layer, has no such attention.
     """
-    from heedful.inspect.attention_maps import attention, attentions, num_heads, parts_of
-    from heedful.inspect.decoding_steps import next_token
-
     subject = _subject(request, workspace)
     key = (*_key(request, workspace), request.chosen)
     result = workspace.recent.get(
@@ -123,11 +128,9 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(BegunRequest)
 def greedy(request: BegunRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the tokens of greedy search, up to the end or the page's limit."""
-    from heedful.inspect.decoding_steps import follow_search
-    from heedful.search.search_settings import SearchSettings
-
     subject = _subject(request, workspace)
     record = follow_search(subject, request.text, SearchSettings(beam=1), chosen=request.chosen)
     tokens = [*record.hypotheses[0].tokens]
@@ -136,18 +139,12 @@ def greedy(request: BegunRequest, workspace: Workspace) -> dict[str, Any]:
     return {"chosen": tokens[:MOST_CHOSEN]}
 
 
+@call(BeamRequest)
 def beam(request: BeamRequest, workspace: Workspace) -> dict[str, Any]:
     """Return every continuation that a beam search scored."""
-    from heedful.inspect.decoding_steps import follow_search
-    from heedful.search.search_settings import SearchSettings
-
     subject = _subject(request, workspace)
-    settings = SearchSettings(
-        beam=request.beam,
-        n_best=min(request.n_best, request.beam),
-        length_penalty=request.length_penalty,
-        max_length=request.max_length,
-    )
+    search = request.model_dump(include={"beam", "length_penalty", "max_length"})
+    settings = SearchSettings(n_best=min(request.n_best, request.beam), **search)
     record = workspace.recent.get(
         ("beam", *_key(request, workspace), settings),
         lambda: follow_search(subject, request.text, settings),
@@ -178,10 +175,6 @@ def _key(request: PromptRequest, workspace: Workspace) -> tuple[Any, ...]:
 
 def _rows(whole: AttentionMap, layers: list[int], request: StepRequest) -> list[list[float]]:
     """Return the attention of all steps so far, of one head or as a mean over several."""
-    import numpy as np
-
-    from heedful.inspect.attention_maps import choose
-
     chosen = range(len(layers)) if request.layer is None else [layers.index(request.layer)]
     heads = choose(None if request.head is None else [request.head], len(whole.heads), "head")
     weights = whole.weights[np.ix_(chosen, heads)]
@@ -191,19 +184,8 @@ def _rows(whole: AttentionMap, layers: list[int], request: StepRequest) -> list[
 
 def _candidates(result: NextToken, request: StepRequest) -> dict[str, Any]:
     """Return the most probable tokens, and their probabilities under settings of sampling."""
-    import torch
-
-    from heedful.search.sampling import distribution, draw, random_numbers
-    from heedful.search.search_settings import SearchSettings
-
-    settings = SearchSettings(
-        sampling=True,
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        min_p=request.min_p,
-        seed=request.seed,
-    )
+    drawing = {"temperature", "top_k", "top_p", "min_p", "seed"}
+    settings = SearchSettings(sampling=True, **request.model_dump(include=drawing))
     scores = torch.from_numpy(result.scores)[None, None]
     own = distribution(scores, SearchSettings(sampling=True))[0, 0]
     drawn = distribution(scores, settings)[0, 0]
@@ -233,39 +215,21 @@ def _plain(record: SearchRecord, step: Step) -> dict[str, Any]:
     return {
         "bound": _finite(step.bound),
         "worst": _finite(step.worst),
-        "looked": [_looked(record, each) for each in step.ranked],
-    }
-
-
-def _looked(record: SearchRecord, each: RankedContinuation) -> dict[str, Any]:
-    return {
-        "piece": record.names[each.token],
-        "parent": each.parent,
-        "beam": each.beam,
-        "fate": each.fate,
-        "probability": math.exp(each.token_score),
-        "score": each.score,
-        "normalized": each.normalized_score,
-        "text": record.text_of(each.tokens),
+        "looked": [
+            {
+                "piece": record.names[each.token],
+                "parent": each.parent,
+                "beam": each.beam,
+                "fate": each.fate,
+                "probability": math.exp(each.token_score),
+                "score": each.score,
+                "normalized": each.normalized_score,
+                "text": record.text_of(each.tokens),
+            }
+            for each in step.ranked
+        ],
     }
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-PAGE = Page(
-    name="decoding",
-    title="Decoding",
-    summary="Generation: the next token, sampling, and the beam as a tree.",
-    about=(
-        "A model writes one token at a time. Choose the next one yourself, change how it is drawn, "
-        "and watch a beam search keep several texts. Scores are natural logarithms of "
-        "probabilities."
-    ),
-    calls={
-        "step": Call(StepRequest, step),
-        "greedy": Call(BegunRequest, greedy),
-        "beam": Call(BeamRequest, beam),
-    },
-)

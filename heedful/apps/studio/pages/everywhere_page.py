@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
+import numpy as np
+import torch
 from pydantic import Field, model_validator
+from torch import nn
 
 from heedful.apps.studio.music_events import (
     PITCHES,
@@ -18,23 +20,27 @@ from heedful.apps.studio.music_events import (
     MusicNote,
     encode_notes,
 )
-from heedful.apps.studio.page import MOST_TOKENS, Call, NoSettings, Page, check_length, subject_of
+from heedful.apps.studio.page import (
+    MOST_TOKENS,
+    NoSettings,
+    PromptRequest,
+    call,
+    check_length,
+    subject_of,
+)
 from heedful.apps.studio.pages.image_page import (
     EXAMPLES,
     MOST_DRAWN,
     ImageRequest,
     image_pipeline,
+    patches_of,
     picture_of,
 )
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config, read_toml
 from heedful.errors import DataError, suggest
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.inspect.readings import ModelInput
-    from heedful.inspect.subject import Subject
+from heedful.inspect.readings import ModelInput, read, see, tensors
+from heedful.inspect.subject import Subject, capture, stack_of, sublayers
 
 TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
 LONGEST = 400
@@ -80,13 +86,6 @@ class Tunes(Config):
     tunes: tuple[Tune, ...]
 
 
-class TextPanelRequest(Config):
-    """A model, and a text."""
-
-    model: str
-    text: str
-
-
 class MusicRequest(Config):
     """The name of a tune."""
 
@@ -100,10 +99,9 @@ def read_tunes() -> dict[str, Tune]:
     return {tune.name: tune for tune in parsed.tunes}
 
 
-def text(request: TextPanelRequest, workspace: Workspace) -> dict[str, Any]:
+@call(PromptRequest)
+def text(request: PromptRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the tokens of a text, their ids, and the input vectors of the first block."""
-    from heedful.inspect.readings import read
-
     check_length(request.text, LONGEST, where="text", remedy="Shorten it; other pages take more")
     subject = subject_of(request.model, workspace)
     # Only the source is shown, so an empty translation saves a search.
@@ -126,26 +124,17 @@ def text(request: TextPanelRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(ImageRequest)
 def image(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the patches of an image in reading order, and the input vectors of the first block."""
-    import torch
-
-    from heedful.inspect.readings import see
-    from heedful.inspect.subject import Subject
-    from heedful.nn.patches import cut
-
     pipeline = image_pipeline(request.model, workspace)
     spec = pipeline.model.spec
     picture = picture_of(request, pipeline)
-    patches = cut(torch.from_numpy(pipeline.squares([picture])), spec.patch_size)[0]
     subject = Subject(pipeline.model)
     reading = see(subject, pipeline.prepare([picture])[0].numpy())
     return {
-        "side": spec.image_size,
-        "patch": spec.patch_size,
-        "channels": spec.channels,
-        "patches": base64.b64encode(patches.numpy().tobytes()).decode("ascii"),
-        "first": spec.num_states - len(patches),
+        **patches_of(pipeline, picture),
+        "first": spec.num_states - (spec.image_size // spec.patch_size) ** 2,
         "canvas": min(spec.image_size, MOST_DRAWN // 2),
         "examples": list(EXAMPLES),
         "label": pipeline.classify([picture])[0][0].label,
@@ -153,11 +142,9 @@ def image(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(MusicRequest)
 def music(request: MusicRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the notes of a tune, its events, and untrained vectors for them."""
-    import torch
-    from torch import nn
-
     tunes = read_tunes()
     tune = tunes.get(request.tune)
     if tune is None:
@@ -181,7 +168,6 @@ def music(request: MusicRequest, workspace: Workspace) -> dict[str, Any]:
         "notes": [[note.start, note.pitch, note.end] for note in notes],
         "events": [[event.kind, event.value, event.id] for event in events],
         "times": times,
-        "steps_per_beat": steps,
         "seconds_per_step": 1 / STEPS_PER_SECOND,
         "vocabulary": VOCABULARY_SIZE,
         "recurrence": recurrence(notes, steps),
@@ -192,6 +178,7 @@ def music(request: MusicRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call()
 def tunes(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return the names and titles of the tunes."""
     return {"tunes": [[tune.name, tune.title] for tune in read_tunes().values()]}
@@ -242,9 +229,6 @@ def _read_voice(voice: str, steps_per_beat: float) -> list[MusicNote]:
 
 def _entering(subject: Subject, reading: ModelInput, stack: str) -> dict[str, Any]:
     """Return the input vectors [L, D] of a stack's first block, and their components."""
-    from heedful.inspect.readings import tensors
-    from heedful.inspect.subject import capture, stack_of, sublayers
-
     address = f"{stack}.embedding"
     vectors = capture(subject.model, tensors(subject, [reading]), [address])[address][0]
     blocks = stack_of(subject.model, stack).blocks
@@ -257,25 +241,5 @@ def _entering(subject: Subject, reading: ModelInput, stack: str) -> dict[str, An
 
 
 def _rounded(vectors: np.ndarray) -> list[list[float]]:
-    import numpy as np
-
     values: list[list[float]] = np.round(vectors.astype(float), 3).tolist()
     return values
-
-
-PAGE = Page(
-    name="everywhere",
-    title="Transformers everywhere",
-    summary="Text, pictures and music become tokens, and tokens become vectors.",
-    about=(
-        "Attention takes a sequence of vectors and does not ask what they stand for. So whatever "
-        "can be cut into tokens can enter the same block: pieces of words, patches of a picture, "
-        "events of music. Choose a token to see its vector."
-    ),
-    calls={
-        "text": Call(TextPanelRequest, text),
-        "image": Call(ImageRequest, image),
-        "music": Call(MusicRequest, music),
-        "tunes": Call(NoSettings, tunes),
-    },
-)

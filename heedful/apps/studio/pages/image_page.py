@@ -7,21 +7,24 @@ import binascii
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from pydantic import Field, model_validator
 
-from heedful.apps.studio.page import Call, Page
-from heedful.config import Config
+from heedful.apps.studio.page import ModelRequest, call
+from heedful.apps.studio.pages import MOST_IMAGE_BYTES
+from heedful.apps.studio.workspace import Workspace
+from heedful.data.image_files import read_image
 from heedful.errors import DataError, ModelError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.pipelines.image_classification import ImagePipeline
-
+from heedful.inspect.attention_maps import attention, attentions, num_heads
+from heedful.inspect.readings import see
+from heedful.inspect.subject import Subject
+from heedful.inspect.tracing import rollout
+from heedful.nn.patches import cut
+from heedful.pipelines.image_classification import ImagePipeline
 
 Line = Sequence[tuple[float, float]]
 
@@ -74,8 +77,6 @@ def example_image(name: str, side: int) -> npt.NDArray[np.uint8]:
     Returns:
         The image, [side, side], from 0 to 255.
     """
-    import numpy as np
-
     at = (np.arange(side) + 0.5) / side
     x, y = np.meshgrid(at, at)
     nearest = np.full((side, side), np.inf)
@@ -92,8 +93,6 @@ def _distance(
     start: tuple[float, float],
     end: tuple[float, float],
 ) -> npt.NDArray[np.float64]:
-    import numpy as np
-
     across, down = end[0] - start[0], end[1] - start[1]
     length = across**2 + down**2
     share = np.clip(((x - start[0]) * across + (y - start[1]) * down) / length, 0, 1)
@@ -103,10 +102,6 @@ def _distance(
     return away
 
 
-MAX_FILE = 8 << 20
-"""Most bytes of an uploaded image."""
-_MAX_BODY = MAX_FILE * 4 // 3 + (1 << 16)
-"""Most bytes of a request: such an image in base64, and settings."""
 MOST_DRAWN = 64
 """Most pixels on a side of a drawing."""
 _CLASSES = 10
@@ -115,12 +110,11 @@ Pixel = Annotated[int, Field(ge=0, le=255)]
 Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
 
 
-class ImageRequest(Config):
+class ImageRequest(ModelRequest):
     """A model, and an image: a drawing, an upload or an example."""
 
-    model: str
-    drawing: Annotated[tuple[Row, ...], Field(min_length=1, max_length=MOST_DRAWN)] | None = Field(
-        None, description="drawing as rows of grey pixels"
+    drawing: tuple[Row, ...] | None = Field(
+        None, min_length=1, max_length=MOST_DRAWN, description="drawing as rows of grey pixels"
     )
     upload: str | None = Field(None, description="PNG or JPEG file in base64")
     example: str = Field("", description="name of an example")
@@ -138,28 +132,19 @@ class ImageRequest(Config):
 class LookRequest(ImageRequest):
     """An image, and the patch whose attention to show."""
 
-    patch: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="index of the query patch; the whole image if unset"
+    patch: int | None = Field(
+        None, ge=0, description="index of the query patch; the whole image if unset"
     )
-    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="layer; the last if unset")
-    head: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="head; all in the mean if unset"
-    )
+    layer: int | None = Field(None, ge=0, description="layer; the last if unset")
+    head: int | None = Field(None, ge=0, description="head; all in the mean if unset")
     rollout: bool = Field(
         False, description="show attention rollout through all layers up to this one"
     )
 
 
-class AboutRequest(Config):
-    """A model."""
-
-    model: str
-
-
-def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
+@call(ModelRequest)
+def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the sizes of a model and the examples, before an image is chosen."""
-    from heedful.inspect.attention_maps import attentions, num_heads
-
     model = image_pipeline(request.model, workspace).model
     spec, layers = model.spec, attentions(model, "encoder")
     return {
@@ -168,35 +153,37 @@ def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
         "patch": spec.patch_size,
         "layers": len(layers),
         "heads": num_heads(layers),
-        "pooling": spec.pooling,
         "examples": list(EXAMPLES),
         "canvas": min(spec.image_size, MOST_DRAWN // 2),
-        "max_file": MAX_FILE,
+        "max_file": MOST_IMAGE_BYTES,
     }
 
 
+@call(LookRequest)
 def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the patches, the attention over them, and the most probable classes."""
-    import torch
-
-    from heedful.nn.patches import cut
-
     pipeline = image_pipeline(request.model, workspace)
-    spec = pipeline.model.spec
     picture = picture_of(request, pipeline)
-    square = pipeline.squares([picture])
-    patches = cut(torch.from_numpy(square), spec.patch_size)[0]
     labels = pipeline.classify([picture])[0]
     return {
-        "side": spec.image_size,
-        "channels": spec.channels,
-        "patch": spec.patch_size,
-        "patches": base64.b64encode(patches.numpy().tobytes()).decode("ascii"),
+        **patches_of(pipeline, picture),
         "labels": [
             {"label": each.label, "probability": each.probability} for each in labels[:_CLASSES]
         ],
         "classes": len(labels),
         **_attention(request, pipeline, picture),
+    }
+
+
+def patches_of(pipeline: ImagePipeline, picture: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """Return the patches of an image in base64, in reading order, and their sizes."""
+    spec = pipeline.model.spec
+    patches = cut(torch.from_numpy(pipeline.squares([picture])), spec.patch_size)[0]
+    return {
+        "side": spec.image_size,
+        "channels": spec.channels,
+        "patch": spec.patch_size,
+        "patches": base64.b64encode(patches.numpy().tobytes()).decode("ascii"),
     }
 
 
@@ -207,8 +194,6 @@ def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
         UserError: when the name is unknown.
         ModelError: when the model reads something else.
     """
-    from heedful.pipelines.image_classification import ImagePipeline
-
     model: Any = workspace.place(name).load().model
     if model.spec.reads != "images":
         raise ModelError(
@@ -225,10 +210,6 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
     Raises:
         DataError: when the example is unknown, or the upload is no image or too large.
     """
-    import numpy as np
-
-    from heedful.data.image_files import read_image
-
     spec = pipeline.model.spec
     if request.example and request.example not in EXAMPLES:
         raise DataError(
@@ -246,9 +227,9 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
         content = base64.b64decode(request.upload, validate=True)
     except (binascii.Error, ValueError):
         raise DataError("The upload is no base64", where="upload") from None
-    if len(content) > MAX_FILE:
+    if len(content) > MOST_IMAGE_BYTES:
         raise DataError(
-            f"The file has {len(content):,} bytes; at most {MAX_FILE:,} are allowed here",
+            f"The file has {len(content):,} bytes; at most {MOST_IMAGE_BYTES:,} are allowed here",
             where="the uploaded file",
             remedy="Make the picture smaller, or use heedful classify, which takes any",
         )
@@ -259,11 +240,6 @@ def _attention(
     request: LookRequest, pipeline: ImagePipeline, picture: npt.NDArray[np.uint8]
 ) -> dict[str, Any]:
     """Return the attention to the patches in reading order, and to [CLS] where there is one."""
-    from heedful.inspect.attention_maps import attention
-    from heedful.inspect.readings import see
-    from heedful.inspect.subject import Subject
-    from heedful.inspect.tracing import rollout
-
     subject = Subject(pipeline.model)
     spec = pipeline.model.spec
     reading = see(subject, pipeline.prepare([picture])[0].numpy())
@@ -284,20 +260,3 @@ def _attention(
     else:
         shares = rows[request.patch + first]
     return {"shares": shares[first:].tolist(), "whole": float(shares[0]) if first else None}
-
-
-PAGE = Page(
-    name="image",
-    title="Image",
-    summary="A picture in patches, the attention between them, and the labels of the picture.",
-    about=(
-        "A vision Transformer cuts a picture into patches and reads them like words. Draw one, "
-        "upload one or take an example; choose a patch to see which others it attends to, in one "
-        "layer and head or through all layers (rollout). Beside the picture are its most probable "
-        "labels."
-    ),
-    calls={
-        "about": Call(AboutRequest, about),
-        "look": Call(LookRequest, look, limit=_MAX_BODY),
-    },
-)

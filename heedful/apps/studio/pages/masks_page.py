@@ -6,20 +6,21 @@ can be drawn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import Field, model_validator
 
-from heedful.apps.studio.page import Call, NoSettings, Page, round_digits
+from heedful.apps.studio.page import NoSettings, call, round_digits
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
+from heedful.nn.attention.attend import attention_weights, make_request
+from heedful.nn.attention.masks import build_mask
+from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.mask_text import LONGEST, mask_kinds, parse_mask
+from heedful.nn.mixer import build_bias
+from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.spec import AlibiSpec, AttentionSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.nn.attention.relative_positions import Bias
-    from heedful.nn.positions import Positions
-
 
 HEAD_WIDTH = 16
 _SEED = 1
@@ -46,13 +47,9 @@ class DrawRequest(Config):
         return self
 
 
+@call(DrawRequest)
 def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
     """Return visible pairs, the bias, and the attention weights for dot products of 0."""
-    import torch
-
-    from heedful.nn.attention.attend import attention_weights, make_request
-    from heedful.nn.attention.masks import build_mask
-
     mask = build_mask(parse_mask(request.mask))
     positions = _positions(request)
     bias = _bias(request)
@@ -86,6 +83,7 @@ def _stretches(row: list[bool]) -> list[list[int]]:
     return [[first, after - 1] for first, after in zip(edges[::2], edges[1::2], strict=True)]
 
 
+@call()
 def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return the masks by name, with their settings and descriptions."""
     return {
@@ -102,10 +100,6 @@ def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
 
 def _positions(request: DrawRequest) -> Positions:
     """Return positions of packed sequences, each counted from 0, with padding at the end."""
-    import torch
-
-    from heedful.nn.positions import NOTHING_HERE, Positions
-
     real = request.length - request.padding
     at = torch.full((1, request.length), NOTHING_HERE)
     if request.segments == 1:
@@ -119,10 +113,6 @@ def _positions(request: DrawRequest) -> Positions:
 
 
 def _bias(request: DrawRequest) -> Bias | None:
-    import torch
-
-    from heedful.nn.mixer import build_bias
-
     specs: dict[str, BiasSpec] = {
         "alibi": AlibiSpec(),
         "t5": T5BiasSpec(max_distance=max(request.max_distance, 9)),
@@ -136,17 +126,3 @@ def _bias(request: DrawRequest) -> Bias | None:
         for parameter in bias.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(_SEED))
     return bias.eval()
-
-
-PAGE = Page(
-    name="masks",
-    title="Masks and biases",
-    summary="The keys that each query may see, and the numbers that distance adds to scores.",
-    about=(
-        "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
-        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
-        "adds a number to each score, and the last picture shows the attention weights if all "
-        "products of queries and keys are 0, so that only mask and bias decide."
-    ),
-    calls={"draw": Call(DrawRequest, draw), "words": Call(NoSettings, words)},
-)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from heedful.apps.studio.page import Call, Page, TextRequest, read_text
+from heedful.apps.path_lengths import (
+    DIRECTIONS,
+    KINDS,
+    costs,
+    model_reach,
+    network,
+    recurrent_reach,
+    transformer_reach,
+)
+from heedful.apps.studio.page import StackRequest, TextRequest, call, read_text
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import DataError
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
+from heedful.models.shape import TranslatorShape
 
 LONGEST = 128
 """Most tokens and most channels, which limit the waiting time."""
@@ -58,18 +66,13 @@ class MeasureRequest(Config):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
 
 
-class OwnRequest(TextRequest):
+class OwnRequest(StackRequest):
     """A model, and sentences to measure it on, one in each line."""
 
-    stack: Annotated[str, Field(max_length=20)] = Field(
-        "", description="encoder or decoder; if empty, the decoder if there is one"
-    )
 
-
+@call(StepsRequest)
 def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return costs at many lengths and at the given one, and small networks to draw."""
-    from heedful.apps.path_lengths import KINDS, costs, network
-
     reads = {"window": request.window, "kernel": request.kernel}
     size = {"width": request.width, "num_layers": request.num_layers}
     lengths = sorted({*LENGTHS, request.length})
@@ -81,11 +84,9 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(MeasureRequest)
 def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
     """Return gradients by distance of a network with random weights; all read the same input."""
-    from heedful.apps.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
-    from heedful.models.shape import TranslatorShape
-
     few = _NEW_NUMBERS // (request.length * request.width)
     directions = max(_FEWEST, min(DIRECTIONS, few))
     if request.network in ("rnn", "lstm", "gru"):
@@ -111,10 +112,9 @@ def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
     ).plain()
 
 
+@call(OwnRequest)
 def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
     """Return gradients by distance of a trained model on some sentences."""
-    from heedful.apps.path_lengths import DIRECTIONS, model_reach
-
     lines = [line for line in request.text.splitlines() if line.strip()] or [""]
     if len(lines) > MOST_SENTENCES:
         raise DataError(
@@ -134,21 +134,3 @@ def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
         directions=max(_FEWEST, min(DIRECTIONS, _OWN_TOKENS // longest)),
     )
     return {"stack": reach.name, "reach": reach.plain(), "targets": [r.target for r in readings]}
-
-
-PAGE = Page(
-    name="paths",
-    title="Paths",
-    summary="The steps from one token to another, and the influence that remains.",
-    about=(
-        "A recurrent network passes a signal on from token to token; attention connects any two "
-        "in one step. The first part counts those steps. The second measures their effect: the "
-        "gradient of the last token's output with respect to each earlier token's embedding, in "
-        "untrained networks and in your own trained model."
-    ),
-    calls={
-        "steps": Call(StepsRequest, steps),
-        "measure": Call(MeasureRequest, measure),
-        "own": Call(OwnRequest, own),
-    },
-)

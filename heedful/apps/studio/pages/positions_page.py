@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
-from heedful.apps.studio.page import Call, NoSettings, Page, round_digits
+from heedful.apps.studio.page import NoSettings, call, round_digits
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import ModelError, suggest
+from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
+from heedful.nn.positions import LearnedPositions, Positions, Rotary, SinusoidalPositions
 from heedful.nn.spec import RotarySpec, T5BiasSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from heedful.apps.studio.workspace import Workspace
 
 Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
 _COLUMNS = 160
@@ -32,9 +33,7 @@ class ShowPositionsRequest(Config):
     heads: Annotated[int, Field(ge=1, le=16)] = 8
     buckets: Annotated[int, Field(ge=4, le=64, multiple_of=2)] = 32
     max_distance: Annotated[int, Field(ge=8, le=256)] = 128
-    trained: Annotated[int, Field(ge=4, le=512)] = Field(
-        64, description="maximum length of training texts in tokens"
-    )
+    trained: int = Field(64, ge=4, le=512, description="maximum length of training texts in tokens")
     model: str = ""
     table: str = ""
 
@@ -42,22 +41,25 @@ class ShowPositionsRequest(Config):
 class BeyondRequest(ShowPositionsRequest):
     """A scheme, and the number of trained lengths to look at."""
 
-    times: Annotated[int, Field(ge=1, le=8)] = Field(
-        4, description="range to show, in trained lengths"
-    )
+    times: int = Field(4, ge=1, le=8, description="range to show, in trained lengths")
 
 
+@call(ShowPositionsRequest)
 def show(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a scheme as vectors (table, dot products by distance, projection) or as biases."""
     if request.scheme == "sinusoidal":
-        return _vectors(_sinusoidal(request), "Sines and cosines of the position, by formula.")
+        table = SinusoidalPositions(request.width)(torch.arange(request.length)[None])[0]
+        return _vectors(table, "Sines and cosines of the position, by formula.")
     if request.scheme == "rotary":
         return _rotary(request)
     if request.scheme == "learned":
-        return _learned(request, workspace)
+        module = _table(request, workspace)
+        rows = module.weight.detach()[module.unused_rows :][: request.length]
+        return _vectors(rows, f"{request.table} of {request.model}, as trained.")
     return _biases(request, workspace)
 
 
+@call()
 def tables(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return the learned tables of all models."""
     return {
@@ -70,20 +72,7 @@ def tables(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _sinusoidal(request: ShowPositionsRequest) -> Tensor:
-    import torch
-
-    from heedful.nn.positions import SinusoidalPositions
-
-    table: Tensor = SinusoidalPositions(request.width)(torch.arange(request.length)[None])[0]
-    return table
-
-
 def _rotary(request: ShowPositionsRequest) -> dict[str, Any]:
-    import torch
-
-    from heedful.nn.positions import Rotary
-
     spec = _rotary_spec(request)
     # The same vector at every position, so that only rotations differ.
     vector = torch.zeros((1, 1, request.length, request.width))
@@ -106,16 +95,8 @@ def _rotary_spec(request: ShowPositionsRequest) -> RotarySpec:
     )
 
 
-def _learned(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
-    module = _table(request, workspace)
-    rows = module.weight.detach()[module.unused_rows :][: request.length]
-    return _vectors(rows, f"{request.table} of {request.model}, as trained.")
-
-
 def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
     """Return a table [L, D], mean cosine and dot product by distance, and two main components."""
-    import torch
-
     table = table.double()
     length = len(table)
     products = table @ table.T
@@ -139,11 +120,6 @@ def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
 
 def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the bias that each head adds to a score, by distance from query to key."""
-    import torch
-
-    from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
-    from heedful.nn.positions import Positions
-
     half = request.length // 2
     keys = torch.arange(2 * half + 1)
     positions = Positions(torch.tensor([[half]]), keys[None])
@@ -187,13 +163,12 @@ def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, An
 
 def _numbered(bias: Any) -> Any:
     """Return a bias whose learned rows hold their own indices, to see which row is used."""
-    import torch
-
     with torch.no_grad():
         bias.weight.copy_(torch.arange(len(bias.weight), dtype=torch.float32)[:, None])
     return bias.requires_grad_(False)
 
 
+@call(BeyondRequest)
 def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a scheme at positions up to several trained lengths, and what training never saw.
 
@@ -238,8 +213,6 @@ _BEYOND = {
 
 
 def _angles(request: BeyondRequest) -> dict[str, Any]:
-    import math
-
     plain = RotarySpec().frequencies(request.width)  # a sinusoid has the same angles
     used = plain
     if request.scheme == "rotary":
@@ -279,10 +252,6 @@ _SCALED = (
 
 
 def _rows(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
-    import torch
-
-    from heedful.nn.positions import LearnedPositions
-
     trained = request.trained
     if request.model:
         trained = _table(request, workspace).max_length
@@ -303,9 +272,6 @@ def _rows(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
 
 def _tables(model: nn.Module) -> dict[str, tuple[Scheme, Any]]:
     """Return learned positions and T5 biases by module name, shared ones once."""
-    from heedful.nn.attention.relative_positions import T5Bias
-    from heedful.nn.positions import LearnedPositions
-
     schemes: dict[type[nn.Module], Scheme] = {LearnedPositions: "learned", T5Bias: "t5"}
     return {
         name: (schemes[type(module)], module)
@@ -324,20 +290,3 @@ def _table(request: ShowPositionsRequest, workspace: Workspace) -> Any:
             remedy=suggest(request.table, tables) or "Its positions are not learned",
         )
     return module
-
-
-PAGE = Page(
-    name="positions",
-    title="Positions",
-    summary="The ways to give a model the positions of tokens.",
-    about=(
-        "Attention by itself sees a set of tokens, not a sequence. It gets positions as a vector "
-        "added to each token, as a rotation of queries and keys, or as a number added to the "
-        "score of a pair. The curves show how similar two positions are, by their distance."
-    ),
-    calls={
-        "show": Call(ShowPositionsRequest, show),
-        "beyond": Call(BeyondRequest, beyond),
-        "tables": Call(NoSettings, tables),
-    },
-)

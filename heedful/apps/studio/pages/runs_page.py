@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from heedful.apps.studio.page import Call, Page
+from heedful.apps.studio.page import call
 from heedful.apps.studio.run_log import AXES, KINDS, Axis, smooth_curve, stretch_of, thin_curve
 from heedful.apps.studio.text_history import history
+from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.config import Config, flat
 from heedful.errors import UserError
+from heedful.pipelines.text_generation import GenerationPipeline
+from heedful.pipelines.translation import TranslationPipeline
 
 if TYPE_CHECKING:
     from heedful.apps.studio.run_log import Curve, RunLog, RunState
-    from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
-
 
 POINTS = 400
 MOST_RUNS, MOST_FIGURES = 12, 8
@@ -71,6 +72,7 @@ class SamplesRequest(RunsRequest):
     ] = ()
 
 
+@call(RunsRequest)
 def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the progress of each run, the names of metrics, and the settings that differ."""
     logs = {name: workspace.log(name) for name in request.runs}
@@ -82,6 +84,7 @@ def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(CurvesRequest)
 def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
     """Return thinned metrics of training and validation, and the range that each run covers."""
     return {
@@ -96,6 +99,7 @@ def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(CompareRunsRequest)
 def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the best and the newest score of each run, and the time of reaching a target."""
     logs = {name: workspace.log(name) for name in request.runs}
@@ -127,12 +131,14 @@ def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]
     }
 
 
+@call(HistoryRequest, "history")
 def texts_over_time(request: HistoryRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the translations of a validation sentence at each step, with changed words."""
     samples = {name: workspace.log(name).state().samples for name in request.runs}
     return history(samples, request.sentence)
 
 
+@call(SamplesRequest)
 def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the output of each run's newest model for some lines."""
     lines = [line for line in request.lines if line.strip()]
@@ -248,16 +254,15 @@ def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
 
 
 def _setting(value: Any) -> str:
-    if isinstance(value, list | tuple) and value and isinstance(value[0], dict):  # corpora
+    if (
+        isinstance(value, list | tuple) and value and isinstance(value[0], dict)
+    ):  # the corpora of a run
         names = [str(part) for each in value for part in each.values() if isinstance(part, str)]
         return ", ".join(Path(name).name for name in names)[:200]
     return "–" if value is None else str(value)[:200]
 
 
 def _write(place: WorkspaceDirectory, lines: list[str]) -> list[str]:
-    from heedful.pipelines.text_generation import GenerationPipeline
-    from heedful.pipelines.translation import TranslationPipeline
-
     loaded = place.load()
     model: Any = loaded.model
     if not model.spec.generates or loaded.tokenizers is None:
@@ -267,22 +272,3 @@ def _write(place: WorkspaceDirectory, lines: list[str]) -> list[str]:
         return [str(text) for text in translations]
     writer = GenerationPipeline(model, loaded.tokenizers.target)
     return [each.text for each in writer.generate(lines, max_length=_CONTINUATION)]
-
-
-PAGE = Page(
-    name="runs",
-    title="Runs",
-    summary="Curves of training runs as they grow, and texts of their models.",
-    about=(
-        "Curves of the numbers that runs log, read again every few seconds. Several runs are "
-        "compared by their scores and by the settings in which they differ. Below are sentences as "
-        "translated at each validation, and the models' texts for lines that you type."
-    ),
-    calls={
-        "states": Call(RunsRequest, states),
-        "curves": Call(CurvesRequest, curves),
-        "compare": Call(CompareRunsRequest, compare),
-        "history": Call(HistoryRequest, texts_over_time),
-        "samples": Call(SamplesRequest, samples),
-    },
-)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from heedful.apps.studio.page import Call, Page
+from heedful.apps.studio.page import call
 from heedful.apps.studio.run_log import thin_curve
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config, dump_toml
+from heedful.train.optimizers import learning_rate, peak_learning_rate
 from heedful.train.run_settings import ScheduleSettings
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
-
 
 CURVE_STEPS = 400
 Kind = Literal["inverse_sqrt", "cosine", "linear", "constant"]
@@ -38,16 +36,11 @@ class RunRequest(Config):
     run: str
 
 
+@call(CurveRequest)
 def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the learning rate at a few hundred steps, for every kind of schedule."""
-    from heedful.train.optimizers import learning_rate, peak_learning_rate
-
-    settings = ScheduleSettings(
-        kind=request.kind,
-        warmup_steps=request.warmup_steps,
-        peak_learning_rate=request.peak_learning_rate,
-        final_learning_rate=request.final_learning_rate,
-    )
+    own = {"kind", "warmup_steps", "peak_learning_rate", "final_learning_rate"}
+    settings = ScheduleSettings(**request.model_dump(include=own))
     steps = _steps(request.max_steps, request.warmup_steps)
     curves = {
         kind: [
@@ -73,6 +66,7 @@ def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(RunRequest, "settings")
 def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the schedule of a run as this page's settings."""
     settings = workspace.log(request.run).settings()
@@ -88,17 +82,3 @@ def _steps(last: int, warmup: int) -> list[int]:
     stride = max(1, last // CURVE_STEPS)
     corners = {1, last} | ({warmup} if 1 <= warmup <= last else set())
     return sorted(corners | set(range(stride, last + 1, stride)))
-
-
-PAGE = Page(
-    name="schedule",
-    title="Schedule",
-    summary="The learning rate over the steps of training.",
-    about=(
-        "The rate rises in a straight line while Adam's averages are still unreliable, then falls. "
-        "The 2017 schedule falls with the inverse square root of the step and takes its peak from "
-        "the width of the model; cosine and linear schedules end at the last step. A run's own "
-        "rates, as it logged them, can be laid over the formula."
-    ),
-    calls={"curve": Call(CurveRequest, curve), "settings": Call(RunRequest, settings_of)},
-)

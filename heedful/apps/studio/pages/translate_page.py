@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from heedful.apps.studio.page import Call, Page, check_length
-from heedful.config import Config
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
-    from heedful.pipelines.text_splitting import Translation
+from heedful.apps.studio.alternatives import find_alternatives
+from heedful.apps.studio.page import ModelRequest, PromptRequest, call, check_length
+from heedful.apps.studio.workspace import Workspace
+from heedful.inspect.attention_maps import parts_of
+from heedful.pipelines.text_splitting import Translation
 
 LONGEST = 2000
 """Most characters of a text, which limits the waiting time."""
 
 
-class TranslatePageRequest(Config):
+class TranslatePageRequest(PromptRequest):
     """A text, and settings of the search."""
 
-    model: str
-    text: str
     beam: Annotated[int, Field(ge=1, le=16)] = 4
     n_best: Annotated[int, Field(ge=1, le=16)] = 3
     length_penalty: Annotated[float, Field(ge=0, le=5)] = 0.6
     prefix: str = ""
 
 
-class AlternativesRequest(Config):
+class AlternativesRequest(ModelRequest):
     """A line, its translation up to a word, and the number of alternatives."""
 
-    model: str
     line: str
     before: str = ""
     count: Annotated[int, Field(ge=1, le=16)] = 6
 
 
+@call(TranslatePageRequest)
 def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the best translations with alignments, and warnings."""
-    from heedful.inspect.attention_maps import parts_of
-
     _check_length(request.text)
     _check_length(request.prefix)
     pipeline = workspace.translator(request.model)
@@ -72,10 +67,9 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+@call(AlternativesRequest)
 def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str, Any]:
     """Return other words at a place, each with the translation that follows."""
-    from heedful.apps.studio.alternatives import find_alternatives
-
     _check_length(request.line)
     _check_length(request.before)
     pipeline = workspace.translator(request.model)
@@ -112,7 +106,6 @@ def _plain(translation: Translation, source: str) -> dict[str, Any]:
     return {
         "text": str(translation),
         "score": translation.score,
-        "normalized_score": translation.normalized_score,
         "finished": translation.finished,
         "source": split_words(source, source_words),
         "target": split_words(str(translation), target_words),
@@ -153,19 +146,3 @@ def split_words(text: str, words: Sequence[str]) -> list[dict[str, Any]]:
     if end < len(text):
         parts.append({"text": text[end:], "word": None})
     return parts
-
-
-PAGE = Page(
-    name="translate",
-    title="Translate",
-    summary="A translation, the source of each word, and other words in its place.",
-    about=(
-        "Point at a word to see the words it is aligned with: cross-attention, recomputed for the "
-        "finished translation. Click a word of the translation for other words in its place, and "
-        "continue from your choice. Scores are natural logarithms of probabilities."
-    ),
-    calls={
-        "text": Call(TranslatePageRequest, text),
-        "alternatives": Call(AlternativesRequest, alternatives),
-    },
-)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from heedful.apps.studio.page import Call, NoSettings, Page
+from heedful.apps.studio.page import NoSettings, call
 from heedful.apps.studio.small_translator import PAIRS, STEPS, VARIANTS, Components, read_records
+from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
-
-if TYPE_CHECKING:
-    from heedful.apps.studio.workspace import Workspace
 
 LIVE_HELD_OUT = 200
 """Lines for validation, and as many to translate at the end of a training."""
@@ -25,6 +23,7 @@ class TrainRequest(Config):
     seed: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
+@call()
 def recorded(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return the recorded runs: the curves and scores of each variant over seeds."""
     records = read_records()
@@ -50,6 +49,7 @@ def recorded(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     return {**records, "variants": variants}
 
 
+@call(TrainRequest)
 def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
     """Start a training of the small translator with these parts.
 
@@ -67,11 +67,13 @@ def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
     return {"training": workspace.training.start(job)}
 
 
+@call()
 def progress(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return the state of the last training; null before the first."""
     return {"training": workspace.training.status()}
 
 
+@call()
 def stop(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Stop the running training, if there is one."""
     return {"training": workspace.training.stop()}
@@ -79,21 +81,3 @@ def stop(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
 
 def _over_seeds(values: list[float]) -> dict[str, float]:
     return {"mean": fmean(values), "low": min(values), "high": max(values)}
-
-
-PAGE = Page(
-    name="without",
-    title="Without each part",
-    summary="What a small translator loses without each of its parts.",
-    about=(
-        "A small translator learned to write English dates, prices and measures in German: with "
-        "everything, and without each of its parts. Choose what to leave out, see where it ends, "
-        "and train it here to check."
-    ),
-    calls={
-        "recorded": Call(NoSettings, recorded),
-        "train": Call(TrainRequest, train),
-        "progress": Call(NoSettings, progress),
-        "stop": Call(NoSettings, stop),
-    },
-)

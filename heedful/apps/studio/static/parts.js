@@ -50,9 +50,6 @@ export const FEATURES = [["elu", "elu(x) + 1"], ["cosine", "cosines of positions
 /** The mixer of a stack, by the name of its setting. */
 export const mixerOf = (values, decoder) => (values.family === "blocks" ? (decoder ? values.mixer : values.encoder_mixer) : values.family);
 
-/** Whether a decoder's words are known through a state that goes from one to the next. */
-export const isChain = (mixer) => !["attention", "linformer", "convolution"].includes(mixer);
-
 /** The name of a mixer, as a title. */
 export function mixerTitle(values, decoder) {
   const mixer = mixerOf(values, decoder);
