@@ -212,6 +212,7 @@ _WORDS = {
     "int_from_float": "must be a whole number",
     "int_parsing_size": "is larger than any number that is taken",
     "int_type": "must be a whole number",
+    "is_instance_of": "must be a table of names and values",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
     "list_type": "must be a list",

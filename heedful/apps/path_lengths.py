@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.config import Cell
 from heedful.errors import ConfigError
 from heedful.inspect.readings import ModelInput, tensors
 from heedful.inspect.subject import Result, Subject, evaluating, stack_of
@@ -25,7 +26,6 @@ from heedful.models.shape_to_spec import translator_spec
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 from heedful.nn.mixer import Context
-from heedful.nn.mixer_spec import Cell
 from heedful.nn.mixers.recurrent import RecurrentEncoder
 from heedful.nn.positions import Positions, SinusoidalPositions
 

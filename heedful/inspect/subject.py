@@ -18,9 +18,8 @@ from heedful.errors import ModelError
 from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
-from heedful.nn.attention.masks import Mask, build_mask
+from heedful.nn.attention.masks import Everything, Mask
 from heedful.nn.capture import Capture
-from heedful.nn.mask_spec import EverythingSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -177,7 +176,7 @@ class InspectedSubLayer(NamedTuple):
     def mask(self) -> Mask:
         """The mask of a mixer with heads; the full mask for mixers without one."""
         mask: Mask | None = getattr(self.module, "mask", None)
-        return mask or build_mask(EverythingSpec())
+        return mask or Everything()
 
     @property
     def has_softmax(self) -> bool:

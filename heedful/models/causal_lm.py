@@ -14,10 +14,9 @@ from heedful.models.segment_memory import SegmentMemory
 from heedful.models.stack import Stack, StackState
 from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.kernels.request import soft_cap
-from heedful.nn.attention.masks import FAR, build_mask
+from heedful.nn.attention.masks import Mask
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.mask_spec import MaskSpec
 from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
 
@@ -67,15 +66,12 @@ class CausalLM(nn.Module):
     @property
     def window(self) -> int | None:
         """Positions that a token sees, its own and those before it; None where it sees all."""
-        # A query so far from 0 that no finite window is cut off by the beginning of the text.
-        here = FAR // 2
-        masks = [build_mask(mask) for mask in self._masks()]
-        seen = [mask.bounds(here, here) for mask in masks]
-        # The layer that sees furthest decides; keys from position 0 on mean that it sees all.
-        first = min((keys[0][0] if keys else 0 for keys in seen), default=0)
-        return here - first + 1 if first > 0 else None
+        # The layer that sees furthest decides. Layers without attention have no cache.
+        ends = [mask.reach for mask in self._masks()]
+        known = [end for end in ends if end is not None]
+        return max(known) + 1 if known and len(known) == len(ends) else None
 
-    def _masks(self) -> list[MaskSpec]:
+    def _masks(self) -> list[Mask]:
         """Return the mask of every attention of the pattern; other mixers have none."""
         return [attention.mask for attention in self.spec.decoder.attentions()]
 

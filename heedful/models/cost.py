@@ -9,7 +9,7 @@ Legend: D model width, V vocabulary, S source tokens, T target tokens (the end t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ def built(spec: ModelSpec) -> AnyModel:
     """Return the model on the meta device, whose stacks hold each block of their pattern once."""
     from heedful.models.build import build_on_meta
 
+    # Layers of one block of the pattern cost the same, so a hundred of them are built as one.
     once = {
         name: stack.model_copy(update={"num_layers": len(stack.pattern)})
         for name, stack in spec.stacks().items()
@@ -47,6 +48,7 @@ def blocks_of(spec: ModelSpec, name: str) -> list[tuple[Block, int]]:
 
 
 def _repeats(stack: StackSpec) -> list[int]:
+    # The last round may be incomplete: 7 layers of a pattern of 3 have its first block three times.
     rounds, rest = divmod(stack.num_layers, len(stack.pattern))
     return [rounds + (index < rest) for index in range(len(stack.pattern))]
 
@@ -71,6 +73,7 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
     """
     repeats = {name: _repeats(stack) for name, stack in spec.stacks().items()}
     counts: dict[str, int] = {}
+    # `named_parameters` yields a shared tensor once, by the first of its names.
     for name, parameter in built(spec).named_parameters():
         path = name.split(".")
         times = repeats[path[0]][int(path[2])] if path[1:2] == ["blocks"] else 1
@@ -83,7 +86,7 @@ def part_parameters(part: PartSpec, width: int) -> int:
     """Return the number of parameters of an attention, a feed-forward network or another part.
 
     Args:
-        part: its spec.
+        part: spec of the part.
         width: model width D.
     """
     from heedful.models.build import on_meta
@@ -124,15 +127,13 @@ def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
         getattr(model, name)
         for name in ("source_embedding", "target_embedding", "output_projection")
     )
-    rows = [ParameterRow(part="embeddings", component="source pieces", each=numel(source))]
+    tables = {"source pieces": source, "target pieces": target}
     if source is target:
-        rows = [
-            ParameterRow(
-                part="embeddings", component="source and target pieces", each=numel(source)
-            )
-        ]
-    else:
-        rows.append(ParameterRow(part="embeddings", component="target pieces", each=numel(target)))
+        tables = {"source and target pieces": source}
+    rows = [
+        ParameterRow(part="embeddings", component=component, each=numel(table))
+        for component, table in tables.items()
+    ]
     # Encoder and decoder embed positions and normalise on their own, even with shared pieces.
     embed = model.source_input
     kinds = {f"{spec.embedding.positions.kind} positions": embed.positions}
@@ -145,15 +146,10 @@ def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
             )
     for name in spec.stacks():
         rows += _stack_rows(spec, name)
-    shared = output is target
-    note = "the target embedding's tensor" if shared else ""
-    count = 0 if shared else 1
-    each = numel(output)
-    rows.append(
-        ParameterRow(
-            part="output", component="output projection", each=each, count=count, note=note
-        )
-    )
+    row = ParameterRow(part="output", component="output projection", each=numel(output))
+    if output is target:
+        row = replace(row, count=0, note="the target embedding's tensor")
+    rows.append(row)
     if model.output_bias is not None:
         rows.append(ParameterRow(part="output", component="bias", each=model.output_bias.numel()))
     return rows
@@ -232,7 +228,7 @@ class DecodingCost:
     Args:
         source_tokens: S.
         target_tokens: T, which is also the number of steps.
-        beam: hypotheses carried along.
+        beam: number of hypotheses that the search keeps.
         encoding: the encoder, and the keys and values that cross-attention reads; done once.
         first_step: the first step, all hypotheses together.
         last_step: the last step, all hypotheses together.
@@ -352,6 +348,7 @@ def _reading_work(spec: ModelSpec, memory_tokens: int) -> Work:
 
 def _output_work(spec: ModelSpec, tokens: int) -> Work:
     model: Any = built(spec)
+    # A tied projection is a matmul as well, though it has no parameters of its own.
     return Work(output=2 * numel(model.output_projection) * tokens)
 
 
@@ -363,7 +360,7 @@ def parts_of(spec: ModelSpec, name: str) -> Iterator[tuple[Any, int]]:
 
 
 def readers_of(spec: ModelSpec, name: str) -> Iterator[tuple[Any, int]]:
-    """Yield those of `parts_of` that read an encoder's output."""
+    """Yield the parts of a stack that read an encoder's output, each with its number of layers."""
     for block, layers in blocks_of(spec, name):
         for part in block.readers():
             if part is not None:
@@ -400,7 +397,7 @@ class DecodingMemory:
     """Bytes of decoding with a cache.
 
     Args:
-        weights: the parameters.
+        weights: bytes of the parameters.
         cross_per_source_token: keys and values of every layer for one source token; all
             hypotheses of a sentence share them.
         self_per_target_token: keys and values of every layer for one token of one hypothesis.
@@ -435,7 +432,7 @@ def decoding_memory(
         spec: a model that generates.
         source_tokens: length of each source with its padding, for a translator.
         target_tokens: length of each hypothesis at the end of the search.
-        sentences: decoded together.
+        sentences: number of sentences that are decoded together.
         beam: hypotheses for each sentence.
         number_bytes: size of an element of weights, keys and values: `FLOAT32` or `BFLOAT16`.
     """
@@ -444,6 +441,7 @@ def decoding_memory(
         return state_bytes(spec, tokens, memory_tokens=memory_tokens, number_bytes=number_bytes)
 
     own, cross = states(target_tokens, source_tokens)
+    # By a difference, as recurrent states take bytes that do not grow with the tokens.
     (none, _), (one, per_source_token) = states(0, 0), states(1, 1)
     return DecodingMemory(
         weights=count_parameters(spec) * number_bytes,
@@ -457,6 +455,7 @@ def decoding_memory(
 def human_bytes(count: int) -> str:
     """Return bytes with a decimal unit: 1 GB is 10⁹ bytes."""
     size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    # Numbers from 999.5 on would be rounded to 1000, four digits.
     while abs(size) >= 999.5 and len(units) > 1:
         size /= 1000
         del units[0]
@@ -469,10 +468,11 @@ def largest(fits: Callable[[int], bool], most: int | None = None) -> int:
 
     Args:
         fits: predicate of the numbers that fit.
-        most: not to be passed.
+        most: largest number to try; None for no limit.
     """
     if not fits(1):
         return 0
+    # Doubling, then bisection: each call of `fits` may count a whole model.
     low, high = 1, 2
     while (most is None or high <= most) and fits(high):
         low, high = high, 2 * high

@@ -73,7 +73,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
     """Refuse options of self-attention for a model that has none.
 
     Args:
-        shape: the options.
+        shape: options of the architecture.
         stacks: stacks of the model by name.
 
     Raises:
@@ -82,6 +82,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
     stacks = list(stacks)
     if any(stack.has_self_attention for stack in stacks):
         return
+    # An option without effect is refused: a comparison of its values would be of equal models.
     names = ", ".join(sorted({part.kind for stack in stacks for part in stack.mixers()}))
     for option in ("window", "mask", "global_tokens", "relative_values"):
         if getattr(shape, option) is not None:
@@ -131,6 +132,8 @@ def with_memory(shape: TranslatorShape) -> TranslatorShape:
                 where=f"model.{option}",
                 remedy="Leave it out",
             )
+    # The token itself and as many before it: else a token at the end of a segment would see more
+    # than one at its beginning, and states would depend on where segments begin.
     return shape.model_copy(update={"window": memory + 1})
 
 
@@ -138,7 +141,7 @@ def refuse_memory(shape: TranslatorShape, reads: str) -> None:
     """Refuse a memory for a model without segments that follow each other.
 
     Args:
-        shape: the options.
+        shape: options of the architecture.
         reads: the way in which the model reads, as a sentence.
 
     Raises:

@@ -444,11 +444,7 @@ class _Check:
         """Record an error for a file that is missing, or too long or short for its digests."""
         path = self._directory / name
         if not path.is_file():
-            self._error = ModelError(
-                f"The model directory lacks {name}",
-                where=str(self._directory),
-                remedy="Copy the model again",
-            )
+            self._error = lacks(self._directory, name)
         elif len(_starts(path.stat().st_size)) != chunks:
             self._error = self._changed(name)
         if self._error is not None:

@@ -14,8 +14,8 @@ from heedful.nn.mixer_spec import (
 )
 
 if TYPE_CHECKING:
+    from heedful.config import Direction
     from heedful.models.shape import ConvolutionShape, RecurrentShape, TranslatorShape
-    from heedful.nn.mixer_spec import Direction
     from heedful.nn.spec import PartSpec
 
 _HALF = math.sqrt(0.5)

@@ -22,7 +22,7 @@ from heedful.models.model_spec import (
 )
 from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import AllOfSpec, SegmentSpec
+from heedful.nn.attention.masks import AllOf, SameSegment
 from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
@@ -84,7 +84,7 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
     decoder = _decoder(shape, reads_memory=False).with_attentions(
         # Windows of training pack several texts in a row (`data/`), which must not mix.
         lambda attention: attention.model_copy(
-            update={"mask": AllOfSpec(parts=(attention.mask, SegmentSpec()))}
+            update={"mask": AllOf(parts=(attention.mask, SameSegment()))}
         )
     )
     refuse_idle_options(shape, (decoder,))
@@ -224,12 +224,13 @@ def _stack(
     causal: bool,
 ) -> StackSpec:
     bias = bias_of_shape(shape, causal)
-    has_scores = any(mixer.kind == "attention" for mixer in mixers)  # a bias is added to them
+    # One block for each mixer of the period, which `StackSpec` repeats.
+    pattern = tuple(_block(shape, mixer, network, cross_attention) for mixer in mixers)
+    has_scores = any("self_attention" in block.attentions() for block in pattern)
     is_shared = bias is not None and bias.is_shared and has_scores
     return StackSpec(
         num_layers=num_layers,
-        # One block for each mixer of the period, which `StackSpec` repeats.
-        pattern=tuple(_block(shape, mixer, network, cross_attention) for mixer in mixers),
+        pattern=pattern,
         # Pre-norm blocks leave the stream unnormed, so the last one is followed by a norm.
         final_norm=NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None,
         shared_position_bias=bias if is_shared else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from heedful.errors import ConfigError
 from heedful.models.model_spec import ModelSpec
 from heedful.models.recurrent_stacks import recurrent_options
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import AllOfSpec, MaskSpec, SegmentSpec, own_rules
+from heedful.nn.attention.masks import AllOf, Everything, Mask, SameSegment
 from heedful.nn.mask_text import parse_mask, write_mask
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, RotarySpec
 
@@ -176,16 +178,17 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
 
 
 def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
-    # By name first: `block.feedforward` refuses blocks without such a network.
-    mix = block.part("channel_mix")
-    if mix is not None and mix.kind == "channel_mix":
+    networks: dict[str, Any] = {
+        p.kind: p for p in (s.part for s in block.sublayers) if p.is_network
+    }
+    if (mix := networks.get("channel_mix")) is not None:
         yield "network", mix.kind
         yield "feedforward", mix.width
         return
-    if block.part("feedforward") is None:
+    network = networks.get("feedforward")
+    if network is None:
         yield "feedforward", 0
         return
-    network = block.feedforward
     yield "bias", network.bias
     yield "feedforward", network.width
     yield "activation", network.activation
@@ -218,9 +221,11 @@ def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:
     return next((bias.kind for bias in biases if bias is not None), "none")
 
 
-def _seen(mask: MaskSpec) -> Iterator[tuple[str, Any]]:
-    own = own_rules(mask)
-    yield "window", own.size if own.kind == "window" else None
+def _seen(mask: Mask) -> Iterator[tuple[str, Any]]:
+    # Without the rules that follow from the task: causality and segments.
+    rules = (rule for rule in mask.conjuncts if not rule.follows_task)
+    own: Mask = functools.reduce(operator.and_, rules, Everything())
+    yield "window", own.span if own.kind == "window" else None
     yield "mask", None if own.kind == "everything" else write_mask(own)
 
 
@@ -238,4 +243,4 @@ def separating_texts(attention: AttentionSpec) -> AttentionSpec:
     mask = attention.mask
     if mask.heeds_segments:
         return attention
-    return attention.model_copy(update={"mask": AllOfSpec(parts=(*mask.conjuncts, SegmentSpec()))})
+    return attention.model_copy(update={"mask": AllOf(parts=(*mask.conjuncts, SameSegment()))})

@@ -89,14 +89,11 @@ class BlockSpec(Config):
             dropout: dropout probability of each sub-layer's output.
             residual: presence of residual connections.
         """
+        parts: dict[str, PartSpec] = {self_attention.sublayer: self_attention}
         if cross_attention is not None:
-            cross_attention = cross_attention.model_copy(update={"over": "memory"})
-        parts = dict(zip(_NAMES, (self_attention, cross_attention, feedforward), strict=True))
-        if self_attention.kind != "attention":
-            # First in the dictionary, as the order of sub-layers is the order of the pass.
-            parts = {"mixer": parts.pop("self_attention"), **parts}
-        if feedforward is not None and feedforward.kind != "feedforward":
-            parts[feedforward.kind] = parts.pop("feedforward")
+            parts["cross_attention"] = cross_attention.model_copy(update={"over": "memory"})
+        if feedforward is not None:
+            parts[feedforward.kind] = feedforward  # the kinds name their sub-layers
         return cls(
             sublayers=tuple(
                 SubLayerSpec(
@@ -108,7 +105,6 @@ class BlockSpec(Config):
                     residual=residual,
                 )
                 for name, part in parts.items()
-                if part is not None
             )
         )
 

@@ -1,19 +1,18 @@
 """Masks written as an expression: `causal & window(4) | prefix(2)`. No torch here.
 
-The words are the kinds of `heedful.nn.mask_spec`, with their settings in brackets in the order of
-the spec's fields; `&` binds more tightly than `|`.
+The words are the kinds of masks, with their settings in brackets in the order of the fields; `&`
+binds more tightly than `|`.
 """
 
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import NamedTuple
 
-from heedful.config import Config
 from heedful.errors import ConfigError, suggest
-from heedful.nn.mask_spec import AllOfSpec, AnyOfSpec, EverythingSpec, MaskSpec, WindowSpec
+from heedful.nn.attention.masks import KINDS, AllOf, AnyOf, Everything, Mask
 
 LONGEST = 300
 # The parser recurses once for each bracket: 16 levels stay far from Python's recursion limit.
@@ -31,18 +30,13 @@ class _Token(NamedTuple):
     at: int
 
 
-def mask_kinds() -> dict[str, type[Config]]:
-    """Return the spec class of each word of the language."""
-    # The union inside of `Annotated`: a kind that is added to it has its word at once.
-    kinds = typing.get_args(typing.get_args(MaskSpec)[0])
-    return {
-        kind.model_fields["kind"].default: kind
-        for kind in kinds
-        if kind not in (AllOfSpec, AnyOfSpec)
-    }
+def mask_kinds() -> dict[str, type[Mask]]:
+    """Return the class of each word of the language."""
+    joined = ("all_of", "any_of")  # written as `&` and `|`
+    return {kind: resolve_name(name) for kind, name in KINDS.items() if kind not in joined}
 
 
-def parse_mask(text: str, *, where: str | None = None) -> MaskSpec:
+def parse_mask(text: str, *, where: str | None = None) -> Mask:
     """Parse the expression of a mask; an empty expression stands for every key.
 
     Args:
@@ -57,7 +51,7 @@ def parse_mask(text: str, *, where: str | None = None) -> MaskSpec:
             f"The mask has {len(text):,} characters; at most {LONGEST} are read", where=where
         )
     if not text.strip():
-        return EverythingSpec()
+        return Everything()
     reader = _Reader(text, where)
     # Recursive descent: an `either` is one or more `both` around `|`, a `both` one or more `one`.
     mask = reader.either(0)
@@ -65,17 +59,16 @@ def parse_mask(text: str, *, where: str | None = None) -> MaskSpec:
     return mask
 
 
-def write_mask(mask: MaskSpec) -> str:
+def write_mask(mask: Mask) -> str:
     """Return the expression of a mask, from which `parse_mask` makes the same mask."""
     if mask.kind == "any_of":
-        return " | ".join(map(write_mask, mask.parts))
+        return " | ".join(map(write_mask, mask.disjuncts))
     if mask.kind == "all_of":
-        written = [write_mask(part) for part in mask.parts]
         # `|` binds less tightly than `&`, so only a union inside an intersection needs brackets.
-        either = [part.kind == "any_of" for part in mask.parts]
-        return " & ".join(f"({w})" if e else w for w, e in zip(written, either, strict=True))
-    values = [getattr(mask, name) for name in type(mask).model_fields if name != "kind"]
-    return f"{mask.kind}({', '.join(map(str, values))})" if values else mask.kind
+        parts = ((part.kind == "any_of", write_mask(part)) for part in mask.conjuncts)
+        return " & ".join(f"({text})" if is_union else text for is_union, text in parts)
+    values = [str(getattr(mask, name)) for name in mask.setting_names()]
+    return f"{mask.kind}({', '.join(values)})" if values else mask.kind
 
 
 class _Reader:
@@ -99,19 +92,19 @@ class _Reader:
             return True
         return False
 
-    def either(self, depth: int) -> MaskSpec:
+    def either(self, depth: int) -> Mask:
         parts = [self.both(depth)]
         while self.take("|"):
             parts.append(self.both(depth))
-        return parts[0] if len(parts) == 1 else AnyOfSpec(parts=tuple(parts))
+        return parts[0] if len(parts) == 1 else AnyOf(parts=tuple(parts))
 
-    def both(self, depth: int) -> MaskSpec:
+    def both(self, depth: int) -> Mask:
         parts = [self.one(depth)]
         while self.take("&"):
             parts.append(self.one(depth))
-        return parts[0] if len(parts) == 1 else AllOfSpec(parts=tuple(parts))
+        return parts[0] if len(parts) == 1 else AllOf(parts=tuple(parts))
 
-    def one(self, depth: int) -> MaskSpec:
+    def one(self, depth: int) -> Mask:
         if depth > _DEEPEST:
             raise self.error("brackets are nested too deeply")
         if self.take("("):
@@ -129,14 +122,13 @@ class _Reader:
                 remedy=suggest(word.text, kinds),
             )
         self.place += 1
-        kind = kinds[word.text]
-        names = [name for name in kind.model_fields if name != "kind"]
+        names = kinds[word.text].setting_names()
         values = self.arguments(word.text, names)
-        # The spec checks ranges itself; its errors get the word and its settings as their place.
+        # The mask checks ranges itself; its errors get the word and its settings as their place.
         where = self.in_setting(f"{word.text}({', '.join(names)})")
-        return typing.cast(MaskSpec, kind.parse(values, where=where))
+        return Mask.parse({"kind": word.text, **values}, where=where)
 
-    def arguments(self, word: str, names: list[str]) -> dict[str, int]:
+    def arguments(self, word: str, names: tuple[str, ...]) -> dict[str, int]:
         needed = f"{word} needs {', '.join(names) or 'no numbers'}"
         values: list[int] = []
         if self.take("("):
@@ -149,7 +141,7 @@ class _Reader:
                 self.place += 1
         if len(values) > len(names):
             raise self.error(needed)
-        # Fewer values than names: the spec's defaults fill them, or it reports what is missing.
+        # Fewer values than names: the mask's defaults fill them, or it reports what is missing.
         return dict(zip(names, values, strict=False))
 
     def expect(self, sign: str) -> None:
@@ -180,19 +172,3 @@ def _tokens(text: str) -> Iterator[_Token]:
         kind = match.lastgroup
         if kind is not None:
             yield _Token(kind, match[kind], match.start(kind))
-
-
-def mask_of_options(window: int | None, text: str | None) -> MaskSpec:
-    """Return the mask of a shape's options, of which one is given.
-
-    Args:
-        window: distance below which keys are visible.
-        text: mask as a formula, such as `window(128) | global(2)`.
-
-    Raises:
-        ConfigError: when the formula cannot be read.
-    """
-    if window is not None:
-        return WindowSpec(size=window)
-    assert text is not None
-    return parse_mask(text, where="model.mask")

@@ -24,7 +24,6 @@ from heedful.nn.spec import AttentionSpec, BiasSpec, PartSpec
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
-    from heedful.nn.attention.relative_values import RelativeValues
 
 MakeCache = Callable[[Tensor, Tensor], "KeyValueCache"]
 """A function that makes an empty cache for keys and values like its arguments [B, K, 0, E]."""
@@ -111,7 +110,7 @@ class Reordering:
 
 @dataclass(frozen=True)
 class ScanState:
-    """The state after a sequence, for each beam.
+    """The state of a mixer that keeps tensors of a fixed size for each beam.
 
     Args:
         tensors: [B, W, ...] each.
@@ -212,13 +211,3 @@ def build_bias(spec: BiasSpec, attention: AttentionSpec, width: int) -> Bias:
     """
     bias: Bias = resolve_name(spec.module).of_spec(spec, attention, width)
     return bias
-
-
-def build_relative_values(head_width: int, max_distance: int) -> RelativeValues:
-    """Build the vectors of distances that attention adds to its values.
-
-    Args:
-        head_width, max_distance: arguments of `RelativeValues`.
-    """
-    kind: type[RelativeValues] = resolve_name("heedful.nn.attention.relative_values:RelativeValues")
-    return kind(head_width, max_distance)

@@ -9,11 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Cell as Cell
-from heedful.config import Config, PositiveInt, Probability
-from heedful.config import Direction as Direction
-from heedful.config import Feeding as Feeding
-from heedful.config import Readout as Readout
+from heedful.config import Cell, Config, Direction, Feeding, PositiveInt, Probability, Readout
 from heedful.errors import ConfigError
 
 
@@ -26,6 +22,7 @@ class CommonPartSpec(Config):
         module_with: options of the spec, and the same with the first of them that is set.
         label: name of the part in texts.
         is_network: True for a feed-forward network and its replacements.
+        sublayer: name of a mixer's sub-layer in a block, which its tensors begin with.
         is_one_way: True for a mixer that reads forward only, so it is refused in encoders.
         dropout_option: option of a shape that sets the part's own dropout; None without one.
         section: options of a shape for stacks of such parts; None for parts of Transformer blocks.
@@ -36,6 +33,7 @@ class CommonPartSpec(Config):
     module_with: ClassVar[tuple[tuple[str, str], ...]] = ()
     label: ClassVar[str]
     is_network: ClassVar[bool] = False
+    sublayer: ClassVar[str] = "mixer"
     is_one_way: ClassVar[bool] = False
     dropout_option: ClassVar[str | None] = None
     section: ClassVar[str | None] = None

@@ -13,12 +13,13 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
+from heedful.nn.attention.masks import Mask, SameSegment, TokenPositions
 from heedful.nn.spec import RotarySpec
 
 if TYPE_CHECKING:
@@ -33,27 +34,10 @@ _KEY_AXES = (slice(None), None, None, slice(None))
 _T = TypeVar("_T")
 
 
-class TokenPositions(NamedTuple):
-    """Positions of tokens, in any shape, and their segments if rows are packed."""
-
-    position: Tensor
-    segment: Tensor | None = None
-
-
 def tokens_at(tokens: TokenPositions, index: Any) -> TokenPositions:
     """Return the positions and segments at an index of their tensors."""
     position, segment = tokens
     return TokenPositions(position[index], None if segment is None else segment[index])
-
-
-class Visibility(Protocol):
-    """The protocol of a mask, as positions use it: hashable, as it is a key of derived results."""
-
-    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        """Return whether queries may see keys, element by element; see `masks.Mask`."""
-
-    def __hash__(self) -> int:
-        """Return the hash of kind and settings."""
 
 
 _groups: list[ProcessGroup] = []
@@ -176,6 +160,14 @@ class Positions:
         self._derived[name] = value
         return value
 
+    def within_segments(self, mask: Mask) -> Mask:
+        """Return a mask under which sequences that share a row do not see each other.
+
+        It is the mask itself where each row is one sequence, or where it heeds segments already.
+        """
+        is_packed = self.query_segment is not None or self.key_segment is not None
+        return mask & SameSegment() if is_packed and not mask.heeds_segments else mask
+
     def diagonals(self) -> Tensor | None:
         """Return the ascending distances of the diagonals [Lq + Lk − 1]; None if unknown."""
         if not self.counted:
@@ -187,7 +179,7 @@ class Positions:
         """Return key minus query position, [B, Lq, Lk] int64; undefined where one is −1."""
         return self.derive("distance", lambda: self.key[:, None, :] - self.query[:, :, None])
 
-    def visible(self, mask: Visibility) -> Tensor:
+    def visible(self, mask: Mask) -> Tensor:
         """Return the keys that each query may see: the mask allows them, and neither is padding.
 
         Returns:
@@ -206,6 +198,17 @@ class Positions:
             return self.keep(name, seen)
         found: Tensor = self._derived[name]
         return found
+
+
+def picture(mask: Mask, positions: Positions) -> str:
+    """Draw a mask as text: a line per query, a column per key, ■ visible, · hidden.
+
+    Args:
+        mask: mask to draw.
+        positions: positions of the tokens; only the first row of the batch is drawn.
+    """
+    visible = positions.visible(mask)[0, 0].tolist()
+    return "\n".join("".join("■" if seen else "·" for seen in row) for row in visible)
 
 
 class SinusoidalPositions(nn.Module):

@@ -23,7 +23,7 @@ from heedful.config import (
     open_union,
 )
 from heedful.errors import ConfigError
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec
+from heedful.nn.attention.masks import Causal, Everything, Mask, Window
 from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
     ChannelMixSpec,
@@ -196,8 +196,7 @@ class RotarySpec(Config):
             )
         base, factor = self.base, self.factor
         if self.scaling == "ntk" and width > 2:  # a single pair rotates by 1 whatever the base
-            # The base at which the slowest pair is slowed by the factor, and the fastest not at
-            # all.
+            # The base at which the slowest pair is slowed by the factor, the fastest not at all.
             base *= factor ** (width / (width - 2))
         plain = [base ** (-i / width) for i in range(0, width, 2)]
         if self.scaling == "linear":
@@ -327,6 +326,7 @@ class AttentionSpec(CommonPartSpec):
         ("global_tokens", "heedful.nn.attention.global_tokens:GlobalSelfAttention"),
     )
     label = "Attention"
+    sublayer = "self_attention"
     dropout_option = "attention_dropout"
     kind: Literal["attention"] = "attention"
     over: Literal["input", "memory"] = Field(
@@ -351,7 +351,7 @@ class AttentionSpec(CommonPartSpec):
         None, description="norm of each head's queries and keys before the rotation; none if unset"
     )
     dropout: Probability = Field(0.0, description="dropout probability of attention weights")
-    mask: MaskSpec = EverythingSpec()
+    mask: Mask = Everything()
     rotary: RotarySpec | None = None
     position_bias: BiasSpec | None = None
     relative_values: PositiveInt | None = Field(
@@ -402,12 +402,13 @@ class AttentionSpec(CommonPartSpec):
     @classmethod
     def of_shape(cls, shape: Any, causal: bool) -> Self:
         """Return attention over the input, with the mask and positions of a shape."""
-        mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
-        if shape.window is not None or shape.mask is not None:
-            from heedful.nn.mask_text import mask_of_options  # loaded on demand: few have one
+        mask: Mask = Everything() if shape.window is None else Window(shape.window)
+        if shape.mask is not None:
+            from heedful.nn.mask_text import parse_mask  # loaded on demand: few have one
 
-            own = mask_of_options(shape.window, shape.mask)
-            mask = AllOfSpec(parts=(mask, own)) if causal else own
+            mask = parse_mask(shape.mask, where="model.mask")
+        if causal:
+            mask = Causal() & mask
         bias = bias_of_shape(shape, causal)
         return cls.with_heads_of_shape(shape).model_copy(
             update={

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import typing
 from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from heedful.models.model_spec import (
     VisionSpec,
     parse_spec,
 )
+from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
@@ -352,45 +354,45 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "causal": instead(f"encoder.{OWN}", "convolution"),
         "dropout": convolution(dropout=0.5),
     },
-    "EverythingSpec": {"kind": mask(kind="everything")},
-    "CausalSpec": {"kind": mask(kind="causal")},
-    "WindowSpec": {"kind": mask(kind="window", size=2), "size": mask(kind="window", size=3)},
-    "PrefixSpec": {"kind": mask(kind="prefix", length=2), "length": mask(kind="prefix", length=3)},
-    "SegmentSpec": {"kind": mask(kind="segment")},
-    "DilatedSpec": {
+    "Everything": {"kind": mask(kind="everything")},
+    "Causal": {"kind": mask(kind="causal")},
+    "Window": {"kind": mask(kind="window", size=2), "size": mask(kind="window", size=3)},
+    "Prefix": {"kind": mask(kind="prefix", length=2), "length": mask(kind="prefix", length=3)},
+    "SameSegment": {"kind": mask(kind="segment")},
+    "Dilated": {
         "kind": mask(kind="dilated", size=2),
         "size": mask(kind="dilated", size=3),
         "dilation": mask(kind="dilated", size=2, dilation=3),
     },
-    "StridedSpec": {
+    "Strided": {
         "kind": mask(kind="strided", stride=2),
         "stride": mask(kind="strided", stride=3),
     },
-    "FixedSpec": {
+    "Fixed": {
         "kind": mask(kind="fixed", stride=2, summary=1),
         "stride": mask(kind="fixed", stride=3, summary=1),
         "summary": mask(kind="fixed", stride=3, summary=2),
     },
-    "GlobalSpec": {"kind": mask(kind="global"), "count": mask(kind="global", count=2)},
-    "RandomSpec": {
+    "GlobalTokens": {"kind": mask(kind="global"), "count": mask(kind="global", count=2)},
+    "RandomBlocks": {
         "kind": mask(**RANDOM),
         "size": mask(**RANDOM | {"size": 1}),
         "count": mask(**RANDOM | {"count": 2}),
         "length": mask(**RANDOM | {"length": 12}),
         "seed": mask(**RANDOM | {"seed": 4}),
     },
-    "Window2dSpec": {
+    "Window2d": {
         "kind": mask(**GRID),
         "columns": mask(**GRID | {"columns": 4}),
         "height": mask(**GRID | {"height": 2}),
         "width": mask(**GRID | {"width": 2}),
         "first": mask(**GRID | {"first": 1}),
     },
-    "AllOfSpec": {
+    "AllOf": {
         "kind": mask(kind="all_of", parts=[{"kind": "causal"}]),
         "parts": mask(kind="all_of", parts=[{"kind": "causal"}, {"kind": "window", "size": 2}]),
     },
-    "AnyOfSpec": {
+    "AnyOf": {
         "kind": mask(kind="any_of", parts=[{"kind": "causal"}]),
         "parts": mask(kind="any_of", parts=[{"kind": "causal"}, {"kind": "prefix", "length": 2}]),
     },
@@ -496,16 +498,16 @@ CASES: Mapping[str, Mapping[str, Case]] = {
 }
 
 
-def spec_classes() -> dict[str, type[Config]]:
+def spec_classes() -> dict[str, type[Config] | type[Mask]]:
     """Every class of the spec tree."""
-    classes: dict[str, type[Config]] = {}
+    classes: dict[str, type[Config] | type[Mask]] = {}
 
-    def visit(kind: type[Config]) -> None:
+    def visit(kind: type[Config] | type[Mask]) -> None:
         if kind.__name__ in classes:
             return
         classes[kind.__name__] = kind
-        for field in kind.model_fields.values():
-            for inner in configs_in(field.annotation):
+        for annotation in fields_of(kind).values():
+            for inner in configs_in(annotation):
                 visit(inner)
 
     for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec):
@@ -513,14 +515,23 @@ def spec_classes() -> dict[str, type[Config]]:
     return classes
 
 
-def configs_in(annotation: Any) -> Iterator[type[Config]]:
-    if isinstance(annotation, type) and issubclass(annotation, Config):
+def fields_of(kind: type[Config] | type[Mask]) -> dict[str, Any]:
+    """The fields of a spec with their annotations, or those of a mask: numbers, and other masks."""
+    if issubclass(kind, Config):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return dict.fromkeys(("kind", *kind.setting_names()))
+
+
+def configs_in(annotation: Any) -> Iterator[type[Config] | type[Mask]]:
+    if annotation is Mask:
+        yield from map(resolve_name, KINDS.values())
+    elif isinstance(annotation, type) and issubclass(annotation, Config):
         yield annotation
     for part in typing.get_args(annotation):
         yield from configs_in(part)
 
 
-FIELDS = [(name, field) for name, kind in spec_classes().items() for field in kind.model_fields]
+FIELDS = [(name, field) for name, kind in spec_classes().items() for field in fields_of(kind)]
 
 
 def changed(plain: Plain, changes: Plain) -> Plain:

@@ -23,7 +23,7 @@ PROSE_WIDTH = 100
 
 # Present offences.
 KIND_CHECKS = 3  # asked: at most 10
-PART_COMPARISONS = 32  # as in `part.kind == "attention"`, outside of `interop`
+PART_COMPARISONS = 24  # as in `part.kind == "attention"`, outside of `interop`
 CROWDED_FOLDERS: set[str] = set()
 
 # Ways to store a matrix, which layers are exchanged for as in PyTorch's own conversions.

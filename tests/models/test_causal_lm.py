@@ -17,7 +17,8 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.cache import RingCache, StaticCache
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
+from heedful.nn.attention.masks import AllOf, Causal, SameSegment, Window
+from heedful.nn.attention.sparse_masks import RandomBlocks, Window2d
 from heedful.nn.spec import (
     AlibiSpec,
     AttentionSpec,
@@ -33,7 +34,7 @@ from tests.reference_parts import GrowingCache
 VOCABULARY, WINDOW = 30, 4
 LEARNED = {"embedding": EmbeddingSpec(positions=PositionSpec(kind="learned", max_length=24))}
 ROTARY = {"embedding": EmbeddingSpec(scale=False, positions=PositionSpec(kind="none"))}
-WINDOWED = AllOfSpec(parts=(CausalSpec(), WindowSpec(size=WINDOW)))
+WINDOWED = AllOf(parts=(Causal(), Window(size=WINDOW)))
 MODELS = {
     "learned": (LEARNED, {}),
     "rotary, grouped": (ROTARY, {"rotary": RotarySpec(), "num_kv_heads": 2, "bias": False}),
@@ -48,9 +49,7 @@ def build(name: str, seed: int = 0, **attention) -> CausalLM:
     model, changes = MODELS[name]
     block = BlockSpec.of(
         norm_placement="pre",
-        self_attention=AttentionSpec(
-            **{"num_heads": 4, "mask": CausalSpec(), **changes, **attention}
-        ),
+        self_attention=AttentionSpec(**{"num_heads": 4, "mask": Causal(), **changes, **attention}),
         feedforward=FeedForwardSpec(width=24),
     )
     stack = StackSpec.of(num_layers=2, block=block, final_norm=NormSpec())
@@ -185,7 +184,7 @@ def test_reorder_chooses_continuations_and_prompts(kind):
 
 @torch.no_grad()
 def test_packed_texts_do_not_see_each_other():
-    mask = AllOfSpec(parts=(CausalSpec(), SegmentSpec()))
+    mask = AllOf(parts=(Causal(), SameSegment()))
     model = build("learned", mask=mask)
     rows = [draw(4), draw(6), draw(3)]
     ids = torch.tensor([[*rows[0], *rows[1], *rows[2], 0]])
@@ -238,6 +237,11 @@ def test_tying_ties_and_windows_are_known():
     plain = count("learned") - 24 * 16
     assert count("untied, output bias") - plain == VOCABULARY * 16 + VOCABULARY
     assert build("alibi, window").window == WINDOW
+    # A window in an image of 4 columns: a row above, and 2 columns to the left of the token's own.
+    seen = (Causal(), Window2d(columns=4, height=2, width=3))
+    assert build("alibi, window", mask=AllOf(seen)).window == 7
+    drawn = (Causal(), RandomBlocks(size=2, count=1, length=8, seed=3))
+    assert build("alibi, window", mask=AllOf(drawn)).window is None
     assert build("learned").window is None
 
 

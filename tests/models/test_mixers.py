@@ -20,7 +20,6 @@ from heedful.models.shape_to_spec import (
     translator_spec,
 )
 from heedful.models.spec_overrides import contradictions, with_overrides
-from heedful.nn.attention.masks import build_mask
 from heedful.nn.positions import Positions
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import OptimizerSettings
@@ -176,7 +175,7 @@ def test_a_mask_is_written_as_an_expression() -> None:
     attention = spec.decoder.pattern[0].self_attention
     assert (attention.global_tokens, attention.relative_values) == (1, 4)
     six = Positions.of_self(torch.arange(6)[None])
-    sees = six.visible(build_mask(attention.mask))[0, 0]
+    sees = six.visible(attention.mask)[0, 0]
     assert sees.int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
@@ -186,7 +185,7 @@ def test_a_mask_is_written_as_an_expression() -> None:
         [1, 0, 0, 1, 1, 1],
     ]
     encoder = translator_spec(shape(**options), 30, 30).encoder.pattern[0].self_attention
-    assert six.visible(build_mask(encoder.mask))[0, 0, 0].all()
+    assert six.visible(encoder.mask)[0, 0, 0].all()
     assert contradictions(shape(**options), spec) == []
     assert contradictions(shape(mask="window(3)"), spec) == [
         "model.mask is window(3), and the model's window(3) | global(1)"

@@ -196,7 +196,7 @@ def test_a_mask_is_narrowed_where_there_are_segments_only() -> None:
     places = torch.arange(4)[None]
     alone, together = Positions.of_self(places), Positions.of_self(places, torch.zeros(1, 4))
     for mask in (Everything(), Causal(), Causal() & Window(2)):
-        assert mask.within_segments(alone) is mask
-        assert mask.within_segments(together) == mask & SameSegment()
+        assert alone.within_segments(mask) is mask
+        assert together.within_segments(mask) == mask & SameSegment()
     already = Causal() & SameSegment()
-    assert already.within_segments(together) is already
+    assert together.within_segments(already) is already

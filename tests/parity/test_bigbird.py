@@ -14,19 +14,19 @@ from torch import Tensor
 from transformers import BigBirdConfig
 from transformers.models.big_bird import modeling_big_bird
 
-from heedful.nn.attention.masks import build_mask
-from heedful.nn.mask_spec import AnyOfSpec, GlobalSpec, RandomSpec, WindowSpec
+from heedful.nn.attention.masks import AnyOf, Window
+from heedful.nn.attention.sparse_masks import GlobalTokens, RandomBlocks
 from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 
 WIDTH, HEADS, BLOCK, BLOCKS, RANDOM = 8, 2, 2, 11, 2
 LENGTH = BLOCK * BLOCKS
-GLOBAL = GlobalSpec(count=2)
-WINDOW = WindowSpec(size=2)
+GLOBAL = GlobalTokens(count=2)
+WINDOW = Window(size=2)
 # Theirs counts a key twice that is drawn and seen anyway. It draws no such block; of our seeds this
 # is the first that does not.
-DRAWN = RandomSpec(size=1, count=RANDOM, length=BLOCKS, seed=83_836)
+DRAWN = RandomBlocks(size=1, count=RANDOM, length=BLOCKS, seed=83_836)
 
 
 def drawn_blocks() -> Tensor:
@@ -35,7 +35,7 @@ def drawn_blocks() -> Tensor:
     Both in BigBird's numbers, which are one less than our positions.
     """
     positions = torch.arange(BLOCKS)[None]
-    shown = Positions.of_self(positions).visible(build_mask(DRAWN)).view(BLOCKS, BLOCKS)
+    shown = Positions.of_self(positions).visible(DRAWN).view(BLOCKS, BLOCKS)
     drawn = shown[2:].nonzero()[:, 1].view(BLOCKS - 2, RANDOM)
     query = torch.arange(2, BLOCKS)[:, None]
     assert (drawn > 1).all()
@@ -60,7 +60,7 @@ def their_attention() -> Any:
 
 def test_sparse_attention_is_that_of_bigbird() -> None:
     theirs = their_attention()
-    spec = AttentionSpec(num_heads=HEADS, mask=AnyOfSpec(parts=(WINDOW, GLOBAL, DRAWN)))
+    spec = AttentionSpec(num_heads=HEADS, mask=AnyOf(parts=(WINDOW, GLOBAL, DRAWN)))
     ours = build_part(WIDTH, spec).double().eval()
     with torch.no_grad():
         linears = [theirs.query, theirs.key, theirs.value]

@@ -6,7 +6,8 @@ import torch
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from heedful.nn.mask_spec import AnyOfSpec, GlobalSpec, WindowSpec
+from heedful.nn.attention.masks import AnyOf, Window
+from heedful.nn.attention.sparse_masks import GlobalTokens
 from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
@@ -24,7 +25,7 @@ def test_windows_and_global_tokens_are_those_of_longformer() -> None:
     )
     torch.manual_seed(1)
     theirs = LongformerSelfAttention(config, layer_id=0).double().eval()
-    mask = AnyOfSpec(parts=(WindowSpec(size=3), GlobalSpec(count=COUNT)))
+    mask = AnyOf(parts=(Window(size=3), GlobalTokens(count=COUNT)))
     spec = AttentionSpec(num_heads=HEADS, mask=mask, global_tokens=COUNT)
     ours = build_part(WIDTH, spec).double().eval()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, WindowSpec
+from heedful.nn.attention.masks import AllOf, Causal, Window
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -48,7 +48,7 @@ class ByteTokenizer:
 
 def build(seed: int = 0, *, window: bool = False, learned: bool = False) -> CausalLM:
     torch.manual_seed(seed)
-    mask = AllOfSpec(parts=(CausalSpec(), WindowSpec(size=WINDOW))) if window else CausalSpec()
+    mask = AllOf(parts=(Causal(), Window(size=WINDOW))) if window else Causal()
     positions = PositionSpec(kind="learned", max_length=TABLE) if learned else None
     block = BlockSpec.of(
         norm_placement="pre",

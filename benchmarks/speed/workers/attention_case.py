@@ -10,7 +10,7 @@ import torch
 
 from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.nn.attention.attend import attend
-from heedful.nn.attention.masks import Causal, Everything, Mask, Window, build_mask
+from heedful.nn.attention.masks import Causal, Everything, Mask, Window
 from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
 
@@ -42,7 +42,7 @@ def case(
     q, k, v = (torch.randn(1, heads, length, width, requires_grad=backward) for _ in range(3))
     mask: Mask = Causal() & Window(window) if window else Everything()
     if pattern:
-        mask = build_mask(parse_mask(pattern))
+        mask = parse_mask(pattern)
     seconds = []
     before = serve.reset_peak()
     for _ in range(repeats + 1):

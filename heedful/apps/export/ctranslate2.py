@@ -24,7 +24,7 @@ from heedful.models.checkpoint import read_weights, write_directory
 from heedful.models.model_directory import find_model_directory, load_tokenizers, read_facts
 from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import MaskSpec
+from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import SinusoidalPositions
 from heedful.nn.spec import GATED, AttentionSpec, BiasSpec, NormSpec
 from heedful.text.tokenizer import TextTokenizer
@@ -453,10 +453,8 @@ def _in_attention(attention: AttentionSpec, place: str) -> Iterator[str]:
         yield f"{place}.rotary.temperature"
 
 
-def _has_usual_mask(mask: MaskSpec, *, causal: bool) -> bool:
+def _has_usual_mask(mask: Mask, *, causal: bool) -> bool:
     """Return True if a mask is causal in a decoder, or full in an encoder."""
-    if mask.kind == "all_of":
-        # Sequences are packed in training only, so segments do not matter to an export.
-        parts = [part for part in mask.parts if part.kind != "segment"]
-        return len(parts) == 1 and _has_usual_mask(parts[0], causal=causal)
-    return mask.kind == ("causal" if causal else "everything")
+    # Sequences are packed in training only, so segments do not matter to an export.
+    rules = [rule.kind for rule in mask.conjuncts if rule.kind != "segment"]
+    return rules == ["causal" if causal else "everything"]

@@ -270,8 +270,7 @@ def _divisors(parts: Sequence[PartSpec]) -> dict[str, int]:
 def _refuses_context(spec: ModelSpec, parts: Sequence[PartSpec]) -> str:
     if spec.reads != "texts":
         return f"texts are divided for models of one text, and this one reads {spec.reads}"
-    others = sorted({part.kind for part in parts if part.kind not in ("attention", "feedforward")})
-    if others:
+    if others := sorted({part.kind for part in parts} - {"attention", "feedforward"}):
         return f"a ring passes keys and values of attention, and this model has {others[0]}"
     return ""
 

@@ -132,11 +132,8 @@ def lower_block(weights: WeightSource, name: str, spec: BlockSpec, width: int) -
                 layer.cross, layer.has_cross = attention, 1
             else:
                 layer.self = attention
-        elif part.kind == "average_attention":
-            layer.recurrent = _average_attention(weights, place, part, norm, width)
-            layer.mixer = MIXERS.index(part.kind)
-        elif part.kind == "ssru":
-            layer.recurrent = _ssru(weights, place, part, norm, width)
+        elif part.kind in _RECURRENCES:
+            layer.recurrent = _RECURRENCES[part.kind](weights, place, part, norm, width)
             layer.mixer = MIXERS.index(part.kind)
         # `block_refusals` made sure that all sub-layers agree in this.
         layer.norm_first = sublayer.norm_placement == "before"
@@ -225,6 +222,13 @@ def _ssru(
         gate=weights.packed({f"{name}.forget": width}, width, has_bias=spec.bias),
         norm=norm,
     )
+
+
+_RECURRENCES: Mapping[str, Callable[..., RecurrentLayer]] = {
+    "average_attention": _average_attention,
+    "ssru": _ssru,
+}
+"""The function that lowers each recurrent mixer of the kernels, by kind."""
 
 
 def _lower_feedforward(

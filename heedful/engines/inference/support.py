@@ -320,9 +320,10 @@ def _refusals(spec: Config, rules: _Rules, where: str) -> Iterator[Refusal]:
 
 def _attentions(block: BlockSpec, where: str) -> Iterator[tuple[str, str, AttentionSpec]]:
     """Yield path, name and spec of each attention of a block."""
+    attentions = block.attentions()
     for number, sublayer in enumerate(block.sublayers):
-        if sublayer.part.kind == "attention":
-            yield f"{where}.sublayers.{number}.part", sublayer.name, sublayer.part
+        if sublayer.name in attentions:
+            yield f"{where}.sublayers.{number}.part", sublayer.name, attentions[sublayer.name]
 
 
 def _head_refusals(spec: AttentionSpec, width: int, where: str) -> Iterator[Refusal]:

@@ -69,7 +69,7 @@ class _FusedAttention(Attention):
             self.key_heads_left,
             self.scale,
             positions,
-            self.mask.within_segments(positions),
+            positions.within_segments(self.mask),
             rows_of(context),
             memory,
         )

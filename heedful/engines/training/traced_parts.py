@@ -102,7 +102,7 @@ class PlannedStack(Stack):
             if getattr(part, "over_memory", None) is over_memory
         ]
         # A set: layers with equal masks share one block mask, made once a batch.
-        masks = {each.mask.within_segments(positions) for each in attentions}
+        masks = {positions.within_segments(each.mask) for each in attentions}
         planned = any(each.kernels.device == "cuda" for each in attentions)
         return TracedPositions.of(
             positions, [m for m in masks if planned and not _is_plain(positions, m)]

@@ -18,7 +18,7 @@ from heedful.interop.tensor_table import (
 )
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import CausalSpec, EverythingSpec
+from heedful.nn.attention.masks import Causal, Everything
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
 # Fairseq counted positions from the row after the padding id 1, and transformers keeps the offset.
@@ -78,7 +78,7 @@ def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec
         num_heads=fields.integer(f"{side}_attention_heads"),
         dropout=fields.number("attention_dropout", 0.0),
     )
-    mask = CausalSpec() if side == "decoder" else EverythingSpec()
+    mask = Causal() if side == "decoder" else Everything()
     return StackSpec.of(
         num_layers=fields.integer(f"{side}_layers"),
         block=BlockSpec.of(

@@ -18,7 +18,7 @@ from heedful.interop.tensor_table import (
 )
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import CausalSpec
+from heedful.nn.attention.masks import Causal
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
 _NORMS = {"ln_1": "self_attention_norm", "ln_2": "feedforward_norm"}
@@ -47,7 +47,7 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
             num_heads=fields.integer("n_head", 12),
             scale=None if fields.flag("scale_attn_weights", True) else 1.0,
             dropout=fields.number("attn_pdrop", 0.1),
-            mask=CausalSpec(),
+            mask=Causal(),
         ),
         feedforward=FeedForwardSpec(
             # The field is null in most files, which means 4 D.

@@ -21,7 +21,7 @@ from heedful.interop.tensor_table import (
 )
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, MaskSpec, WindowSpec
+from heedful.nn.attention.masks import Causal, Mask
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -131,10 +131,10 @@ def read_decoder(
     )
 
 
-def _mask(window: int | None) -> MaskSpec:
-    return (
-        CausalSpec() if window is None else AllOfSpec(parts=(CausalSpec(), WindowSpec(size=window)))
-    )
+def _mask(window: int | None) -> Mask:
+    if window is None:
+        return Causal()
+    return Causal() & Mask.parse({"kind": "window", "size": window}, where="sliding_window")
 
 
 def _read(fields: Fields, names: Names) -> CausalLMSpec:
@@ -274,7 +274,7 @@ def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
 def window_of(block: BlockSpec) -> int | None:
     """Return the window of a block in keys; None for causal attention without window."""
     parts = block.self_attention.mask.conjuncts
-    return next((part.size for part in parts if part.kind == "window"), None)
+    return next((part.span for part in parts if part.kind == "window"), None)
 
 
 def _write(spec: CausalLMSpec) -> dict[str, Any]:

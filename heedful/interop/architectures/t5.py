@@ -18,7 +18,7 @@ from heedful.interop.tensor_table import (
 )
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import CausalSpec, EverythingSpec
+from heedful.nn.attention.masks import Causal, Everything
 from heedful.nn.spec import (
     GATED,
     AttentionSpec,
@@ -89,7 +89,7 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
         scale=1.0,
         dropout=dropout,
     )
-    mask = CausalSpec() if decoder else EverythingSpec()
+    mask = Causal() if decoder else Everything()
     return StackSpec.of(
         num_layers=num_layers,
         block=BlockSpec.of(

@@ -22,7 +22,12 @@ from heedful.nn.positions import NOTHING_HERE, Positions
 
 @dataclass(frozen=True)
 class KeyValues:
-    """Keys and values [B, K, Lk, E] of a memory, projected once by one attention module."""
+    """Keys and values of a memory, projected once by one attention module.
+
+    Args:
+        keys: [B, K, Lk, E]; [B, Lk, A] for a score function.
+        values: [B, K, Lk, Ev]; [B, Lk, D] for a score function.
+    """
 
     keys: Tensor
     values: Tensor

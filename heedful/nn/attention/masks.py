@@ -1,33 +1,46 @@
-"""Attention masks: small values, functions of positions, True where a key is visible.
+"""Attention masks: frozen values with settings, which say of each query what keys it may see.
 
-Masks are hashable, combine exactly with `&` and `|`, and describe themselves in a sentence. A mask
-describes its visible pairs in three ways of growing precision: `bounds` are ranges of key
-positions; `reaches` tests single keys, for patterns with gaps; `passes` divides a pattern into
-masks each of which can be computed in blocks that are nearly full. Patterns with gaps are in
-`sparse_masks`. Shapes: B batch, H heads, Lq queries, Lk keys.
+A model's specification holds masks by their `kind` and settings. Masks are hashable, combine
+exactly with `&` and `|`, and describe themselves in a sentence. A mask describes its visible pairs
+in three ways of growing precision: `bounds` are ranges of key positions; `reaches` tests single
+keys, for patterns with gaps; `passes` divides a pattern into masks each of which can be computed in
+blocks that are nearly full. Patterns with gaps are in `sparse_masks`. Nothing here imports torch,
+as the command line reads specifications. Shapes: B batch, H heads, Lq queries, Lk keys.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pkgutil import resolve_name
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from torch import Tensor
+from pydantic import Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+from heedful.config import Config, PositiveInt, validation_error
 from heedful.errors import ModelError
-from heedful.nn.mask_spec import MaskSpec
-from heedful.nn.positions import Positions, TokenPositions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FAR = 2**62
 """A key position beyond every real one: the upper bound of masks without an end."""
 
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending ranges of positions, first and last inclusive, with a gap between any two."""
+
+
+class TokenPositions(NamedTuple):
+    """Positions of tokens, in any shape, and their segments if rows are packed."""
+
+    position: Tensor
+    segment: Tensor | None = None
 
 
 class Pass(NamedTuple):
@@ -42,12 +55,46 @@ class Pass(NamedTuple):
     period: int = 1
 
 
-Band = tuple[int, int]
-"""Numbers of visible keys before and after a query; −1 for all."""
-
-
 class Mask(ABC):
-    """A rule for the keys that a query may see; masks of equal kind and settings are equal."""
+    """A rule for the keys that a query may see; masks of equal kind and settings are equal.
+
+    Attributes:
+        kind: name in files and in expressions.
+        follows_task: True for a mask that the task decides, and no option of a model.
+    """
+
+    kind: str
+    follows_task: ClassVar[bool] = False
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        if cls is not Mask:
+            return handler(source)
+        # Not a union of all classes: few models have masks with gaps, whose module need not load.
+        is_mask = core_schema.is_instance_schema(Mask)
+        return core_schema.no_info_before_validator_function(_read_settings, is_mask)
+
+    @staticmethod
+    def parse(values: Mapping[str, Any], *, where: str | None = None) -> Mask:
+        """Make a mask from plain data.
+
+        Args:
+            values: `kind` and settings of the mask.
+            where: file or expression of the values, for the error message.
+
+        Raises:
+            ConfigError: when there is no such kind, or a setting is refused.
+        """
+        try:
+            mask: Mask = _adapter(Mask).validate_python(values)
+        except ValidationError as error:
+            raise validation_error(Config, error, where) from None
+        return mask
+
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
+        """Return the names of the settings, in the order in which expressions have them."""
+        return tuple(each.name for each in fields(cls) if each.name != "kind")  # type: ignore[arg-type]
 
     @abstractmethod
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
@@ -96,22 +143,34 @@ class Mask(ABC):
         """
         return (Pass(self),)
 
-    def band(self) -> Band | None:
-        """Return the numbers of visible keys before and after a query; None for other masks."""
-        return None
+    @property
+    def conjuncts(self) -> tuple[Mask, ...]:
+        """The masks, none of them an intersection, whose intersection this one is."""
+        return (self,)
 
     @property
-    def parts_segments(self) -> bool:
+    def disjuncts(self) -> tuple[Mask, ...]:
+        """The masks, none of them a union, whose union this one is."""
+        return (self,)
+
+    @property
+    def heeds_segments(self) -> bool:
         """True where a query sees only keys of its own segment."""
         return False
 
-    def within_segments(self, positions: Positions) -> Mask:
-        """Return a mask under which sequences that share a row do not see each other.
+    @property
+    def span(self) -> int:
+        """The shortest sequence length at which the mask shows its full pattern."""
+        return 1
 
-        It is the mask itself where each row is one sequence, or where it heeds segments already.
-        """
-        packed = positions.query_segment is not None or positions.key_segment is not None
-        return self & SameSegment() if packed and not self.parts_segments else self
+    @property
+    def reach(self) -> int | None:
+        """The number of earlier positions that a query may see; None if it is unbounded."""
+        # A query so far from 0 that no finite reach is cut off by the beginning of the sequence.
+        here = FAR // 2
+        seen = self.bounds(here, here)
+        first = seen[0][0] if seen else here
+        return here - first if first > 0 else None
 
     @abstractmethod
     def describe(self) -> str:
@@ -124,17 +183,20 @@ class Mask(ABC):
             return other
         if other == Everything():
             return self
-        return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
+        return AllOf((*self.conjuncts, *other.conjuncts))
 
     def __or__(self, other: Mask) -> Mask:
         if Everything() in (self, other):
             return Everything()
-        return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
+        return AnyOf((*self.disjuncts, *other.disjuncts))
 
 
 @dataclass(frozen=True)
 class Everything(Mask):
-    """Every key is visible."""
+    """Every real key is visible."""
+
+    follows_task = True
+    kind: Literal["everything"] = field(default="everything", init=False)
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return key.position == key.position  # true everywhere, in the shape of the keys
@@ -142,16 +204,16 @@ class Everything(Mask):
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((0, FAR),)
 
-    def band(self) -> Band:
-        return -1, -1
-
     def describe(self) -> str:
         return "every key"
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """Keys at the query's own position or before it are visible."""
+    """Keys at the query's position or before it are visible."""
+
+    follows_task = True
+    kind: Literal["causal"] = field(default="causal", init=False)
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return key.position <= query.position
@@ -159,19 +221,19 @@ class Causal(Mask):
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((0, hi),)
 
-    def band(self) -> Band:
-        return -1, 0
-
     def describe(self) -> str:
         return "keys at or before its own position"
 
 
 @dataclass(frozen=True)
 class SameSegment(Mask):
-    """Keys of the query's own segment are visible: several sequences packed into one row.
+    """Keys of the query's own segment are visible (packed sequences).
 
     Positions without segments are one single segment.
     """
+
+    follows_task = True
+    kind: Literal["segment"] = field(default="segment", init=False)
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         # Segments on one side alone are a caller's mistake: comparing with nothing hides no key.
@@ -188,11 +250,8 @@ class SameSegment(Mask):
         # The segment of a key does not follow from its position.
         return ((0, FAR),)
 
-    def band(self) -> Band:
-        return -1, -1
-
     @property
-    def parts_segments(self) -> bool:
+    def heeds_segments(self) -> bool:
         return True
 
     def describe(self) -> str:
@@ -200,16 +259,46 @@ class SameSegment(Mask):
 
 
 @dataclass(frozen=True)
-class AllOf(Mask):
-    """Keys that every part shows are visible; of no parts, every key."""
+class _Combination(Mask):
+    """Masks joined by `&` or `|`."""
 
+    kind: str = field(default="", init=False)
     parts: tuple[Mask, ...]
 
+    joined: ClassVar[Any]  # the operator
+    words: ClassVar[tuple[str, str]]  # between the parts' descriptions, and in place of none
+
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        allowed = Everything().sees(query, key)
-        for part in self.parts:
-            allowed = allowed & part.sees(query, key)
-        return allowed
+        return self._join(key.position, [part.sees(query, key) for part in self.parts])
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        return self._join(key, [part.reaches(lo, hi, key) for part in self.parts])
+
+    def _join(self, key: Tensor, seen: list[Tensor]) -> Tensor:
+        """Join the parts' results; of no parts, an intersection shows all and a union nothing."""
+        if not seen:
+            return key == key if self.joined is operator.and_ else key != key
+        joined: Tensor = functools.reduce(self.joined, seen)
+        return joined
+
+    @property
+    def span(self) -> int:
+        return max((part.span for part in self.parts), default=1)
+
+    def describe(self) -> str:
+        between, nothing = self.words
+        each = [part.describe() for part in self.parts]
+        # A part that is itself a combination gets brackets, so that the sentence has one reading.
+        return f", {between} ".join(f"({s})" if " also " in s else s for s in each) or nothing
+
+
+@dataclass(frozen=True)
+class AllOf(_Combination):
+    """Keys that all parts show are visible; of no parts, every key."""
+
+    joined = operator.and_
+    words = "that are also", "every key"
+    kind: Literal["all_of"] = field(default="all_of", init=False)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
         common: Intervals = ((0, FAR),)
@@ -220,55 +309,40 @@ class AllOf(Mask):
             common = tuple((first, last) for first, last in pairs if first <= last)
         return common
 
-    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
-        within = key >= 0
-        for part in self.parts:
-            within = within & part.reaches(lo, hi, key)
-        return within
-
     def passes(self) -> tuple[Pass, ...]:
         # All combinations of passes: a pair that every part shows is in exactly one pass of each.
         combined = [Pass(AllOf(()))]
         for part in self.parts:
             combined = [
                 Pass(
-                    AllOf((*_parts(one.mask, AllOf), other.mask)),
+                    AllOf((*one.mask.conjuncts, other.mask)),
                     math.lcm(one.period, other.period),  # a multiple of both is one of their lcm
                 )
                 for one in combined
                 for other in part.passes()
             ]
-        return tuple(combined) if _is_periodic(combined) else (Pass(self),)
-
-    def band(self) -> Band | None:
-        bands = [part.band() for part in self.parts]
-        known = [each for each in bands if each is not None]
-        if len(known) < len(bands):
-            return None
-        # The narrowest finite side wins; −1 means no bound and must not win as the smallest.
-        before = min((each[0] for each in known if each[0] >= 0), default=-1)
-        after = min((each[1] for each in known if each[1] >= 0), default=-1)
-        return before, after
+        return tuple(combined) if any(each.period > 1 for each in combined) else (Pass(self),)
 
     @property
-    def parts_segments(self) -> bool:
-        return any(part.parts_segments for part in self.parts)
+    def conjuncts(self) -> tuple[Mask, ...]:
+        return tuple(rule for part in self.parts for rule in part.conjuncts)
 
-    def describe(self) -> str:
-        return _list([part.describe() for part in self.parts], "that are also", "every key")
+    @property
+    def heeds_segments(self) -> bool:
+        return any(part.heeds_segments for part in self.parts)
+
+    @property
+    def reach(self) -> int | None:
+        return min((part.reach for part in self.parts if part.reach is not None), default=None)
 
 
 @dataclass(frozen=True)
-class AnyOf(Mask):
+class AnyOf(_Combination):
     """Keys that at least one part shows are visible; of no parts, none."""
 
-    parts: tuple[Mask, ...]
-
-    def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        allowed = ~Everything().sees(query, key)
-        for part in self.parts:
-            allowed = allowed | part.sees(query, key)
-        return allowed
+    joined = operator.or_
+    words = "and also", "no key"
+    kind: Literal["any_of"] = field(default="any_of", init=False)
 
     def bounds(self, lo: int, hi: int) -> Intervals:
         merged: list[tuple[int, int]] = []
@@ -280,15 +354,9 @@ class AnyOf(Mask):
                 merged.append((first, last))
         return tuple(merged)
 
-    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
-        within = key < 0
-        for part in self.parts:
-            within = within | part.reaches(lo, hi, key)
-        return within
-
     def passes(self) -> tuple[Pass, ...]:
         passes = [each for part in self.parts for each in part.passes()]
-        if not _is_periodic(passes):
+        if all(each.period == 1 for each in passes):
             return (Pass(self),)
         # The softmax sums passes up, so a pair that two parts show must be in one pass alone: each
         # periodic part leaves out what earlier passes have shown.
@@ -302,8 +370,19 @@ class AnyOf(Mask):
                 before = AnyOf((*before.parts, mask))
         return tuple(result)
 
-    def describe(self) -> str:
-        return _list([part.describe() for part in self.parts], "and also", "no key")
+    @property
+    def disjuncts(self) -> tuple[Mask, ...]:
+        return tuple(rule for part in self.parts for rule in part.disjuncts)
+
+    @property
+    def heeds_segments(self) -> bool:
+        return all(part.heeds_segments for part in self.parts)
+
+    @property
+    def reach(self) -> int | None:
+        ends = [part.reach for part in self.parts]
+        known = [end for end in ends if end is not None]
+        return max(known, default=0) if len(known) == len(ends) else None
 
 
 @dataclass(frozen=True)
@@ -329,31 +408,15 @@ class Without(Mask):
         return f"{self.mask.describe()}, except {self.other.describe()}"
 
 
-def _parts(mask: Mask, kind: type[AllOf] | type[AnyOf]) -> tuple[Mask, ...]:
-    return mask.parts if isinstance(mask, kind) else (mask,)
-
-
-def _is_periodic(passes: list[Pass]) -> bool:
-    return any(each.period > 1 for each in passes)
-
-
-def _list(sentences: list[str], joint: str, nothing: str) -> str:
-    # A part that is itself a combination gets brackets, so that the sentence has one reading.
-    wrapped = [f"({s})" if " also " in s else s for s in sentences]
-    return f", {joint} ".join(wrapped) or nothing
-
-
 @dataclass(frozen=True)
 class Window(Mask):
-    """Keys at a distance of less than `size` are visible, on both sides (Beltagy 2020, section 3).
+    """Keys at a distance of less than `size` are visible, on both sides (Longformer 2020).
 
     `Causal() & Window(size)` shows `size` keys: the query's own and the size − 1 before it.
     """
 
-    size: int
-
-    def __post_init__(self) -> None:
-        assert self.size > 0, self.size
+    kind: Literal["window"] = field(default="window", init=False)
+    size: PositiveInt
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return (key.position - query.position).abs() < self.size
@@ -362,8 +425,9 @@ class Window(Mask):
         # The union of the windows of all queries from lo to hi, which leaves no gap.
         return ((max(lo - self.size + 1, 0), hi + self.size - 1),)
 
-    def band(self) -> Band:
-        return self.size - 1, self.size - 1
+    @property
+    def span(self) -> int:
+        return self.size  # shorter sequences see everything
 
     def describe(self) -> str:
         return f"keys less than {self.size} positions away"
@@ -371,12 +435,13 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Keys at positions below `length` are visible to every query (Raffel 2020, section 3.2.1).
+    """Keys at positions below `length` are visible (prefix language model; Raffel 2020).
 
     A prefix language model is `Causal() | Prefix(length)`.
     """
 
-    length: int
+    kind: Literal["prefix"] = field(default="prefix", init=False)
+    length: Annotated[int, Field(ge=0)]
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return key.position < self.length
@@ -389,28 +454,16 @@ class Prefix(Mask):
         return f"the first {self.length} positions"
 
 
-def build_mask(spec: MaskSpec) -> Mask:
-    """Build the mask of a spec; equal specs give one and the same object.
-
-    The guards of a compiled block compare a mask by identity, not by equality.
-    """
-    settings = {name: value for name, value in spec if name != "kind"}
-    if "parts" in settings:
-        # `build_mask` and not the constructor: parts of equal specs are one object as well.
-        settings["parts"] = tuple(map(build_mask, settings["parts"]))
-    return _unique(resolve_name(_MASKS[spec.kind])(**settings))
-
-
 @functools.lru_cache(maxsize=256)
-def _unique(mask: Mask) -> Mask:
-    # The cache keeps the first of equal masks.
+def canonical(mask: Mask) -> Mask:
+    """Return the first mask that was equal to this one, so that equal masks are one object."""
+    # The guards of a compiled block compare a mask by identity, not by equality.
     return mask
 
 
 _SPARSE = "heedful.nn.attention.sparse_masks"
 
-# By name: few models have a mask with gaps. Here, as the specs are read without loading torch.
-_MASKS: Mapping[str, str] = {
+KINDS: Mapping[str, str] = {
     "everything": f"{__name__}:Everything",
     "causal": f"{__name__}:Causal",
     "window": f"{__name__}:Window",
@@ -425,15 +478,23 @@ _MASKS: Mapping[str, str] = {
     "all_of": f"{__name__}:AllOf",
     "any_of": f"{__name__}:AnyOf",
 }
-"""The class of each kind of mask, whose fields are the settings of its spec."""
+"""The class of each kind, by name: its module is loaded where a model has such a mask."""
+
+_adapter = functools.cache(TypeAdapter)
 
 
-def picture(mask: Mask, positions: Positions) -> str:
-    """Draw a mask as text: a line per query, a column per key, ■ visible, · hidden.
-
-    Args:
-        mask: mask to draw.
-        positions: positions of the tokens; only the first row of the batch is drawn.
-    """
-    visible = positions.visible(mask)[0, 0].tolist()
-    return "\n".join("".join("■" if seen else "·" for seen in row) for row in visible)
+def _read_settings(value: Any) -> Any:
+    """Return the mask of settings with a `kind`; any other value as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    kind = str(value.get("kind"))
+    if kind not in KINDS:
+        tags = {"tag": kind, "expected_tags": ", ".join(map(repr, KINDS))}
+        raise PydanticKnownError("union_tag_invalid", {"discriminator": "'kind'", **tags})
+    found = resolve_name(KINDS[kind])
+    if unknown := value.keys() - {"kind", *found.setting_names()}:
+        known = ", ".join(found.setting_names()) or "none"
+        raise ValueError(f"{kind} has no setting {min(unknown)!r}, but only: {known}")
+    # Strict as `Config.parse` is, and as JSON for the same reason.
+    settings = {name: each for name, each in value.items() if name != "kind"}
+    return _adapter(found).validate_json(json.dumps(settings), strict=True)

@@ -22,7 +22,7 @@ from heedful.nn.attention.attend import (
 )
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValues, SegmentInputs
-from heedful.nn.attention.masks import build_mask
+from heedful.nn.attention.masks import canonical
 from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.mixer import (
     Context,
@@ -30,7 +30,6 @@ from heedful.nn.mixer import (
     MakeCache,
     Memory,
     build_bias,
-    build_relative_values,
 )
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions, Rotary
@@ -39,6 +38,7 @@ from heedful.nn.work import Saved, Work, weight_work
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.attention.relative_values import RelativeValues
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Attention(nn.Module):
         self.scale = spec.scale_of_scores(width)
         self.softcap = spec.softcap
         self.dropout = spec.dropout
-        self.mask = build_mask(spec.mask)
+        self.mask = canonical(spec.mask)
         self._build_projections(width, spec.bias)
         # After the projections: the hooks split and join the maps that exist when a state is saved.
         store_maps_apart(self)
@@ -186,11 +186,13 @@ class Attention(nn.Module):
         self.position_bias = (
             build_bias(spec.position_bias, spec, width) if spec.position_bias else None
         )
-        self.relative_values = (
-            build_relative_values(self.head_width, spec.relative_values)
-            if spec.relative_values
-            else None
-        )
+        self.relative_values: RelativeValues | None = None
+        if spec.relative_values:
+            from heedful.nn.attention import relative_values  # few have them
+
+            self.relative_values = relative_values.RelativeValues(
+                self.head_width, spec.relative_values
+            )
 
     def _build_projections(self, width: int, bias: bool) -> None:
         """Build the projections from D to queries, and to keys and values."""
@@ -291,10 +293,10 @@ class Attention(nn.Module):
             )
             # Positions with segments narrow any mask to the query's own sequence, so packing rows
             # does not depend on the mask that a model was trained with.
-            mask = self.mask.within_segments(positions)
+            mask = positions.within_segments(self.mask)
             mixed = mix(q, memory.keys, memory.values, positions, mask)
             if others is not None:
-                mask = self.mask.within_segments(others.positions)
+                mask = others.positions.within_segments(self.mask)
                 keys, values = others.memory.keys, others.memory.values
                 mixed = others.put(mixed, mix(others.q, keys, values, others.positions, mask))
         if capturing:
@@ -321,7 +323,7 @@ class Attention(nn.Module):
         if not wanted:
             return
         request = other = None
-        args = (self.mask.within_segments(positions), biases, self.scale, self.softcap)
+        args = (positions.within_segments(self.mask), biases, self.scale, self.softcap)
         if self.heads_left:  # else all heads were pruned
             request = make_request(q, memory.keys, memory.values, positions, *args)
         if others is not None:

@@ -8,38 +8,15 @@ inner width of the score.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.mixer import Context, Memory, Reordering
+from heedful.nn.attention.cache import KeyValues
+from heedful.nn.mixer import Context, Memory
 from heedful.nn.mixer_spec import ScoreAttentionSpec
 from heedful.nn.positions import Positions
 from heedful.nn.work import Saved, Work, weight_work
-
-
-@dataclass(frozen=True)
-class ScoreKeys:
-    """An encoder's states, projected to keys and values of a score function.
-
-    Args:
-        keys: [B, S, A], or [B, S, D] for scores without an inner width.
-        values: [B, S, D].
-    """
-
-    keys: Tensor
-    values: Tensor
-
-    def reorder(self, choice: Reordering) -> ScoreKeys:
-        """Return the keys and values of the chosen sentences, whose beams share them."""
-        if choice.sentences is None:
-            return self
-        return ScoreKeys(
-            self.keys.index_select(0, choice.sentences),
-            self.values.index_select(0, choice.sentences),
-        )
 
 
 def one_memory(context: Context) -> Positions:
@@ -91,20 +68,20 @@ class ScoreFunction(nn.Module):
             self.place = _xavier(nn.Linear(width, width, bias=False))
             self.place_vector = _xavier(nn.Linear(width, 1, bias=False))
 
-    def read(self, memory: Memory) -> ScoreKeys:
-        """Project a memory to keys and values."""
+    def read(self, memory: Memory) -> KeyValues:
+        """Project a memory to keys [B, S, A], A = D without inner width, and values [B, S, D]."""
         states = memory.states
         keys = states if self.key is None else self.key(states)
         if not self.embeddings:
-            return ScoreKeys(keys, states)
+            return KeyValues(keys, states)
         assert memory.embedding is not None
         # Keys without, values with the embedding of the source token (Gehring 2017, equation 2).
-        return ScoreKeys(keys, states + memory.embedding.to(states.dtype))
+        return KeyValues(keys, states + memory.embedding.to(states.dtype))
 
     def forward(
         self,
         query: Tensor,
-        keys: ScoreKeys,
+        keys: KeyValues,
         key_positions: Tensor,
         embedding: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -149,7 +126,7 @@ class ScoreFunction(nn.Module):
             mixed = mixed * real.sum(1)[:, None, None].to(mixed.dtype).sqrt()
         return mixed, weights
 
-    def scores(self, query: Tensor, keys: ScoreKeys, embedding: Tensor | None = None) -> Tensor:
+    def scores(self, query: Tensor, keys: KeyValues, embedding: Tensor | None = None) -> Tensor:
         """Return the score of each state for each query, [B, Lq, S]; arguments as in `forward`."""
         if self.query is not None:
             query = self.query(query)
@@ -209,11 +186,11 @@ class ScoreAttention(nn.Module):
         self.function = ScoreFunction(width, spec)
         self.output = _xavier(nn.Linear(width, width))
 
-    def read(self, memory: Memory) -> ScoreKeys:
+    def read(self, memory: Memory) -> KeyValues:
         """Project a memory to keys and values; see `CrossMixer.read`."""
         return self.function.read(memory)
 
-    def step(self, x: Tensor, state: ScoreKeys, context: Context) -> tuple[Tensor, ScoreKeys]:
+    def step(self, x: Tensor, state: KeyValues, context: Context) -> tuple[Tensor, KeyValues]:
         """Attend from x to the memory; see `CrossMixer.step`."""
         keys = one_memory(context).key
         mixed, weights = self.function(x, state, keys, context.embedding)

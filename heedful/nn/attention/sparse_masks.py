@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import functools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from heedful.nn.attention.masks import FAR, Intervals, Mask, Pass, Without
-from heedful.nn.positions import TokenPositions, constant
+from heedful.config import PositiveInt
+from heedful.nn.attention.masks import FAR, Intervals, Mask, Pass, TokenPositions, Without
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Dilated(Mask):
-    """Keys at distances 0, d, 2d … are visible, `size` on each side (Beltagy 2020, section 3.1).
+    """A window with gaps: keys at distances 0, d, 2d … on both sides (Longformer 2020).
 
     `Causal() & Dilated(size, d)` shows `size` keys: the query's own and those before it.
+
+    Args:
+        size: number of visible keys on each side, including the query's own.
+        dilation: distance d between neighbouring visible keys; with 1 it is a window.
     """
 
-    size: int
-    dilation: int
+    kind: Literal["dilated"] = field(default="dilated", init=False)
+    size: PositiveInt
+    dilation: PositiveInt = 2
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         distance = (key.position - query.position).abs()
@@ -39,12 +47,16 @@ class Dilated(Mask):
         # The query of lo … hi that is nearest to a key at a multiple of d: if there is one, and it
         # is within reach, the key is seen. A farther query cannot see what it does not.
         above, below = lo + (key - lo) % self.dilation, hi - (hi - key) % self.dilation
-        query = torch.where(key < lo, above, torch.where(key > hi, below, key))
+        query = above.where(key < lo, below.where(key > hi, key))
         return (query >= lo) & (query <= hi) & ((query - key).abs() <= self._reach)
 
     def passes(self) -> tuple[Pass, ...]:
         # Sorted by position modulo d, a dilated window is a plain one.
         return (Pass(self, self.dilation),)
+
+    @property
+    def span(self) -> int:
+        return self._reach + 1
 
     def describe(self) -> str:
         if self.dilation == 1:
@@ -61,9 +73,13 @@ class Strided(Mask):
     """Keys nearer than `stride`, and keys at its multiples, are visible (Child 2019, "strided").
 
     Made for data that repeat at the stride, such as the rows of an image.
+
+    Args:
+        stride: distance between far keys; the square root of the length is usual.
     """
 
-    stride: int
+    kind: Literal["strided"] = field(default="strided", init=False)
+    stride: PositiveInt
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         distance = (key.position - query.position).abs()
@@ -83,6 +99,10 @@ class Strided(Mask):
         near = Dilated(self.stride, 1)
         return Pass(near), Pass(Without(self, near), self.stride)
 
+    @property
+    def span(self) -> int:
+        return self.stride  # shorter sequences see everything
+
     def describe(self) -> str:
         nth = _ordinal(self.stride)
         return f"keys less than {self.stride} positions away and every {nth} key before and after"
@@ -90,13 +110,22 @@ class Strided(Mask):
 
 @dataclass(frozen=True)
 class Fixed(Mask):
-    """The query's block and the last `summary` positions of every block are visible (Child 2019).
+    """Keys of the query's own block, and the last `summary` keys of every block (Child 2019).
 
     The model can learn to summarise a block at its last positions.
+
+    Args:
+        stride: length of a block in tokens.
+        summary: number of last tokens of a block that all queries see.
     """
 
-    stride: int
-    summary: int
+    kind: Literal["fixed"] = field(default="fixed", init=False)
+    stride: PositiveInt
+    summary: PositiveInt = 8
+
+    def __post_init__(self) -> None:
+        if self.summary > self.stride:
+            raise ValueError(f"summary {self.summary} exceeds the block of stride {self.stride}")
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         same = key.position // self.stride == query.position // self.stride
@@ -110,6 +139,10 @@ class Fixed(Mask):
         near = (block >= lo // self.stride) & (block <= hi // self.stride)
         return near | self._is_summary(key)
 
+    @property
+    def span(self) -> int:
+        return self.stride  # shorter sequences see everything
+
     def describe(self) -> str:
         return f"keys of its own block of {self.stride} and the last {self.summary} of every block"
 
@@ -120,9 +153,13 @@ class Fixed(Mask):
 
 @dataclass(frozen=True)
 class GlobalTokens(Mask):
-    """The first `count` positions see every key and are seen by every query (Beltagy 2020)."""
+    """The first `count` positions see every key and are seen by every query (Longformer 2020).
 
-    count: int
+    With a window it is Longformer's pattern, with random blocks as well BigBird's.
+    """
+
+    kind: Literal["global"] = field(default="global", init=False)
+    count: PositiveInt = 1
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return (key.position < self.count) | (query.position < self.count)
@@ -131,31 +168,51 @@ class GlobalTokens(Mask):
         # One global query among lo … hi is enough to need every key.
         return ((0, FAR),) if lo < self.count else ((0, self.count - 1),)
 
+    @property
+    def span(self) -> int:
+        return self.count  # in shorter sequences every token is global
+
     def describe(self) -> str:
         return f"the first {self.count} positions, or every key if it is one of them"
 
 
 @dataclass(frozen=True)
 class RandomBlocks(Mask):
-    """Each block of queries sees `count` random blocks of keys (BigBird; Zaheer 2020, section 2).
+    """Each block of queries sees `count` blocks of keys drawn at random (BigBird; Zaheer 2020).
 
     The blocks depend on the seed and the index of the query's block, not on the length of a
     sequence, so training, decoding and other batches see the same. Blocks of queries past `length`
     repeat the draws of the first ones.
 
     Args:
-        size: positions of a block.
+        size: length of a block in tokens.
         count: number of distinct blocks of keys for each block of queries.
         length: number of positions whose blocks are drawn from.
-        seed: seed of the draw.
+        seed: random seed of the draw; required.
     """
 
-    size: int
-    count: int
-    length: int
-    seed: int
+    kind: Literal["random"] = field(default="random", init=False)
+    size: PositiveInt
+    count: PositiveInt
+    length: PositiveInt
+    seed: Annotated[int, Field(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is None:
+            raise ValueError(
+                "random blocks need a seed: without one the model would see other keys each time "
+                "it is loaded"
+            )
+        blocks = -(-self.length // self.size)  # rounded up
+        if self.count > blocks:
+            raise ValueError(
+                f"{self.count} blocks cannot be drawn: {self.length} positions make {blocks} "
+                f"blocks of {self.size}"
+            )
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
+        from heedful.nn.positions import constant  # with torch, which the settings do not need
+
         table = constant(query.position.device, _draws(self))
         # Padding at −1 is hidden later; here its block must only be an index of the table.
         drawn = table[(query.position // self.size) % len(table)]
@@ -171,6 +228,14 @@ class RandomBlocks(Mask):
                 first = merged.pop()[0]
             merged.append((first, last))
         return tuple(merged)
+
+    @property
+    def span(self) -> int:
+        return self.length
+
+    @property
+    def reach(self) -> None:
+        return None  # the drawn blocks stay where they are while the query moves on
 
     def describe(self) -> str:
         return (
@@ -189,15 +254,30 @@ class RandomBlocks(Mask):
 
 @dataclass(frozen=True)
 class Window2d(Mask):
-    """Keys less than `height` rows and `width` columns away in an image are visible (Parmar 2018).
+    """Keys near in an image, whose tokens follow row by row (Image Transformer; Parmar 2018).
 
     A window of the Image Transformer is centred at a block of queries; here each query has its own.
+
+    Args:
+        columns: number of tokens in a row of the image.
+        height: number of visible rows on each side, including the query's own.
+        width: number of visible columns on each side, likewise.
+        first: position of the top left token; tokens before it, such as a class token, see
+            everything and are seen by all.
     """
 
-    columns: int
-    height: int
-    width: int
-    first: int = 0
+    kind: Literal["window_2d"] = field(default="window_2d", init=False)
+    columns: PositiveInt
+    height: PositiveInt
+    width: PositiveInt
+    first: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        # A wider window would reach around the end of a row into the next one.
+        if self.width > self.columns:
+            raise ValueError(
+                f"a window of width {self.width} is wider than a row of {self.columns} columns"
+            )
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         at, to = query.position - self.first, key.position - self.first
@@ -228,6 +308,11 @@ class Window2d(Mask):
         column, to = (key - self.first) % self.columns, key - self.first
         left, right = at % self.columns - self.width, until % self.columns + self.width
         return within & ((to < 0) | ((column > left) & (column < right)))
+
+    @property
+    def reach(self) -> int | None:
+        # Not by `bounds`, whose whole rows begin at another distance from each column.
+        return None if self.first else (self.height - 1) * self.columns + self.width - 1
 
     def describe(self) -> str:
         return (

@@ -11,32 +11,16 @@ Shapes: B sentences, W beams, L length, D model width; N sequences of up to M to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.mixer import Context, MakeCache, ScanState
 from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.recurrent import Runs
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
-
-
-@dataclass(frozen=True)
-class ConvolutionState:
-    """The last inputs of a convolution, for each beam.
-
-    Args:
-        inputs: [B, W, k − 1, D]; zeros before the first token.
-    """
-
-    inputs: Tensor
-
-    def reorder(self, choice: Reordering) -> ConvolutionState:
-        """Return the inputs of the chosen beams."""
-        return ConvolutionState(self.inputs.flatten(0, 1)[choice.rows])
 
 
 class Convolution(nn.Module):
@@ -70,7 +54,7 @@ class Convolution(nn.Module):
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
-    ) -> ConvolutionState:
+    ) -> ScanState:
         """Return the state before the first token, zeros; see `Mixer.initial_state`.
 
         Raises:
@@ -81,24 +65,23 @@ class Convolution(nn.Module):
                 "A convolution that sees later tokens cannot go token by token",
                 remedy="Use causal = true for a model that writes",
             )
-        return ConvolutionState(like.new_zeros((rows, 1, self.kernel_width - 1, self.width)))
+        inputs = like.new_zeros((rows, 1, self.kernel_width - 1, self.width))
+        return ScanState((inputs,))  # the last k − 1 inputs, [B, W, k − 1, D]
 
-    def step(
-        self, x: Tensor, state: ConvolutionState, context: Context
-    ) -> tuple[Tensor, ConvolutionState]:
+    def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
         """Mix more tokens; see `Mixer.step`. Padding does not change the state."""
-        inputs, kept = state.inputs.to(x.dtype), self.kernel_width - 1
+        inputs, kept = state.tensors[0].to(x.dtype), self.kernel_width - 1
         if inputs.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
             runs = Runs.of(context.positions)
             tokens = torch.cat([inputs[:, 0], self._tokens(x, runs)], 1)
             # The k − 1 inputs that end at each row's last real token, whatever padding follows it.
             last = runs.lengths[:, None] + torch.arange(kept, device=x.device)
             after = tokens.gather(1, last[..., None].expand(-1, -1, self.width))
-            return self._over_runs(x, runs, tokens), ConvolutionState(after[:, None])
+            return self._over_runs(x, runs, tokens), ScanState((after[:, None],))
         tokens = torch.cat([inputs, self._drop(x)[:, :, None]], 2)
         real = context.positions.query.reshape(*x.shape[:2], 1, 1) >= 0
         after = torch.where(real, tokens[:, :, 1:], inputs)
-        return self._gated(tokens.flatten(2)), ConvolutionState(after)
+        return self._gated(tokens.flatten(2)), ScanState((after,))
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens, whatever number stands around them; see `Costed`."""

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from heedful.device import full_precision
 from heedful.errors import ModelError
-from heedful.nn.attention.masks import build_mask
+from heedful.nn.attention.masks import Causal, Everything, canonical
 from heedful.nn.linear_layers import FusedLinear, store_maps_apart
-from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.mixer_spec import LinearAttentionSpec
 from heedful.nn.mixers.feature_maps import build_features
@@ -66,7 +65,7 @@ class LinearAttention(nn.Module):
         self.causal = spec.causal
         self.features = build_features(spec.features, self.head_width)
         # Not used here: inspection asks every attention for its mask.
-        self.mask = build_mask(CausalSpec() if spec.causal else EverythingSpec())
+        self.mask = canonical(Causal() if spec.causal else Everything())
         inner = self.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias)

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
+from heedful.config import Cell, Direction
 from heedful.device import full_precision
 from heedful.errors import ModelError
-from heedful.nn.mixer import Context, MakeCache, Reordering
-from heedful.nn.mixer_spec import Cell, Direction, RecurrentSpec
+from heedful.nn.mixer import Context, MakeCache, ScanState
+from heedful.nn.mixer_spec import RecurrentSpec
 from heedful.nn.positions import Positions
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
@@ -263,21 +264,6 @@ class RecurrentEncoder(RecurrentLayers):
         return self.sequence(x, Runs.of(Positions.of_self(positions)))[0]
 
 
-@dataclass(frozen=True)
-class RecurrentState:
-    """The state of a recurrent layer after the tokens so far, for each beam.
-
-    Args:
-        vectors: [B, W, P, H].
-    """
-
-    vectors: Tensor
-
-    def reorder(self, choice: Reordering) -> RecurrentState:
-        """Return the states of the chosen beams."""
-        return RecurrentState(self.vectors.flatten(0, 1)[choice.rows])
-
-
 class RecurrentMixer(nn.Module):
     """A recurrent layer as a mixer: in any direction in an encoder, forward in a decoder.
 
@@ -299,7 +285,7 @@ class RecurrentMixer(nn.Module):
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
-    ) -> RecurrentState:
+    ) -> ScanState:
         """Return the state before the first token, zeros; see `Mixer.initial_state`.
 
         Raises:
@@ -310,22 +296,20 @@ class RecurrentMixer(nn.Module):
                 f"A recurrent layer of direction {self.layer.direction} cannot go token by token",
                 remedy="Use direction = 'forward' for a model that writes",
             )
-        return RecurrentState(self.layer.no_state(rows, like.device)[:, None])
+        return ScanState((self.layer.no_state(rows, like.device)[:, None],))
 
-    def step(
-        self, x: Tensor, state: RecurrentState, context: Context
-    ) -> tuple[Tensor, RecurrentState]:
+    def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
         """Read more tokens; see `Mixer.step`. Padding does not change the state."""
-        vectors, positions = state.vectors, context.positions
+        (vectors,), positions = state.tensors, context.positions  # [B, W, P, H]
         if vectors.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
             states, after = self.layer.sequence(x, Runs.of(positions), vectors[:, 0])
-            return states, RecurrentState(after[:, None])
+            return states, ScanState((after[:, None],))
         # Beams are rows of a batch to the cell: no token of one beam is another's past.
         before = vectors.flatten(0, 1)
         after = self.layer.advance(x.flatten(0, 1), before)
         is_real = positions.query.reshape(-1, 1, 1) >= 0
         after = torch.where(is_real, after, before).unflatten(0, x.shape[:2])
-        return after[:, :, 0].to(x.dtype), RecurrentState(after)
+        return after[:, :, 0].to(x.dtype), ScanState((after,))
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens, independent of earlier tokens; see `Costed`."""

@@ -18,15 +18,16 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from heedful.config import Direction
 from heedful.device import full_precision
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.score_attention import (
     ScoreFunction,
-    ScoreKeys,
     offer_weights,
     one_memory,
 )
 from heedful.nn.mixer import Context, Memory, Reordering
-from heedful.nn.mixer_spec import Direction, RecurrentDecoderSpec
+from heedful.nn.mixer_spec import RecurrentDecoderSpec
 from heedful.nn.mixers.recurrent import RecurrentLayers, Runs
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
@@ -47,7 +48,7 @@ class RecurrentDecoderState:
     start: Tensor
     vectors: Tensor
     output: Tensor
-    memory: ScoreKeys | None = None
+    memory: KeyValues | None = None
 
     def reorder(self, choice: Reordering) -> RecurrentDecoderState:
         """Return the state of the chosen beams and sentences."""

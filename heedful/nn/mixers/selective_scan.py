@@ -173,7 +173,7 @@ def _chunk_starts(
     """Return the states before the first token of each chunk, [R, N, P].
 
     Args:
-        chunks: the layout.
+        chunks: layout of the sequence in chunks.
         step: [C, R, P].
         driven: [C, R, P].
         a: [N, P].
@@ -202,7 +202,7 @@ class _Backward:
     """The backward pass of a scan of some channels.
 
     Args:
-        chunks: the layout.
+        chunks: layout of the sequence in chunks.
         a: [N, P].
         b: [C, R, N].
         c: [C, R, N].

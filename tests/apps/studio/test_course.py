@@ -10,7 +10,6 @@ import torch
 
 from heedful.apps.studio.course import read_course
 from heedful.apps.studio.pages import PAGES
-from heedful.nn.attention.masks import build_mask
 from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
 
@@ -32,9 +31,7 @@ def answer_to(part: str) -> str:
 def test_answers_are_what_the_library_computes() -> None:
     product = torch.tensor([1.0, 0, 1, 0]) @ torch.tensor([1.0, 1, 0, 0])
     assert answer_to("What is their product?") == str(int(product))
-    causal = Positions(torch.arange(16)[None], torch.arange(16)[None]).visible(
-        build_mask(parse_mask("causal"))
-    )
+    causal = Positions(torch.arange(16)[None], torch.arange(16)[None]).visible(parse_mask("causal"))
     assert answer_to("how many pairs are visible?") == str(int(causal.sum()))
     assert int(causal[0, 0, 0].sum()) == 1
     assert answer_to("how many keys does the first word see?").startswith("one")

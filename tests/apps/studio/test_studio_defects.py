@@ -12,7 +12,6 @@ from starlette.testclient import TestClient
 
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
-from heedful.nn.attention.masks import build_mask
 from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
 
@@ -44,7 +43,7 @@ def test_the_keys_of_the_last_query_are_those_it_sees(client: TestClient, mask: 
     found = client.post("/api/masks/draw", json={"mask": mask, "length": 16}).json()
     places = torch.arange(16)[None]
     positions = Positions(places, places)
-    row = positions.visible(build_mask(parse_mask(mask)))[0, 0, -1].tolist()
+    row = positions.visible(parse_mask(mask))[0, 0, -1].tolist()
     seen = {key for key in range(16) for first, last in found["bounds"] if first <= key <= last}
     assert seen == {key for key, visible in enumerate(row) if visible}
 

@@ -29,7 +29,6 @@ from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 from tests.reference_parts import GrowingCache
@@ -199,7 +198,7 @@ def test_a_language_model_reads_prompts_and_goes_on(side):
         torch.manual_seed(1)
         block = BlockSpec.of(
             norm_placement="pre",
-            self_attention=AttentionSpec(num_heads=4, mask=CausalSpec()),
+            self_attention=AttentionSpec(num_heads=4, mask=Causal()),
             feedforward=FeedForwardSpec(width=48, activation="gelu"),
         )
         stack = StackSpec.of(num_layers=2, block=block, final_norm=NormSpec())

@@ -16,8 +16,8 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.models.translator import Translator
+from heedful.nn.attention.masks import Causal
 from heedful.nn.capture import Capture
-from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
 
@@ -35,7 +35,7 @@ PATTERNS = {
     "gates alone, pre-norm": [AverageAttentionSpec(feedforward=0)],
     "SSRU": [SSRUSpec()],
     "SSRU, pre-norm": [SSRUSpec(bias=False)],
-    "mixed": [SSRUSpec(), AttentionSpec(num_heads=4, mask=CausalSpec()), AverageAttentionSpec()],
+    "mixed": [SSRUSpec(), AttentionSpec(num_heads=4, mask=Causal()), AverageAttentionSpec()],
 }
 
 

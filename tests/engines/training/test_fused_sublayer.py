@@ -46,7 +46,6 @@ from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.low_rank import LowRank
-from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer import Context, Memory, Reordering, build_bias
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
@@ -470,7 +469,7 @@ def block_of(
     return BlockSpec.of(
         norm_placement=placement,
         norm=NormSpec(kind=norm),
-        self_attention=attention_of_blocks(**{"mask": CausalSpec(), **changes}),
+        self_attention=attention_of_blocks(**{"mask": Causal(), **changes}),
         cross_attention=attention_of_blocks(**(cross or {})),
         feedforward=inner,
         dropout=dropout,

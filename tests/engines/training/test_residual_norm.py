@@ -13,7 +13,7 @@ from heedful.engines.training.residual_norm import ResidualNorm, apply_norm, res
 from heedful.kernels import library
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import CausalSpec
+from heedful.nn.attention.masks import Causal
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
@@ -292,7 +292,7 @@ def test_a_decoder_is_the_same_with_kernels_and_without(monkeypatch, kind, place
     block = BlockSpec.of(
         norm_placement=placement,
         norm=NormSpec(kind=kind),
-        self_attention=attention.model_copy(update={"mask": CausalSpec()}),
+        self_attention=attention.model_copy(update={"mask": Causal()}),
         cross_attention=attention,
         feedforward=FeedForwardSpec(width=64),
         dropout=0.0,

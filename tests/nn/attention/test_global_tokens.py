@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 
 from heedful.nn.attention.global_tokens import GlobalSelfAttention
+from heedful.nn.attention.masks import AnyOf, Window
+from heedful.nn.attention.sparse_masks import GlobalTokens
 from heedful.nn.capture import Capture
-from heedful.nn.mask_spec import AnyOfSpec, GlobalSpec, WindowSpec
 from heedful.nn.mixer import Context, build_part
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 
 WIDTH, HEADS, COUNT = 8, 2, 2
-MASK = AnyOfSpec(parts=(WindowSpec(size=2), GlobalSpec(count=COUNT)))
+MASK = AnyOf(parts=(Window(size=2), GlobalTokens(count=COUNT)))
 
 
 def module() -> GlobalSelfAttention:

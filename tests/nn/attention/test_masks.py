@@ -20,18 +20,8 @@ from heedful.nn.attention.masks import (
     Prefix,
     SameSegment,
     Window,
-    build_mask,
-    picture,
 )
-from heedful.nn.mask_spec import (
-    AllOfSpec,
-    AnyOfSpec,
-    CausalSpec,
-    PrefixSpec,
-    SegmentSpec,
-    WindowSpec,
-)
-from heedful.nn.positions import Positions
+from heedful.nn.positions import Positions, picture
 
 LINE = Positions.of_self(torch.arange(5)[None])
 
@@ -164,11 +154,9 @@ def test_masks_are_values() -> None:
 
 
 def test_masks_are_built_from_settings() -> None:
-    spec = AnyOfSpec(
-        parts=(AllOfSpec(parts=(CausalSpec(), WindowSpec(size=3))), PrefixSpec(length=2))
-    )
-    assert build_mask(spec) == AnyOf((AllOf((Causal(), Window(3))), Prefix(2)))
-    assert build_mask(SegmentSpec()) == SameSegment()
+    spec = AnyOf(parts=(AllOf(parts=(Causal(), Window(size=3))), Prefix(length=2)))
+    assert spec == AnyOf((AllOf((Causal(), Window(3))), Prefix(2)))
+    assert SameSegment() == SameSegment()
 
 
 def test_masks_say_what_they_show() -> None:

@@ -25,8 +25,6 @@ from heedful.nn.attention.masks import (
     Prefix,
     Window,
     Without,
-    build_mask,
-    picture,
 )
 from heedful.nn.attention.sparse_masks import (
     Dilated,
@@ -36,8 +34,7 @@ from heedful.nn.attention.sparse_masks import (
     Strided,
     Window2d,
 )
-from heedful.nn.mask_spec import RandomSpec
-from heedful.nn.positions import Positions
+from heedful.nn.positions import Positions, picture
 
 ENDS = st.integers(1, 6)
 gapped = st.one_of(
@@ -345,7 +342,7 @@ def test_masks_say_what_they_show() -> None:
     words = (Causal() & (Dilated(3, 2) | RandomBlocks(64, 3, 4096, 7))).describe()
     assert "every 2nd key up to 4 positions away" in words
     assert "seed 7" in words
-    spec = RandomSpec(size=2, count=1, length=8, seed=0)
-    assert build_mask(spec) == RandomBlocks(2, 1, 8, 0)
+    spec = RandomBlocks(size=2, count=1, length=8, seed=0)
+    assert spec == RandomBlocks(2, 1, 8, 0)
     assert math.prod(len(mask.describe()) for mask in (Strided(12), Fixed(9, 2), Window2d(4, 2, 2)))
     assert "12th" in Strided(12).describe()

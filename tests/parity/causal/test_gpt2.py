@@ -9,7 +9,7 @@ from heedful.errors import ModelError
 from heedful.interop.architectures.gpt2 import ARCHITECTURE as gpt2
 from heedful.interop.architectures.llama import ARCHITECTURE as llama
 from heedful.models.model_spec import CausalLMSpec
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
+from heedful.nn.attention.masks import AllOf, Causal, SameSegment, Window
 
 SIZES = {"vocab_size": 50, "n_positions": 24, "n_embd": 24, "n_layer": 2, "n_head": 3}
 CASES = {
@@ -132,9 +132,9 @@ def test_only_models_like_it_fit():
     spec = gpt2.read_config(SIZES, where="there")
     assert gpt2.fits(spec)
     assert not llama.fits(spec)
-    assert gpt2.fits(changed(spec, mask=AllOfSpec(parts=(CausalSpec(), SegmentSpec()))))
+    assert gpt2.fits(changed(spec, mask=AllOf(parts=(Causal(), SameSegment()))))
     assert gpt2.fits(changed(spec, num_kv_heads=3, head_width=8, dropout=0.3))
-    assert not gpt2.fits(changed(spec, mask=AllOfSpec(parts=(CausalSpec(), WindowSpec(size=3)))))
+    assert not gpt2.fits(changed(spec, mask=AllOf(parts=(Causal(), Window(size=3)))))
     assert not gpt2.fits(changed(spec, num_kv_heads=1))
     assert not gpt2.fits(changed(spec, bias=False))
     assert not gpt2.fits(changed(spec, scale=0.5))

@@ -15,7 +15,6 @@ from heedful.apps.studio.page import NoSettings, call, round_digits
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.nn.attention.attend import attention_weights, make_request
-from heedful.nn.attention.masks import build_mask
 from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.mask_text import LONGEST, mask_kinds, parse_mask
 from heedful.nn.mixer import build_bias
@@ -50,7 +49,7 @@ class DrawRequest(Config):
 @call(DrawRequest)
 def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
     """Return visible pairs, the bias, and the attention weights for dot products of 0."""
-    mask = build_mask(parse_mask(request.mask))
+    mask = parse_mask(request.mask)
     positions = _positions(request)
     bias = _bias(request)
     source = torch.Generator().manual_seed(_SEED)
@@ -90,8 +89,8 @@ def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
         "words": [
             {
                 "name": name,
-                "settings": [field for field in kind.model_fields if field != "kind"],
-                "about": kind.headline(),
+                "settings": kind.setting_names(),
+                "about": (kind.__doc__ or "").splitlines()[0],
             }
             for name, kind in mask_kinds().items()
         ]

@@ -21,7 +21,6 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.inspect.attention_maps import AttentionSteps, attention_steps, num_heads, parts_of
 from heedful.nn.attention.attend import attend, attention_weights, make_request
-from heedful.nn.attention.masks import build_mask
 from heedful.nn.attention.relative_positions import Alibi
 from heedful.nn.mask_text import LONGEST, parse_mask
 from heedful.nn.positions import Positions
@@ -86,7 +85,7 @@ def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
     if request.x is not None:
         x = torch.tensor(request.x, dtype=torch.float64)
         q, k, v = x @ q, x @ k, x @ v
-    mask = build_mask(parse_mask(request.mask))
+    mask = parse_mask(request.mask)
     positions = Positions(torch.arange(len(q))[None], torch.arange(len(k))[None])
     biases = [Alibi(1)] if request.bias == "alibi" else []
     args = (q[None, None], k[None, None], v[None, None], positions, mask, biases)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from heedful.device import full_precision
 from heedful.nn.attention.kernels.request import AttentionRequest, is_causal, shows_all, soft_cap
-from heedful.nn.attention.masks import Mask
-from heedful.nn.positions import Positions, TokenPositions, tokens_at
+from heedful.nn.attention.masks import Mask, TokenPositions
+from heedful.nn.positions import Positions, tokens_at
 
 # PyTorch refuses narrower heads: a tile of the kernel's matmuls is 16 wide.
 _MIN_WIDTH = 16
