@@ -38,7 +38,7 @@ from heedful.train.model_weights import weights_of
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.team import Dimensions, Process, Team
 from heedful.train.run_settings import RunSettings
-from heedful.train.saved_tensors import SavedTensors
+from heedful.train.training_state import SavedTensors
 
 MIB = 2**20
 VOCABULARY = 37_000

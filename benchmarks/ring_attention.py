@@ -189,7 +189,7 @@ def model(rank: int, size: int, tokens: int, group: Any) -> tuple[dict[str, Any]
     from heedful.models.shape import TranslatorShape
     from heedful.models.shape_to_spec import causal_lm_spec
     from heedful.nn.attention.masks import Causal, Window
-    from heedful.train.context_parallel import context_parallel
+    from heedful.nn.positions import context_parallel
     from heedful.train.objective import CausalLMObjective, LossContext
 
     shape = TranslatorShape(

@@ -45,7 +45,7 @@ from heedful.events import Events
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.batch_source import Batch, DataPosition, Source
 from heedful.train.run_settings import RunSettings
-from heedful.train.tasks import prepare_task
+from heedful.train.task import prepare_task
 
 HERE = Path(__file__).resolve().parent
 WORDS = 30_000

@@ -69,6 +69,7 @@ def load(
         ModelError: when the directory holds no model, one of a newer schema, or no shortlist.
         ConfigError: when the device or precision is not available.
     """
+    # Imported in each function: `import heedful` alone loads no torch, which takes a second.
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.translation import TranslationPipeline
 
@@ -111,6 +112,7 @@ def load_generator(
     from heedful.models.rotary_override import stretching_reader
     from heedful.pipelines.text_generation import GenerationPipeline
 
+    # Within the reader, as the pipeline makes a copy of the model for its inference engine.
     read = stretching_reader(load_any, rotary_scaling, rotary_factor, rotary_original_length)
     return GenerationPipeline.load(path, device=device, precision=precision, read=read)
 

@@ -276,15 +276,15 @@ _Spec = TypeVar("_Spec")
 
 
 def open_class(family: str, name: str, own: Mapping[str, type[_Spec]]) -> type[_Spec]:
-    """Return the class of a name: one of the package's own, or one that is registered.
+    """Return the class with a name: one of the package's own, or a registered one.
 
     Args:
         family: family of the registry.
-        name: the name.
+        name: name in files and settings.
         own: the package's own classes, which are found without the registry.
 
     Raises:
-        ValueError: when there is none.
+        ValueError: when no class has this name.
     """
     if name in own:
         return own[name]
@@ -295,7 +295,7 @@ def open_class(family: str, name: str, own: Mapping[str, type[_Spec]]) -> type[_
 
 
 def open_names(family: str, own: Any) -> pydantic.AfterValidator:
-    """Return the check of a name: one of the package's own, or one that is registered.
+    """Return a validator that accepts the package's own names and registered ones.
 
     Args:
         family: family of the registry.
@@ -311,7 +311,7 @@ def open_names(family: str, own: Any) -> pydantic.AfterValidator:
 
 
 def open_union(family: str, own: Any) -> Any:
-    """Return the union of specs that are told by their `kind`, open to registered ones.
+    """Return a union of specs that is discriminated by `kind` and open to registered specs.
 
     Args:
         family: family of the registry.
@@ -365,7 +365,7 @@ PositionScheme = Literal[
 """Position schemes: embeddings, rotary embeddings, or kinds of attention bias."""
 
 AnyPositions = Annotated[PositionScheme | str, open_names("position bias", PositionScheme)]
-"""One of these, or the kind of a registered bias."""
+"""A position scheme of the package, or the kind of a registered bias."""
 
 TokenizerKind = Literal["bpe", "byte-bpe", "unigram", "characters"]
 TextNormalization = Literal["none", "nfc", "compatibility"]
@@ -383,10 +383,10 @@ MixerName = Literal[
 """Mixers, the parts that exchange information between tokens, by their kinds of part."""
 
 AnyMixer = Annotated[MixerName | str, open_names("mixer", MixerName)]
-"""One of these, or the kind of a registered mixer."""
+"""A mixer of the package, or the kind of a registered one."""
 
 Cell = Literal["rnn", "lstm", "gru"]
-"""Elman's (1990), with tanh; Hochreiter and Schmidhuber's (1997); Cho's (2014)."""
+"""Recurrent cells: Elman 1990, with tanh; Hochreiter and Schmidhuber 1997; Cho 2014."""
 
 Direction = Literal["forward", "backward", "both"]
 """Direction of a recurrent layer. Backward is the reversed source of Sutskever 2014; a layer of

@@ -67,9 +67,15 @@ class Precision:
         """True for float16, whose gradients underflow without a loss scaler."""
         return self.name == "fp16"
 
-    def autocast(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
         """A context in which a forward pass runs in this precision."""
-        return _forward(self)
+        before = own_products.set(self.own)
+        try:
+            with self.matmul(), self.in_thread():
+                yield
+        finally:
+            own_products.reset(before)
 
     def in_thread(self) -> AbstractContextManager[object]:
         """The context that each worker thread needs while the main thread is in `autocast`."""
@@ -255,16 +261,6 @@ def requested_dtype(tensor: torch.Tensor) -> torch.dtype:
 
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
-
-
-@contextmanager
-def _forward(precision: Precision) -> Iterator[None]:
-    before = own_products.set(precision.own)
-    try:
-        with precision.matmul(), precision.in_thread():
-            yield
-    finally:
-        own_products.reset(before)
 
 
 @contextmanager

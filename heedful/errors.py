@@ -19,7 +19,7 @@ class UserError(Exception):
         remedy: advice to the user, a sentence without a final full stop.
     """
 
-    exit_status = 2  # as of shells and argparse for wrong usage
+    exit_status = 2  # the status of shells and argparse for wrong usage
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(what)
@@ -74,3 +74,8 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     if names:
         return f"Known: {', '.join(names)}"
     return None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text; the name of its class if the text is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -27,7 +27,7 @@ except ImportError:  # Windows
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of two parameters of glibc's `mallopt`."""
 
-_KEPT_BYTES = 256 << 20  # of free memory at the end of the heap
+_KEPT_BYTES = 256 << 20  # free memory that stays at the end of the heap
 _LARGEST_REUSED = 32 << 20
 """Size up to which blocks come from the heap: the maximum of glibc on 64 bits."""
 
@@ -139,7 +139,7 @@ class Trimmer:
     steps on a clean heap, and never twice within `rest` steps.
 
     Args:
-        growth: share of the peak.
+        growth: growth after which the heap is trimmed, as a share of the peak.
         rest: smallest number of steps between two trims.
         settle: number of steps after a trim that count as those of a clean heap.
         resident: function that returns the resident size, for tests.

@@ -1,8 +1,8 @@
 """Parts from outside the package, by name: mixers, position biases, tokenizers, architectures.
 
 Code registers them by `heedful.register`. An installed distribution names them, or a module that
-registers them, as entry points of the group `heedful.plugins`; these are loaded once a name is met
-that is not known, so that nothing else waits for them. No torch here.
+registers them, as entry points of the group `heedful.plugins`; these are loaded when an unknown
+name is looked up, so that nothing else waits for them. No torch here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAMILIES: Mapping[str, str] = {
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
 }
-"""For each family the place of the package's own names."""
+"""Address of the package's own names, for each family."""
 
 
 class Registrable(Protocol):
@@ -44,14 +44,11 @@ _loaded: set[EntryPoint] = set()
 
 
 def register(entry: Entry) -> Entry:
-    """Make a part from outside the package known by its name.
+    """Make a part from outside the package known by its name; see `heedful.register`.
 
     Args:
         entry: a subclass of `CommonPartSpec`, `CommonBiasSpec` or `RegisteredTokenizer`, or an
             `Architecture`. The same class again, as from a notebook's cell, replaces the first.
-
-    Returns:
-        The entry, so that this serves as a decorator.
 
     Raises:
         ConfigError: when it is of no family, or another has its name.
@@ -64,6 +61,7 @@ def register(entry: Entry) -> Entry:
             remedy="Register a spec of a mixer or a position bias, a tokenizer or an Architecture",
         )
     name, others = entry.known_as(), _entries[family]
+    # Resolved by address: importing these modules here would be an upward import.
     is_own = name in resolve_name(FAMILIES[family])
     if is_own or (name in others and _source(others[name]) != _source(entry)):
         raise ConfigError(
@@ -76,15 +74,15 @@ def register(entry: Entry) -> Entry:
 
 
 def find(family: str, name: str, own: Sequence[str]) -> Any:
-    """Return what is registered by a name.
+    """Return the entry that is registered under a name.
 
     Args:
         family: one of `FAMILIES`.
-        name: the name.
+        name: name in files and settings.
         own: the package's own names, for the error message.
 
     Raises:
-        ValueError: when nothing is; it says what is known, and how to register.
+        ValueError: when there is none; the message lists known names and how to register others.
         ConfigError: when a plug-in cannot be loaded.
     """
     if name not in _entries[family]:
@@ -99,8 +97,9 @@ def find(family: str, name: str, own: Sequence[str]) -> Any:
 
 
 def registered(family: str) -> Iterator[tuple[str, Any]]:
-    """Yield the registered names of a family with what they stand for; loads all plug-ins."""
+    """Yield the registered names of a family with their entries; loads all plug-ins."""
     _load_plugins()
+    # A copy, as the code that iterates may register more.
     yield from list(_entries[family].items())
 
 
@@ -108,6 +107,7 @@ def _load_plugins() -> None:
     for point in entry_points(group=GROUP):
         if point in _loaded:
             continue
+        # Before loading: a plug-in that looks names up itself must not be loaded again.
         _loaded.add(point)
         try:
             found = point.load()

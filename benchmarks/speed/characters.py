@@ -69,7 +69,7 @@ def write_batches(settings: dict[str, Any], folder: Path, count: int) -> tuple[P
     """The first batches of a run with these settings, and the size of its vocabulary."""
     from heedful.events import Events
     from heedful.train.run_config import resolve_settings
-    from heedful.train.tasks import prepare_task
+    from heedful.train.task import prepare_task
 
     folder.mkdir(parents=True)
     task = prepare_task(folder, resolve_settings(None, None, settings), None, Events())

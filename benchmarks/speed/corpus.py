@@ -109,7 +109,7 @@ def first_batches(preset: str, settings: dict[str, Any], run: Path, number: int)
     from heedful.events import Events
     from heedful.models.shape_to_spec import translator_spec
     from heedful.train.run_config import resolve_settings
-    from heedful.train.tasks import prepare_task
+    from heedful.train.task import prepare_task
 
     resolved = resolve_settings(preset, None, settings)
     run.mkdir(parents=True, exist_ok=True)

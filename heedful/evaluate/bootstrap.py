@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from heedful.evaluate.corpus_metrics import (
     References,
     build_metric,
     check_aligned,
-    usual_references,
     usual_spelling,
 )
 
@@ -101,33 +101,10 @@ def paired_bootstrap(
         DataError: when the numbers of lines differ, or there are none.
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
-    assert samples > 0, "at least one resample"
-    reference_lists = usual_references(system_a, references)
-    check_aligned(system_b, references)
-    built = {
-        name: build_metric(name, reference_lists, tokenize=tokenize, lowercase=lowercase)
-        for name in metrics
-    }
-    # Metrics are computed from sums of counts over sentences, so a resample is one matmul.
-    statistics = {
-        name: tuple(
-            _sentence_statistics(metric, usual_spelling(hypotheses), reference_lists)
-            for hypotheses in (system_a, system_b)
-        )
-        for name, metric in built.items()
-    }
-    resampled: dict[str, list[tuple[float, float]]] = {name: [] for name in built}
-    for times_drawn in _resamples(len(system_a), samples, seed):
-        for name, metric in built.items():
-            a, b = (_score(metric, times_drawn @ each) for each in statistics[name])
-            resampled[name].append((a, b))
-    whole = np.ones(len(system_a))
-    results: dict[str, PairedScore] = {}
-    for name, metric in built.items():
-        a, b = (_score(metric, whole @ each) for each in statistics[name])
-        signature = str(metric.get_signature())
-        results[name] = _compare(name, signature, a, b, np.array(resampled[name]))
-    return results
+    drawn = _resampled_scores(
+        (system_a, system_b), references, metrics, samples, seed, tokenize, lowercase
+    )
+    return {name: _compare(name, *scores) for name, scores in drawn.items()}
 
 
 def score_intervals(
@@ -153,19 +130,11 @@ def score_intervals(
         DataError: when the numbers of lines differ, or there are none.
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
-    assert samples > 0, "at least one resample"
-    lists = usual_references(hypotheses, references)
-    hypotheses = usual_spelling(hypotheses)
-    built = {n: build_metric(n, lists, tokenize=tokenize, lowercase=lowercase) for n in metrics}
-    counts = {n: _sentence_statistics(metric, hypotheses, lists) for n, metric in built.items()}
-    resampled: dict[str, list[float]] = {name: [] for name in built}
-    for times_drawn in _resamples(len(hypotheses), samples, seed):
-        for name, metric in built.items():
-            resampled[name].append(_score(metric, times_drawn @ counts[name]))
-    whole = np.ones(len(hypotheses))
+    drawn = _resampled_scores(
+        (hypotheses,), references, metrics, samples, seed, tokenize, lowercase
+    )
     return {
-        name: _interval(_score(metric, whole @ counts[name]), np.array(resampled[name]))
-        for name, metric in built.items()
+        name: _interval(float(whole[0]), each[:, 0]) for name, (_, whole, each) in drawn.items()
     }
 
 
@@ -218,8 +187,41 @@ def paired_ratios(
     # The ratio of sums, not the mean of ratios: long sentences weigh more, as in the loss itself.
     resampled = drawn[:, :2] / np.maximum(drawn[:, 2:], 1)
     whole = totals.sum(1)
-    scores = whole[:2] / whole[2]
-    return _compare(name, "", float(scores[0]), float(scores[1]), resampled)
+    return _compare(name, "", whole[:2] / whole[2], resampled)
+
+
+def _resampled_scores(
+    systems: Sequence[Sequence[str]],
+    references: References,
+    metrics: Sequence[str],
+    samples: int,
+    seed: int,
+    tokenize: str,
+    lowercase: bool,
+) -> dict[str, tuple[str, Floats, Floats]]:
+    """Score systems on the test set and on resamples of it.
+
+    Returns:
+        For each metric its signature, the scores [systems] and those of resamples
+        [samples, systems].
+    """
+    assert samples > 0, "at least one resample"
+    aligned = [check_aligned(hypotheses, references) for hypotheses in systems]
+    lists = list(map(usual_spelling, aligned[0]))
+    systems = [usual_spelling(hypotheses) for hypotheses in systems]
+    built = {n: build_metric(n, lists, tokenize=tokenize, lowercase=lowercase) for n in metrics}
+    # Metrics are computed from sums of counts over sentences, so a resample is one matmul.
+    counts = {
+        name: [_sentence_statistics(metric, hypotheses, lists) for hypotheses in systems]
+        for name, metric in built.items()
+    }
+    draws = chain([np.ones(len(systems[0]))], _resamples(len(systems[0]), samples, seed))
+    scores: dict[str, list[list[float]]] = {name: [] for name in built}
+    for times_drawn in draws:
+        for name, metric in built.items():
+            scores[name].append([_score(metric, times_drawn @ each) for each in counts[name]])
+    tables = {name: np.array(rows) for name, rows in scores.items()}
+    return {n: (str(built[n].get_signature()), each[0], each[1:]) for n, each in tables.items()}
 
 
 def _sentence_statistics(
@@ -246,7 +248,8 @@ def _resamples(sentences: int, samples: int, seed: int) -> Iterator[Floats]:
         yield np.bincount(drawn, minlength=sentences).astype(np.float64)
 
 
-def _compare(name: str, signature: str, a: float, b: float, resampled: Floats) -> PairedScore:
+def _compare(name: str, signature: str, scores: Floats, resampled: Floats) -> PairedScore:
+    a, b = map(float, scores)
     scores_a, scores_b = resampled[:, 0], resampled[:, 1]
     differences = scores_b - scores_a
     observed = b - a

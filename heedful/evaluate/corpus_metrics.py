@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from heedful.errors import ConfigError, DataError, suggest
+from heedful.errors import ConfigError, DataError, first_line, suggest
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import is_spaceless
 
@@ -27,7 +27,7 @@ AUTO = "auto"
 """Name of the choice of a tokenizer by the script of the references."""
 
 _USUAL = TextNormalizer("nfc")
-_SCRIPT_SAMPLE = 1000  # references, by whose letters the script is told
+_SCRIPT_SAMPLE = 1000  # number of references whose letters show the script
 _KANA = re.compile("[\u3041-\u30ff]")
 _IDEOGRAPH = re.compile("[\u4e00-\u9fff]")
 
@@ -53,12 +53,7 @@ class MetricScore:
 
     def plain(self) -> dict[str, Any]:
         """Return the score as JSON data."""
-        return {
-            "name": self.name,
-            "score": self.score,
-            "signature": self.signature,
-            "details": dict(self.details),
-        }
+        return asdict(self)
 
 
 def corpus_scores(
@@ -86,7 +81,7 @@ def corpus_scores(
         DataError: when the numbers of lines differ, or there are none.
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
-    reference_lists = usual_references(hypotheses, references)
+    reference_lists = list(map(usual_spelling, check_aligned(hypotheses, references)))
     hypotheses = usual_spelling(hypotheses)
     scores: dict[str, MetricScore] = {}
     for name in metrics:
@@ -145,11 +140,11 @@ def build_metric(
     tokenize: str = AUTO,
     lowercase: bool = False,
 ) -> Metric:
-    """Make sacreBLEU's metric of a name.
+    """Make a metric of sacreBLEU.
 
     Args:
         name: `bleu`, `chrf` or `ter`.
-        references: lists of references, by whose script `auto` chooses.
+        references: lists of references, whose script decides the tokenizer for `auto`.
         tokenize, lowercase: options of `corpus_scores`.
 
     Raises:
@@ -174,7 +169,7 @@ def build_metric(
             return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
         except (ImportError, RuntimeError) as error:
             raise ConfigError(
-                f"sacreBLEU's tokenizer {tokenize!r} is not installed: {_first_line(error)}",
+                f"sacreBLEU's tokenizer {tokenize!r} is not installed: {first_line(error)}",
                 where="tokenize",
                 remedy="Install what it names, or choose another such as 13a, intl, zh or char",
             ) from None
@@ -191,7 +186,7 @@ def build_metric(
 def _spaceless_tokenizer(references: Sequence[Sequence[str]]) -> str | None:
     """Return the tokenizer for a script without spaces between words; None for other scripts.
 
-    By spaces, a sentence of such a script is one word, and BLEU is 0 but for perfect translations.
+    Split at spaces, a sentence of such a script is one word, so BLEU is 0 for most translations.
     """
     text = "".join(islice(chain.from_iterable(references), _SCRIPT_SAMPLE))
     letters = [letter for letter in text if letter.isalpha()]
@@ -206,11 +201,6 @@ def _spaceless_tokenizer(references: Sequence[Sequence[str]]) -> str | None:
 def usual_spelling(lines: Sequence[str]) -> list[str]:
     """Return lines as they are scored: in NFC, with usual spaces and without invisible signs."""
     return [_USUAL.normalized(line) for line in lines]
-
-
-def usual_references(hypotheses: Sequence[str], references: References) -> list[list[str]]:
-    """Return `check_aligned` of references, in the usual spelling."""
-    return [usual_spelling(lines) for lines in check_aligned(hypotheses, references)]
 
 
 def describe_spelling(*texts: Sequence[str]) -> str | None:
@@ -232,7 +222,11 @@ def check_aligned(hypotheses: Sequence[str], references: References) -> list[lis
     """
     if not hypotheses:
         raise DataError("There is nothing to score: no hypotheses", remedy="Give at least one line")
-    lists = _reference_lists(references)
+    # A string is also a sequence of strings, so the type of the items decides.
+    if all(isinstance(item, str) for item in references):
+        lists = [[str(item) for item in references]]
+    else:
+        lists = [list(lines) for lines in references]
     for number, lines in enumerate(lists, start=1):
         if len(lines) != len(hypotheses):
             which = f"reference {number}" if len(lists) > 1 else "the reference"
@@ -241,13 +235,6 @@ def check_aligned(hypotheses: Sequence[str], references: References) -> list[lis
                 remedy="Give files that correspond line by line, empty lines included",
             )
     return lists
-
-
-def _reference_lists(references: References) -> list[list[str]]:
-    # A string is also a sequence of strings, so the type of the items decides.
-    if all(isinstance(item, str) for item in references):
-        return [[str(item) for item in references]]
-    return [list(lines) for lines in references]
 
 
 def _details(score: Score) -> dict[str, Any]:
@@ -265,7 +252,3 @@ def _details(score: Score) -> dict[str, Any]:
     if isinstance(score, TERScore):
         return {"edits": float(score.num_edits), "reference_length": float(score.ref_length)}
     return {}
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -42,7 +42,7 @@ def chrf_matrix(texts: Sequence[str]) -> npt.NDArray[np.float64]:
         totals = table.sum(1)
         # Row by row: all at once would take n² times the number of n-grams.
         matches = np.stack([np.minimum(row, table).sum(1) for row in table])
-        both = (totals[:, None] > 0) & (totals[None, :] > 0)  # orders of both texts count
+        both = (totals[:, None] > 0) & (totals[None, :] > 0)  # only n-grams that both texts have
         precision += np.where(both, matches / np.maximum(totals[:, None], 1), 0.0)
         recall += np.where(both, matches / np.maximum(totals[None, :], 1), 0.0)
         orders += both

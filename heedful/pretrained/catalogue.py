@@ -134,7 +134,7 @@ def directory_of(word: Path) -> Path:
         f"Using the directory {word}, not the model at hand of this name; for that one, call the "
         "command from another directory",
         NameTaken,
-        stacklevel=1,  # one place for all callers, so that a command says it once
+        stacklevel=1,  # warnings are shown once a place; this is the same for all callers
     )
     return word
 

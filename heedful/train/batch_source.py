@@ -23,20 +23,16 @@ class Batch(Protocol):
     @property
     def target_tokens(self) -> int:
         """Real target tokens; the loss is a sum over exactly these."""
-        ...
 
     @property
     def indices(self) -> Tensor:
         """[B] numbers of the examples."""
-        ...
 
     def to(self, device: Any) -> Self:
         """Return the batch on a device."""
-        ...
 
     def part(self, start: int, stop: int) -> Self:
         """Return the examples from `start` until `stop`."""
-        ...
 
 
 def pin_batch(batch: Any) -> Any:
@@ -96,27 +92,21 @@ class Source(Protocol):
 
     def count(self, epoch: int) -> int:
         """Return the number of batches of an epoch, which is an estimate for a stream."""
-        ...
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Return the batch at a position."""
-        ...
 
     def after(self, place: DataPosition) -> DataPosition:
         """Return the position of the next batch, which may be the first of the next epoch."""
-        ...
 
     def sample(self, count: int) -> Iterator[Batch]:
         """Return roughly `count` batches of the first epoch, spread evenly where that is cheap."""
-        ...
 
     def lines(self, indices: Sequence[int]) -> list[str]:
         """Return the origins of examples ("file:line"), by example number."""
-        ...
 
     def close(self) -> None:
         """Stop reading ahead; the source can be used again afterwards."""
-        ...
 
 
 class EpochBatches(Generic[Item]):

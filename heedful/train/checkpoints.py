@@ -19,22 +19,23 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.torch
+from torch import Tensor
 
 from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import DataError, RunError, UserError
-from heedful.train.checkpoint_contents import MODEL_FILE, TRAINING_FILE
-from heedful.train.parallel.pieces import MODEL_FOLDER, TRAINING_FOLDER
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from heedful.events import Events
-    from heedful.train.checkpoint_contents import Contents
-    from heedful.train.run_settings import CheckpointSettings
-
+from heedful.events import Events
+from heedful.train.checkpoint_contents import (
+    MODEL_FILE,
+    MODEL_FOLDER,
+    TRAINING_FILE,
+    TRAINING_FOLDER,
+    Contents,
+    StoredTensors,
+)
+from heedful.train.run_settings import CheckpointSettings
 
 SCHEMA_VERSION = 1
 SHARDED_VERSION = 2
@@ -123,12 +124,9 @@ class Checkpoint:
         return bool(state == self.state) and sizes == {name: each["size"] for name, each in files}
 
     def _whole(self, folder: Path, name: str) -> dict[str, Tensor]:
-        if not self.sharded:
-            return safetensors.torch.load_file(folder / name)
-        # Imported here: `torch.distributed.checkpoint` would slow the start of every run down.
-        from heedful.train.parallel.sharded_files import StoredTensors
-
-        return StoredTensors(folder).read_all()
+        if self.sharded:
+            return StoredTensors(folder).read_all()
+        return safetensors.torch.load_file(folder / name)
 
 
 class CheckpointStore:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from heedful.device import Precision
 from heedful.engines.inference.cuda_graphs import record_on_gpu
+from heedful.events import Events
 from heedful.train.graphed_update import GraphedUpdater, Replay
 from heedful.train.objective import adds_penalties
 from heedful.train.optimizers import build_optimizer
-from heedful.train.update import Updater
-
-if TYPE_CHECKING:
-    from heedful.device import Precision
-    from heedful.events import Events
-    from heedful.models.build import AnyModel
-    from heedful.train.run_settings import RunSettings
-    from heedful.train.update import Distribution
+from heedful.train.run_settings import RunSettings
+from heedful.train.update import Distribution, Updater
 
 # Elements of a batch's states up to which a GPU waits for kernel launches: an H100 reads and writes
 # 2 M elements in about the 5 µs of a launch. Larger batches lose more by the additional padding
@@ -82,7 +78,7 @@ def is_recordable(distribution: Distribution, settings: RunSettings, precision: 
     if settings.checkpointing != "none":
         return False
     # Positions of a batch times the model's width D.
-    elements = settings.data.budget * cast("AnyModel", model).spec.width
+    elements = settings.data.budget * cast(Any, model).spec.width
     return has_one_shape(settings) or elements <= _LAUNCH_BOUND
 
 

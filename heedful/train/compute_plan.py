@@ -14,21 +14,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from heedful.device import Precision, best_seconds, measured_width, resolve_precision
 from heedful.engines.training.products import linear
 from heedful.engines.training.traced_parts import obstacle_in
 from heedful.errors import ConfigError
 from heedful.kernels.library import has_gemm, min_gemm_width
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from heedful.models.build import AnyModel
-    from heedful.train.run_settings import CompileChoice, RunSettings
+from heedful.train.run_settings import CompileChoice, RunSettings
 
 # Formats with matmuls in PyTorch and in our own kernels; only PyTorch has fp16.
 _KINDS = {"fp32": "float32", "bf16": "bfloat16"}
@@ -158,7 +154,7 @@ class ComputePlan:
             model: model to train.
             batches: number of batches of an epoch.
         """
-        width = cast("AnyModel", model).spec.width
+        width = cast(Any, model).spec.width
         precision = resolve_precision(settings.precision, device, width=width)
         # A precision requested by name is not timed, so that the same seed gives the same run.
         if settings.precision == "auto":

@@ -17,23 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from heedful.data.batches import tensors_of
+from heedful.errors import first_line
+from heedful.events import Events
 from heedful.memory import ran_out, release
+from heedful.train.batch_source import Batch
 from heedful.train.objective import CarriedState, LossContext
 from heedful.train.optimizers import DeviceStep
 from heedful.train.splitting import BatchPart, derive_seed, parts_of
 from heedful.train.static_shapes import rounded_up, static_key, static_shapes
 from heedful.train.update import Updater
 from heedful.train.update_result import LaunchedUpdate, read_later
-
-if TYPE_CHECKING:
-    from heedful.events import Events
-    from heedful.train.batch_source import Batch
 
 MOST_SHAPES = 16
 """Number of batch shapes that get graphs, each up to four; other batches run without."""
@@ -168,7 +167,7 @@ class GraphedUpdater(Updater):
             # After a first failure nothing was trained yet, so the ordinary losses may take over;
             # later that would change the run's numbers midway.
             self._is_static = not is_first
-            self._give_up("memory ran out" if ran_out(error) else _first_line(error))
+            self._give_up("memory ran out" if ran_out(error) else first_line(error).rstrip("."))
             return None
         if is_first:
             self.events.note("Updates run as CUDA graphs, recorded for each shape of batches")
@@ -294,10 +293,6 @@ def _clone(batch: Batch) -> Batch:
     tensors = {name: t.clone() for name, t in tensors_of(source) if name != "indices"}
     result: Batch = replace(source, **tensors)
     return result
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 @contextmanager

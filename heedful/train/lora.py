@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -30,20 +30,23 @@ from torch.nn.utils import parametrize
 
 from heedful.errors import ConfigError, ModelError, suggest
 from heedful.interop.hugging_face import describe_any, read_any_weights
-from heedful.models.build import build_around, build_model, canonical_weights, stored_shapes
+from heedful.models.build import (
+    build_around,
+    build_model,
+    canonical_weights,
+    stored_shapes,
+)
 from heedful.models.checkpoint import save_model, write_directory
 from heedful.models.model_spec import ModelSpec, Side, parse_spec
 from heedful.models.new_tokens import NewTokens, tables
 from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.train.run_settings import LoraSettings
 from heedful.train.splitting import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from heedful.models.build import AnyModel
-    from heedful.train.run_settings import LoraSettings
 
 
 # Number of a random stream, separate from that of the model's initial weights.
@@ -117,18 +120,13 @@ def adapt(
         parametrize.register_parametrization(module, leaf, NewRows(rows, tokens.first), unsafe=True)
 
 
-def is_adapted(model: nn.Module) -> bool:
-    """Return True for a model with trainable updates of frozen weights."""
-    return any(parametrize.is_parametrized(module) for module in model.modules())
-
-
 def merged(model: nn.Module) -> nn.Module:
     """Merge an adapted model into an ordinary one, on the CPU; return others unchanged."""
-    if not is_adapted(model):
+    if not any(map(parametrize.is_parametrized, model.modules())):
         return model
     # Weights are about to be replaced, so none are allocated or initialised.
     with torch.device("meta"):
-        plain = build_model(cast("AnyModel", model).spec)
+        plain = build_model(cast(Any, model).spec)
     own = {}
     for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]:
         path, _, leaf = name.rpartition(".")
@@ -269,7 +267,7 @@ class Adapter:
                 table = _child_address(path, leaf)
                 tensors[table + _ROWS] = part.rows.detach()
                 rows[table] = part.first
-        spec = cast("AnyModel", model).spec
+        spec = cast(Any, model).spec
         return cls(spec, scale, fingerprint(matrices), rows, tensors, tokenizers)
 
     def save(self, directory: Path) -> None:

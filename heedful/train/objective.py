@@ -9,25 +9,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.data.batches import NO_TARGET
+from heedful.data.batches import (
+    NO_TARGET,
+    PairBatch,
+    RowBatch,
+    SegmentBatch,
+    WindowBatch,
+    tensors_of,
+)
 from heedful.engines.training.chunked_loss import ChunkedLosses
+from heedful.models.segment_memory import SegmentMemory
+from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.moe import PENALTIES, penalty
+from heedful.train.run_settings import ObjectiveSettings
 from heedful.train.static_shapes import OutputProjection, real_places
-
-if TYPE_CHECKING:
-    from heedful.data.batches import PairBatch, RowBatch, SegmentBatch, WindowBatch
-    from heedful.models.segment_memory import SegmentMemory
-    from heedful.models.translator import Translator
-    from heedful.train.run_settings import ObjectiveSettings
-
 
 CarriedState = Mapping[str, Tensor]
 """State carried from a batch to the next: tensors by name, with examples along the first axis."""
@@ -71,7 +74,6 @@ class Objective(Protocol):
 
     def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
         """Return the summed loss of a batch; the model's mode decides whether it is training."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,10 @@ class TranslationObjective:
             capture=capture,
             **segments_of(batch),
         )
-        added = penalty_of(capture)
-        smoothing = self.settings.label_smoothing if model.training else 0.0
-        output, count = output_of(model), batch.target_tokens
         # Padding becomes NO_TARGET, so losses that take padding count real targets only.
         targets = batch.target_output.where(batch.target_positions >= 0, NO_TARGET)
-        return _token_loss(states, output, targets, count, smoothing, added, context)
+        smoothing, count = self.settings.label_smoothing, batch.target_tokens
+        return _token_loss(model, states, targets, count, smoothing, capture, context)
 
     def _r_drop(
         self, model: Translator, batch: PairBatch, target_input: Tensor, context: LossContext
@@ -137,7 +137,6 @@ class TranslationObjective:
             capture=capture,
             **segments_of(double),
         )
-        added = penalty_of(capture)
         # [2N, D]: the first half is the first copy of the batch, in the same order as the second.
         hidden = _select(states, real, double.target_tokens)
         tokens = int(hidden.shape[0]) // 2
@@ -153,7 +152,7 @@ class TranslationObjective:
             softcap=model.spec.logits_softcap,
         )
         extras = {"nll": result.nll / 2, "divergence": result.divergence}
-        return LossSum(result.loss / 2 + tokens * added, tokens, extras)
+        return LossSum(result.loss / 2 + tokens * penalty_of(capture), tokens, extras)
 
 
 @dataclass(frozen=True)
@@ -175,8 +174,8 @@ class CausalLMObjective:
         positions = None if batch.counted else batch.positions
         capture = penalties_of(model)
         states = model(batch.ids, positions, segments, capture=capture)
-        added = penalty_of(capture)
-        return _next_token_loss(model, states, batch, self.label_smoothing, added, context)
+        smoothing, count = self.label_smoothing, batch.target_tokens
+        return _token_loss(model, states, batch.targets, count, smoothing, capture, context)
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,8 @@ class SegmentObjective:
         states, memory = model.read_segment(
             batch.ids, batch.positions, batch.segments, memory, capture=capture
         )
-        added = penalty_of(capture)
-        result = _next_token_loss(model, states, batch, self.label_smoothing, added, context)
+        smoothing, count = self.label_smoothing, batch.target_tokens
+        result = _token_loss(model, states, batch.targets, count, smoothing, capture, context)
         layers = {f"layer.{number}": inputs for number, inputs in enumerate(memory.inputs)}
         # The first token of the next segment of each row [B]: the key under which its memory is
         # found.
@@ -225,20 +224,6 @@ def _remembered(carried: CarriedState, firsts: Tensor, empty: SegmentMemory) -> 
     return dataclasses.replace(empty, inputs=inputs, segments=kept)
 
 
-def _next_token_loss(
-    model: Any,
-    states: Tensor,
-    batch: WindowBatch,
-    smoothing: float,
-    added: Tensor | float,
-    context: LossContext,
-) -> LossSum:
-    """Return the summed cross-entropy of a batch's targets from states [B, L, D]."""
-    smoothing = smoothing if model.training else 0.0
-    output, tokens = output_of(model), batch.target_tokens
-    return _token_loss(states, output, batch.targets, tokens, smoothing, added, context)
-
-
 @dataclass(frozen=True)
 class MaskedObjective:
     """Cross-entropy of the masked tokens of a masked language model.
@@ -252,19 +237,21 @@ class MaskedObjective:
     def loss(self, model: Any, batch: RowBatch, context: LossContext) -> LossSum:
         capture = penalties_of(model)
         states = model(batch.ids, batch.positions, None, capture=capture)
-        added = penalty_of(capture)
         head = model.heads["masked_lm"]
-        smoothing = self.label_smoothing if model.training else 0.0
         # One token in seven is masked (15 %): only those go through the head.
         real, count = batch.targets != NO_TARGET, batch.target_tokens
         features = head.features(_select(states, real, count))
         targets = _select(batch.targets, real, count)
         output = OutputProjection(head.projection.weight, head.bias)
-        return _token_loss(features, output, targets, count, smoothing, added, context)
+        smoothing = self.label_smoothing
+        return _token_loss(model, features, targets, count, smoothing, capture, context, output)
 
 
-Scorer = Callable[[Any, Any], tuple[Tensor, Tensor | float]]
-"""Function from model and batch to scores [B, labels] and the penalty of the mean loss."""
+PenaltyCapture = Capture | None
+"""Capture of the layers' penalties in a pass; see `penalties_of`."""
+
+Scorer = Callable[[Any, Any, PenaltyCapture], Tensor]
+"""Function from model, batch and capture of the pass to scores [B, labels]."""
 
 
 @dataclass(frozen=True)
@@ -281,14 +268,15 @@ class LabelObjective:
 
     def loss(self, model: Any, batch: Any, context: LossContext) -> LossSum:
         """Return the summed loss over the batch's examples; `tokens` counts these."""
-        scores, added = self.scorer(model, batch)
+        capture = penalties_of(model)
+        scores = self.scorer(model, batch, capture)
         # Under autocast scores are bfloat16, whose 8 bits of mantissa are too few for a logsumexp.
         logits = scores.float()
         smoothing = self.label_smoothing if model.training else 0.0
         loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
         nll = F.cross_entropy(logits.detach(), batch.targets, reduction="sum")
         count = batch.target_tokens
-        return LossSum(loss + count * added, count, {"nll": nll})
+        return LossSum(loss + count * penalty_of(capture), count, {"nll": nll})
 
 
 def segments_of(batch: PairBatch) -> dict[str, Tensor]:
@@ -311,7 +299,7 @@ def adds_penalties(model: nn.Module) -> bool:
 _adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def penalties_of(model: nn.Module) -> Capture | None:
+def penalties_of(model: nn.Module) -> PenaltyCapture:
     """Return a capture of the layers' penalties for a pass; None for models without penalties.
 
     Blocks can leave out padding only without a capture, so no unneeded capture is made.
@@ -319,14 +307,9 @@ def penalties_of(model: nn.Module) -> Capture | None:
     return Capture([PENALTIES]) if model.training and adds_penalties(model) else None
 
 
-def penalty_of(capture: Capture | None) -> Tensor | float:
+def penalty_of(capture: PenaltyCapture) -> Tensor | float:
     """Return the layers' penalty of the mean loss from the capture of a pass; 0 without one."""
     return 0.0 if capture is None else penalty(capture)
-
-
-def output_of(model: Any) -> OutputProjection:
-    """Return a model's output projection."""
-    return OutputProjection(model.output_weight, model.output_bias, model.spec.logits_softcap)
 
 
 def _select(table: Tensor, real: Tensor, count: int) -> Tensor:
@@ -338,43 +321,43 @@ def _select(table: Tensor, real: Tensor, count: int) -> Tensor:
 
 
 def _token_loss(
+    model: Any,
     states: Tensor,
-    output: OutputProjection,
     targets: Tensor,
     tokens: int,
     smoothing: float,
-    added: Tensor | float,
+    capture: PenaltyCapture,
     context: LossContext,
+    output: OutputProjection | None = None,
 ) -> LossSum:
     """Return the summed cross-entropy of states [..., D] with the layers' penalty.
 
     Args:
+        model: model of the states; its mode decides whether labels are smoothed.
         states: hidden states of all positions, or of the predicting ones only.
-        output: output projection.
         targets: [...] int64; −1 at positions without a prediction.
         tokens: number of targets.
-        smoothing: label smoothing.
-        added: penalty of the layers on the mean loss of a token.
+        smoothing: label smoothing in training.
+        capture: capture of the pass.
         context: circumstances, with the implementation of the loss.
+        output: output projection; the model's own if None.
     """
-    weight, bias, softcap = output
+    weight, bias, softcap = output or OutputProjection(
+        model.output_weight, model.output_bias, model.spec.logits_softcap
+    )
     # The matmul with [D, V] is the largest of a small model; padding would go through it, too.
     if tokens < targets.numel() and not context.losses.takes_padding:
         real = targets != NO_TARGET
         states, targets = _select(states, real, tokens), _select(targets, real, tokens)
     states, targets = states.flatten(end_dim=-2), targets.flatten()
+    smoothing = smoothing if model.training else 0.0
     sums = context.losses.smoothed_cross_entropy(states, weight, targets, smoothing, bias, softcap)
-    return LossSum(sums.loss + tokens * added, tokens, {"nll": sums.nll})
+    return LossSum(sums.loss + tokens * penalty_of(capture), tokens, {"nll": sums.nll})
 
 
 def twice(batch: PairBatch) -> PairBatch:
     """Return the batch followed by itself, so that one pass draws two sets of dropout masks."""
-    values = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
-    doubled: dict[str, Any] = {
-        name: torch.cat([value, value])
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
+    doubled: dict[str, Any] = {n: torch.cat([each, each]) for n, each in tensors_of(batch)}
     return dataclasses.replace(batch, target_tokens=2 * batch.target_tokens, **doubled)
 
 

@@ -6,15 +6,13 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import RunError
-
-if TYPE_CHECKING:
-    from heedful.train.run_settings import OptimizerSettings, ScheduleSettings
+from heedful.train.run_settings import OptimizerSettings, ScheduleSettings
 
 # Methods that `torch.optim.Optimizer` decorates with `torch._disable_dynamo`.
 _WRAPPED = ("add_param_group", "zero_grad")
@@ -53,7 +51,7 @@ def _plain(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a subclass of an optimizer without PyTorch's compiler guards around its methods.
 
     The guards load the compiler at the first call, nearly a second of a run's start, even where
-    nothing is compiled; and our steps never are.
+    nothing is compiled, as our steps never are.
     """
     base = torch.optim.Optimizer
     methods = {name: inspect.unwrap(getattr(base, name)) for name in _WRAPPED}

@@ -6,23 +6,20 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import nn
+
+from heedful.events import Events
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_directory import CONFIG_FILE
-from heedful.train.checkpoints import average_checkpoints, whole_models
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.train.checkpoints import CheckpointStore, average_checkpoints, whole_models
 from heedful.train.lora import ADAPTER_DIRECTORY, Adapter, merged
 from heedful.train.model_weights import using
+from heedful.train.run_settings import RunSettings
+from heedful.train.validation import Scores, Validator
 from heedful.train.warm_start import initial_origin
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from heedful.events import Events
-    from heedful.text.tokenizer_pair import TokenizerPair
-    from heedful.train.checkpoints import CheckpointStore
-    from heedful.train.run_settings import RunSettings
-    from heedful.train.validation import Scores, Validator
 
 
 class Publisher:
@@ -143,7 +140,14 @@ def choose_final_model(
         is_taken = _rank(average.facts()) >= _rank(single)
         if is_taken:
             publisher.publish(model, last, kind, average)
-    _report(events, validator, average, single["score"], kind, is_taken=is_taken)
+    name = validator.settings.choose_by
+    # A score is larger when better, so a loss is stored negated.
+    sign = -1 if name == "loss" else 1
+    verdict = "takes" if is_taken else "does not take"
+    events.note(
+        f"The {kind} ({name} {sign * average.score:.4g}) {verdict} the place of the best single "
+        f"model ({name} {sign * single['score']:.4g})"
+    )
 
 
 def _rank(facts: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -164,22 +168,3 @@ def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -
     best, _ = load_model(publisher.directory)
     best.to(next(model.parameters()).device)
     publisher.publish(best, facts["step"], facts["kind"], validator(best, everything=True))
-
-
-def _report(
-    events: Events,
-    validator: Validator,
-    average: Scores,
-    single: float,
-    kind: str,
-    *,
-    is_taken: bool,
-) -> None:
-    name = validator.settings.choose_by
-    # A score is larger when better, so a loss is stored negated.
-    sign = -1 if name == "loss" else 1
-    verdict = "takes" if is_taken else "does not take"
-    events.note(
-        f"The {kind} ({name} {sign * average.score:.4g}) {verdict} the place of the best single "
-        f"model ({name} {sign * single:.4g})"
-    )

@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from heedful.events import Events
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
 from heedful.train.choose_updater import updater_of_run
 from heedful.train.compute_plan import Compiling, environment_changes
@@ -16,13 +17,10 @@ from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.shares import UpdateParts
 from heedful.train.published_model import Publisher, choose_final_model
+from heedful.train.run_settings import RunSettings
 from heedful.train.run_start import Start, start_run
 from heedful.train.trainer import StopRequest, Trainer
 from heedful.train.training_state import Hooks, SavedState
-
-if TYPE_CHECKING:
-    from heedful.events import Events
-    from heedful.train.run_settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class _Run:
         precision = self.plan.precision
         updater = updater_of_run(self.distribution, self.settings, precision, self.events)
         hooks = Hooks(self.validator, self._offer, self._facts)
-        saved = SavedState(updater, self.team, self.store, self.settings.checkpoint, hooks)
+        saved = SavedState(updater, self.team, self.store, hooks)
         batches, epochs = self.settings.optimizer.accumulate, self.settings.max_epochs
         on_gpu = updater.device.type == "cuda"
         # Asynchronous copies to a GPU need page-locked memory; elsewhere it would be a copy for

@@ -12,6 +12,7 @@ from heedful.config import dump_toml, flat, merge, read_toml
 from heedful.durable import replace_synced, try_lock
 from heedful.errors import ConfigError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.models.preset_files import has_spec, read_preset
 from heedful.pretrained.catalogue import pinned
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run_settings import RunSettings
@@ -57,9 +58,6 @@ def resolve_settings(
     Raises:
         ConfigError: when a setting is wrong; its key is named, and the file that it comes from.
     """
-    # Imported here, as every module with settings has to load quickly for `--help`.
-    from heedful.models.preset_files import has_spec, read_preset
-
     from_file = read_toml(config_file) if config_file is not None else {}
     flags = dict(overrides or {})
     name = preset or flags.get("preset") or from_file.get("preset")
@@ -67,14 +65,12 @@ def resolve_settings(
     values = merge(below, from_file, flags, {"preset": name} if name is not None else {})
     task = values.get("task")
     usual = dict(TASK_DEFAULTS.get(task, {})) if isinstance(task, str) else {}
-    published = isinstance(name, str) and has_spec(name)
-    if published or values.get("init") is not None:
-        # A preset with weights or an initial model brings its own shape; the task's defaults would
-        # count as flags that contradict it.
-        usual.pop("model", None)
     shape = values.get("model")
-    if isinstance(shape, Mapping) and ("recurrent" in shape or "convolution" in shape):
-        usual.pop("model", None)  # the task's defaults are for blocks of attention
+    recurs = isinstance(shape, Mapping) and ("recurrent" in shape or "convolution" in shape)
+    # A preset with weights or an initial model brings its own shape, and the task's defaults would
+    # count as flags that contradict it; for recurrent and convolutional blocks they make no sense.
+    if recurs or values.get("init") is not None or (isinstance(name, str) and has_spec(name)):
+        usual.pop("model", None)
     values = merge(usual, values)
     where = str(config_file) if config_file is not None else None
     settings = RunSettings.parse(values, where=where)
@@ -233,10 +229,18 @@ def saved_tokenizers(run_dir: Path, settings: RunSettings) -> TokenizerPair | No
 def write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None) -> None:
     """Write tokenizers and settings; `config.toml` comes last, as it marks a directory as a run."""
     if tokenizers is not None:
-        (run_dir / "tokenizer").mkdir(exist_ok=True)
-        for name, content in tokenizers.files().items():
-            replace_synced(run_dir / "tokenizer" / name, content.encode())
+        write_tokenizers(run_dir, tokenizers.files())
     replace_synced(run_dir / CONFIG_FILE, dump_toml(settings.plain()).encode())
+
+
+def write_tokenizers(run_dir: Path, files: Mapping[str, str]) -> None:
+    """Write the files of tokenizers, given as content by name, into a run directory."""
+    (run_dir / "tokenizer").mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = run_dir / "tokenizer" / name
+        # Unchanged files stay untouched: on a shared folder other processes may be reading them.
+        if not path.exists() or path.read_text(encoding="utf-8") != content:
+            replace_synced(path, content.encode())
 
 
 @contextmanager

@@ -87,6 +87,7 @@ class OptimizerSettings(Config):
         description="optimizer: Adam (Kingma and Ba 2015), or AdamW with decoupled weight decay "
         "(Loshchilov and Hutter 2019)",
     )
+    # Betas and epsilon are the paper's (section 5.3); PyTorch's are 0.9, 0.999 and 1e-8.
     beta1: Probability = Field(0.9, description="decay rate of the running mean of gradients")
     beta2: Probability = Field(
         0.98,
@@ -215,6 +216,7 @@ class CheckpointSettings(Config):
         description="minutes since the last checkpoint after which another one is written, beside "
         "every_steps; no time limit if unset",
     )
+    # At least 2: where the newest checkpoint is damaged, the one before it is resumed from.
     keep: Annotated[int, Field(ge=2)] = Field(
         2,
         description="number of latest checkpoints to keep for --resume; checkpoints to average "
@@ -235,6 +237,7 @@ class CheckpointSettings(Config):
         description="checkpoints whose weights are averaged at the end: the last ones, those with "
         "the best validation scores, or none",
     )
+    # As many as for the paper's base model (section 6.1).
     average_count: PositiveInt = Field(5, description="number of checkpoints to average")
     ema_decay: Probability = Field(
         0.0,
@@ -442,26 +445,20 @@ class RunSettings(Config):
                 where="model.rotary_scaling",
                 remedy="Set model.positions = rotary, or leave it out",
             )
-        for name, is_set in (("protect", self.protected_kinds), ("soft_terms", self.soft_terms)):
-            if is_set and self.task != "translation":
-                raise ConfigError(
-                    f"{name} is for translation; this task is {self.task}",
-                    where=name,
-                    remedy="Leave it out",
-                )
+        span_kinds(self.protect)  # refuses unknown kinds before any data is read
         if not self.has_text:
             self._refuse_text_settings()
-        for section, owners in SETTING_OWNERS.items():
-            values = getattr(self, section)
-            for name, tasks in owners.items():
-                default = type(values).model_fields[name].default
-                # A default passes: a settings file may state it for any task.
-                if self.task not in tasks and getattr(values, name) != default:
-                    raise ConfigError(
-                        f"{section}.{name} is for {' and '.join(tasks)}; this task is {self.task}",
-                        where=f"{section}.{name}",
-                        remedy="Leave it out",
-                    )
+        for key, tasks in SETTING_OWNERS.items():
+            section, _, name = key.rpartition(".")
+            values = getattr(self, section) if section else self
+            # A default passes: a settings file may state it for any task.
+            default = type(values).model_fields[name].default
+            if self.task not in tasks and getattr(values, name) != default:
+                raise ConfigError(
+                    f"{key} is for {' and '.join(tasks)}; this task is {self.task}",
+                    where=key,
+                    remedy="Leave it out",
+                )
         check_metrics(self.task, self.validation.metrics)
         # Translation leaves out pairs that are too long, and images have a check of their own.
         if self.has_text and self.task != "translation" and self.data.budget < self.data.max_length:

@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from heedful.device import resolve_device
-from heedful.durable import replace_synced
 from heedful.errors import ConfigError, DataError, UserError
 from heedful.events import Events, TensorBoard
 from heedful.memory import available_bytes
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
 from heedful.train.compute_plan import Compiling, ComputePlan
-from heedful.train.parallel.team import Dimensions, Process, Team
+from heedful.train.parallel.dimensions import Dimensions
+from heedful.train.parallel.team import Process, Team
 from heedful.train.run_config import (
     CONFIG_FILE,
     check_directory,
@@ -34,13 +35,11 @@ from heedful.train.run_config import (
     with_choices_of_run,
     with_pinned_init,
     write_run,
+    write_tokenizers,
 )
 from heedful.train.run_settings import RunSettings
-from heedful.train.tasks import Task, prepare_task
+from heedful.train.task import Task, prepare_task
 from heedful.train.training_memory import check_size, likely_spec, with_budget
-
-if TYPE_CHECKING:
-    from torch import nn
 
 T = TypeVar("T")
 
@@ -94,11 +93,6 @@ def device_of(settings: RunSettings, process: Process) -> torch.device:
     return torch.device("cuda", process.local_rank)
 
 
-def _restarts_after_loss(run_dir: Path, team: Team) -> bool:
-    """Return True if the launcher restarted all processes after a loss, with a run to resume."""
-    return team.any(team.main and team.process.restarts > 0 and (run_dir / CONFIG_FILE).exists())
-
-
 @contextmanager
 def start_run(
     run_dir: Path, settings: RunSettings, *, resume: bool, events: Events
@@ -119,8 +113,10 @@ def start_run(
     events = events if team.main else Events()
     with ExitStack() as stack:
         stack.enter_context(team.joined(device))
+        # After a loss the launcher restarts all processes, which then resume without being told.
+        restarted = team.process.restarts > 0 and (run_dir / CONFIG_FILE).exists()
         # In this order: the question is a collective, which `resume or …` would skip.
-        go_on = _restarts_after_loss(run_dir, team) or resume
+        go_on = team.any(team.main and restarted) or resume
 
         def first() -> Start:
             stack.enter_context(locked(run_dir))
@@ -238,7 +234,7 @@ def _start_others(run_dir: Path, start: Start | None, device: torch.device, team
         if team.main:
             return None
         if leads and message["tokenizers"] is not None:
-            _write_tokenizers(run_dir / "tokenizer", message["tokenizers"])
+            write_tokenizers(run_dir, message["tokenizers"])
         tokenizers = saved_tokenizers(run_dir, settings)
         return prepare_task(run_dir, settings, tokenizers, Events())
 
@@ -247,7 +243,7 @@ def _start_others(run_dir: Path, start: Start | None, device: torch.device, team
     task = _in_turn(team, prepare, leads) or task
     task = _in_turn(team, prepare, not leads and not team.main) or task
     assert task is not None
-    # Different data would train without an error, and the gradients would be of no one corpus.
+    # Different data would train without an error, on a sum of gradients of different corpora.
     if len(set(team.texts(task.fingerprint))) > 1:
         raise DataError(
             "The training files, their weights or the tokenizer are not the same on all machines",
@@ -272,12 +268,3 @@ def _in_turn(team: Team, prepare: Callable[[], T | None], mine: bool) -> T | Non
     # Encoding a large corpus may take longer than the timeout of ordinary waits.
     team.check(failure, patient=True)
     return prepared
-
-
-def _write_tokenizers(directory: Path, files: dict[str, str]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        path = directory / name
-        # Unchanged files stay untouched: on a shared folder other processes may be reading them.
-        if not path.exists() or path.read_text(encoding="utf-8") != content:
-            replace_synced(path, content.encode())

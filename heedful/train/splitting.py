@@ -15,16 +15,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor, nn
 
 from heedful.data.batches import numbers_in, positions_in
 from heedful.memory import ran_out, release
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from heedful.train.batch_source import Batch
-    from heedful.train.parallel.team import Team
+from heedful.train.batch_source import Batch
+from heedful.train.parallel.team import Team
 
 
 def derive_seed(*parts: int) -> int:
@@ -254,6 +252,7 @@ class Splitting:
             self._split(self.stuck)
 
     def _restart(self) -> None:
+        # A method: type checkers would take `stuck` for None after the yield.
         self._agreed, self.stuck = False, None
 
     @contextmanager

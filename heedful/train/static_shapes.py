@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.data.batches import tensors_of
 from heedful.engines.training.chunked_loss import ChunkedLosses
 from heedful.engines.training.masked_loss import MaskedLosses
-
-if TYPE_CHECKING:
-    from heedful.train.batch_source import Batch
+from heedful.train.batch_source import Batch
 
 # Lengths and rows of padded batches are rounded up to multiples of these. Lengths of 8 to 64 tokens
-# then have 4 values a side, mostly equal on both, and batches of a budget few numbers of rows.
+# then have 4 values a side, mostly equal on both, and batches of a token budget have few different
+# numbers of rows.
 _LENGTHS = 16
 _ROWS = 8
 
@@ -77,11 +77,10 @@ def rounded_up(batch: B) -> B:
         batch: `PairBatch`; its `indices` are not padded.
     """
     source: Any = batch
-    values = {field.name: getattr(source, field.name) for field in fields(source)}
     padded = {
         name: _padded(tensor, 0 if name in _TOKENS else -1)
-        for name, tensor in values.items()
-        if isinstance(tensor, Tensor) and name != "indices"
+        for name, tensor in tensors_of(source)
+        if name != "indices"
     }
     result: B = replace(source, **padded)
     return result

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from heedful.data.batch_plan import Indices
 from heedful.data.block_workers import BlocksAhead
-from heedful.data.shard_blocks import BlockPlace, Planner
+from heedful.data.shard_blocks import BlockPlace, PairBlock, Planner, TextBlock
 from heedful.errors import ConfigError
 from heedful.train.batch_source import Batch, DataPosition
 
@@ -16,16 +16,7 @@ from heedful.train.batch_source import Batch, DataPosition
 _PER_BLOCK = 2**20
 
 
-class BatchBlock(Protocol):
-    """A part of an epoch with its batches."""
-
-    @property
-    def batches(self) -> list[Indices]:
-        """Example numbers of each batch, in the order of training."""
-        ...
-
-
-T = TypeVar("T", bound=BatchBlock)
+T = TypeVar("T", bound=PairBlock | TextBlock)
 
 
 class _OpenBlock(NamedTuple):

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from heedful.data.text_file import LongWords, shards_not_read
+from heedful.device import Precision
 from heedful.engines.training.activation_checkpointing import apply_checkpointing
 from heedful.errors import ConfigError, DataError
+from heedful.events import Events
+from heedful.models.model_spec import ModelSpec
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.batch_source import FixedBatches, Source
+from heedful.train.objective import Objective
+from heedful.train.run_settings import RunSettings
 from heedful.train.validation import Measure, Validator
 from heedful.train.warm_start import initial_labels, initial_model, initial_tokenizers
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from heedful.device import Precision
-    from heedful.events import Events
-    from heedful.models.model_spec import ModelSpec
-    from heedful.text.tokenizer_pair import TokenizerPair
-    from heedful.train.objective import Objective
-    from heedful.train.run_settings import RunSettings
+# Modules of `heedful.train.tasks` that prepare the tasks.
+_MODULES = {
+    "translation": "translation_task",
+    "causal_lm": "language_model_task",
+    "masked_lm": "corruption_task",
+    "span_corruption": "corruption_task",
+    "denoising": "corruption_task",
+    "classify": "classification_task",
+    "images": "image_task",
+    "tag": "tagging_task",
+    "answer": "answering_task",
+}
 
 
 @dataclass(frozen=True)
@@ -144,6 +156,31 @@ class Setup:
         chosen = tuple(initial_labels(self.settings, head, names))
         note_labels(self.events, chosen, kind)
         return chosen
+
+
+def prepare_task(
+    run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
+) -> Task:
+    """Read, check and encode the data of the task that the settings name.
+
+    Args:
+        run_dir: run directory, which keeps encoded data unless `data.cache` is set.
+        settings: settings of the training run.
+        tokenizers: tokenizers of a resumed run; None for a new run.
+        events: receivers of progress, and of warnings about doubtful data.
+
+    Raises:
+        DataError: when the data is unusable.
+        ConfigError: when a setting is for another task, or a batch has no room for an example.
+    """
+    # All contradictions of settings are found before any data is read.
+    settings.check_for_task()
+    check_forms(settings)
+    check_packing(settings)
+    # Imported here: a task loads readers and pipelines that the others do not need.
+    module = import_module(f"heedful.train.tasks.{_MODULES[settings.task]}")
+    task: Task = module.prepare(Setup(run_dir, settings, tokenizers, events))
+    return task
 
 
 def note_labels(events: Events, names: Sequence[str], kind: str = "label") -> None:

@@ -42,9 +42,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "images": {
         **_ENCODER_DEFAULTS,
+        # As in ViT (Dosovitskiy 2021): the number of patches is fixed.
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
         "validation": {"metrics": ["accuracy"], "choose_by": "accuracy"},
@@ -68,25 +70,23 @@ Task = Literal[
     "answer",
 ]
 
-SETTING_OWNERS: dict[str, dict[str, tuple[Task, ...]]] = {
-    "objective": {
-        "scheduled_sampling": ("translation",),
-        "r_drop": ("translation",),
-        "bpe_dropout": ("translation",),
-        "mask_share": ("masked_lm", "span_corruption", "denoising"),
-        "whole_words": ("masked_lm",),
-        "mean_span": ("span_corruption", "denoising"),
-        "sentinels": ("span_corruption",),
-        "permute_sentences": ("denoising",),
-    },
-    "data": {
-        "packed_length": ("translation",),
-        "stride": ("tag", "answer"),
-        "word_column": ("tag",),
-        "tag_column": ("tag",),
-    },
-    "images": dict.fromkeys(ImageSpec.model_fields, ("images",)),
-    "augment": dict.fromkeys(AugmentSpec.model_fields, ("images",)),
+SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
+    "protect": ("translation",),
+    "soft_terms": ("translation",),
+    "objective.scheduled_sampling": ("translation",),
+    "objective.r_drop": ("translation",),
+    "objective.bpe_dropout": ("translation",),
+    "objective.mask_share": ("masked_lm", "span_corruption", "denoising"),
+    "objective.whole_words": ("masked_lm",),
+    "objective.mean_span": ("span_corruption", "denoising"),
+    "objective.sentinels": ("span_corruption",),
+    "objective.permute_sentences": ("denoising",),
+    "data.packed_length": ("translation",),
+    "data.stride": ("tag", "answer"),
+    "data.word_column": ("tag",),
+    "data.tag_column": ("tag",),
+    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
+    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
 }
 """The tasks in which a setting may differ from its default."""
 

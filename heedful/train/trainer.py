@@ -8,33 +8,29 @@ non-finite one changed no weight, and is launched again.
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from types import FrameType
+from typing import Any, Self, cast
 
 import torch
 
 from heedful.errors import RunError, UserError
+from heedful.events import Events, Value
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.launches import Launch, Launches
-from heedful.train.splitting import OneTooLarge
-from heedful.train.stop_request import StopRequest
-from heedful.train.training_state import Scored, TrainingState
-
-__all__ = ["StopRequest", "Trainer"]
-
-if TYPE_CHECKING:
-    from heedful.events import Events, Value
-    from heedful.train.objective import CarriedState
-    from heedful.train.parallel.shares import UpdateParts
-    from heedful.train.run_settings import RunSettings
-    from heedful.train.splitting import BatchPart
-    from heedful.train.training_state import SavedState
-    from heedful.train.update import Updater
-    from heedful.train.update_result import LaunchedUpdate, UpdateResult
-
+from heedful.train.nonfinite import first_bad_weight
+from heedful.train.objective import CarriedState
+from heedful.train.optimizers import learning_rate
+from heedful.train.parallel.shares import UpdateParts
+from heedful.train.run_settings import RunSettings
+from heedful.train.splitting import BatchPart, OneTooLarge
+from heedful.train.training_state import SavedState, Scored, TrainingState
+from heedful.train.update import Updater
+from heedful.train.update_result import Launch, LaunchedUpdate, UpdateResult
 
 MAX_SKIPPED = 10
 """Number of failed updates in a row that end the run."""
@@ -44,6 +40,43 @@ MAX_OVERFLOWS = 50
 
 MAX_ROLLBACKS = 5
 """Number of rollbacks to the same checkpoint that end the run."""
+
+
+class StopRequest:
+    """A context in which SIGTERM and SIGINT request a stop instead of killing the process.
+
+    A second Ctrl-C aborts at once with `KeyboardInterrupt`. Outside the main thread, where Python
+    cannot handle signals, a stop can only be requested by `ask`.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.name is not None
+
+    def ask(self, name: str) -> None:
+        """Request a stop; `name` is the requester in messages."""
+        self.name = name
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # Callers of the library get their own handlers back.
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        # A second Ctrl-C: the person does not want to wait for the checkpoint.
+        if number == signal.SIGINT and self.name is not None:
+            raise KeyboardInterrupt
+        self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 class Trainer:
@@ -76,8 +109,8 @@ class Trainer:
         self.carried_state: CarriedState = {}
         self.trimmer = Trimmer()
         self._read = 0.0  # time of reading the latest result, on the monotonic clock
-        width = cast(Any, self.model).spec.width
-        self.launches = Launches(self._update, parts, settings, width)
+        self._in_flight: Launch | None = None
+        self._discarded: Launch | None = None
 
     def fit(self, stop: StopRequest) -> str:
         """Train until the run ends or a stop is requested.
@@ -108,7 +141,7 @@ class Trainer:
         while True:
             # `_stopped` is a collective, so every process calls it before each update.
             over = self._stopped(stop) or self._end() is not None
-            if over and self.launches.in_flight is None:
+            if over and self._in_flight is None:
                 break
             if over or self._must_settle():
                 self._settle()
@@ -130,7 +163,7 @@ class Trainer:
 
     def _must_settle(self) -> bool:
         """Return True if the result in flight must be read before the next launch."""
-        flight = self.launches.in_flight
+        flight = self._in_flight
         if flight is None:
             return False
         then = replace(self.state, step=flight.step, epoch=flight.after.epoch)
@@ -140,8 +173,8 @@ class Trainer:
 
     def _go_on(self, stop: StopRequest) -> bool:
         """Launch the next update and read a result; return False if a stop was requested."""
-        before = self.launches.in_flight
-        launched = self.launches.launch(self.state, self.carried_state, lambda: bool(stop))
+        before = self._in_flight
+        launched = self._launch(lambda: bool(stop))
         if launched is None:
             return False
         # The device decides nothing here, so the result is known already.
@@ -154,9 +187,37 @@ class Trainer:
             self._settled(before)
         return True
 
+    def _launch(self, cancelled: Callable[[], bool]) -> Launch | None:
+        """Launch the update after the one in flight or, without one, after the present step.
+
+        Returns:
+            The update, now in flight; None if it was cancelled.
+        """
+        started = time.monotonic()
+        # The state lags one update behind while one is in flight.
+        step, place, carried_state = self.state.step + 1, self.state.place, self.carried_state
+        if (ahead := self._in_flight) is not None:
+            step, place, carried_state = ahead.step + 1, ahead.after, ahead.update.carried_state
+        # The same position is asked for again after a skipped update; the reader is past it
+        # already.
+        kept, self._discarded = self._discarded, None
+        if kept is not None and kept.place == place:
+            parts, after = kept.parts, kept.after
+        else:
+            # May wait for the thread that reads data; the device computes meanwhile.
+            parts, after = self.parts.take(place)
+        width, max_steps = cast(Any, self.model).spec.width, self.settings.max_steps
+        rate = learning_rate(self.settings.schedule, step, width=width, max_steps=max_steps)
+        update = self._update(parts, step, rate, cancelled, carried_state)
+        # Cancelled between batches: nothing changed, and the position is asked for again.
+        if update is None:
+            return None
+        self._in_flight = Launch(update, step, rate, parts, place, after, carried_state, started)
+        return self._in_flight
+
     def _settle(self) -> None:
         """Read the result of the update in flight, if any, and act on it."""
-        flight = self.launches.pop_in_flight()
+        flight, self._in_flight = self._in_flight, None
         if flight is not None:
             self._settled(flight)
 
@@ -173,7 +234,7 @@ class Trainer:
         self.state.epoch, self.state.batch = flight.after
         self.carried_state = result.carried_state if result.finite else {}
         if not result.finite:  # the update launched after it was skipped on the device
-            self.launches.discard()
+            self._discarded, self._in_flight = self._in_flight, None
         self._report(result, flight.rate, seconds)
         self.trimmer.step()
         if not result.finite:
@@ -183,7 +244,7 @@ class Trainer:
         if flight.update.skipped is None:
             self.saved.update_average(flight.step)
         # With an update in flight the weights are a step further than the counters.
-        if self.launches.in_flight is None:
+        if self._in_flight is None:
             self._due()
 
     def validate(self) -> None:
@@ -350,7 +411,7 @@ class Trainer:
         self.events.warn(f"{what}. The update was skipped")
         # A weight that is not finite makes every update fail; naming it ends a long search.
         if state.skipped >= MAX_SKIPPED:
-            weight = updater.bad_weight()
+            weight = first_bad_weight(self.model)
             why = f"; the weight {weight} itself is not finite" if weight else ""
             raise self._given_up(
                 f"{state.skipped} updates in a row were not finite{why}",

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from heedful.device import resolve_precision
 from heedful.engines.cost_memory import LARGEST_TRAINING, training_peak
 from heedful.errors import ConfigError, RunError
+from heedful.events import Events
 from heedful.interop.hugging_face import describe_any
 from heedful.memory import available_bytes
 from heedful.models.cost import count_parameters, human_bytes, largest
+from heedful.models.model_spec import ModelSpec
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
-
-if TYPE_CHECKING:
-    import torch
-
-    from heedful.events import Events
-    from heedful.models.model_spec import ModelSpec
-    from heedful.train.run_settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 MARGIN = 0.2
 """Share of the free memory that is kept for validation, other programs and surprises."""

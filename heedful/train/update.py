@@ -10,30 +10,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from heedful.device import Precision
 from heedful.engines.training.training_engine import (
     ChunkedLosses,
     CompiledEngine,
     prepare_training,
 )
+from heedful.events import Events
 from heedful.memory import ran_out, release
-from heedful.train.batch_source import BatchCopies
-from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
+from heedful.train.batch_source import Batch, BatchCopies
+from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite
 from heedful.train.objective import CarriedState, HandOver, LossContext, LossSum, Objective
 from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
+from heedful.train.parallel.team import Team
 from heedful.train.splitting import BatchPart, PartialSums, Splitting, derive_seed, parts_of
 from heedful.train.static_shapes import of_one_shape, shapes_are_static
 from heedful.train.update_result import LaunchedUpdate, UpdateResult, read_later
-
-if TYPE_CHECKING:
-    from heedful.device import Precision
-    from heedful.events import Events
-    from heedful.train.batch_source import Batch
-    from heedful.train.parallel.team import Team
 
 T = TypeVar("T")
 
@@ -277,7 +274,11 @@ class Updater:
             # Before the backward pass of the last part, in which gradients are exchanged.
             if last:
                 self.splitting.agree()
-            loss = self._weighted(result.loss_sum / sums.divisor, part)
+            loss = result.loss_sum / sums.divisor
+            # 0 for a stand-in; otherwise it turns an engine's mean over processes into a sum.
+            factor = self.distribution.loss_factor * part.counts
+            # A product with 1 would add a node to the graph of every part.
+            loss = loss if factor == 1.0 else loss * factor
             with self.gradients.adding(last):
                 self.scaler.scale(loss).backward()
         for name, value in {"loss": result.loss_sum, **result.extras}.items():
@@ -287,12 +288,6 @@ class Updater:
     def load_moments(self, tensors: dict[str, Tensor]) -> None:
         """Restore the optimizer's state, see `import_moments`."""
         import_moments(self.optimizer, self.model, tensors)
-
-    def _weighted(self, loss: Tensor, part: BatchPart) -> Tensor:
-        """Weight the loss of a part: 0 for a stand-in, a factor for reductions that average."""
-        factor = self.distribution.loss_factor * part.counts
-        # A product with 1 would add a node to the graph of every part.
-        return loss if factor == 1.0 else loss * factor
 
     def compile(
         self,
@@ -396,10 +391,6 @@ class Updater:
         where = lines(indices.tolist())
         values = {"place": found.place, "lines": ", ".join(where)}
         return found is not NOWHERE, found.describe(where), values
-
-    def bad_weight(self) -> str | None:
-        """Return the name of a weight with a non-finite element; None if there is none."""
-        return first_bad_weight(self.model)
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
         """Run work with the compiled engine; if compiling fails, run it again uncompiled."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from heedful.train.objective import CarriedState
-    from heedful.train.optimizers import DeviceStep
+from heedful.train.batch_source import DataPosition
+from heedful.train.objective import CarriedState
+from heedful.train.optimizers import DeviceStep
+from heedful.train.splitting import BatchPart
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,31 @@ class LaunchedUpdate:
     read: Callable[[], UpdateResult]
     carried_state: CarriedState
     skipped: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An update that was launched.
+
+    Args:
+        update: handle of the result.
+        step: number of the update.
+        rate: learning rate of the update.
+        parts: batch parts that it is computed from.
+        place: position of these parts in the data.
+        after: position of the next update's parts.
+        before: carried state of the batch before the first.
+        started: time of the launch, in seconds of the monotonic clock.
+    """
+
+    update: LaunchedUpdate
+    step: int
+    rate: float
+    parts: list[BatchPart]
+    place: DataPosition
+    after: DataPosition
+    before: CarriedState
+    started: float
 
 
 def read_later(

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
+from heedful.data.batch_plan import Indices
+from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
 from heedful.evaluate.task_metrics import accuracy, macro_f1
+from heedful.events import Sample
+from heedful.train.batch_source import Batch
 from heedful.train.objective import CarriedState, LossContext, Objective, Scorer
-
-if TYPE_CHECKING:
-    from heedful.data.batch_plan import Indices
-    from heedful.device import Precision
-    from heedful.events import Sample
-    from heedful.train.batch_source import Batch
-    from heedful.train.run_settings import ValidationSettings
+from heedful.train.run_settings import ValidationSettings
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ def label_measure(
         for indices in plan(count):
             batch = make(indices).to(device)
             with precision.autocast(), engine.active():
-                scores, _ = scorer(model, batch)
+                scores = scorer(model, batch, None)
             # Batches may be sorted by length: predictions go back to their examples' places.
             predictions[indices] = scores.argmax(-1).cpu().numpy()
             on_batch()

@@ -8,13 +8,15 @@ parts are newly initialised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from heedful.errors import ConfigError, ModelError
+from heedful.events import Events
 from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
@@ -23,17 +25,13 @@ from heedful.models.spec_overrides import contradictions, separating_texts, with
 from heedful.nn.spec import EmbeddingSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
+from heedful.train.run_settings import RunSettings
 from heedful.train.splitting import derive_seed
-
-if TYPE_CHECKING:
-    from heedful.events import Events
-    from heedful.models.build import AnyModel
-    from heedful.train.run_settings import RunSettings
 
 
 def initial_model(
     spec: Any, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
-) -> AnyModel:
+) -> nn.Module:
     """Build a run's model with its initial weights, a function of the seed and the initial model.
 
     Args:
@@ -68,22 +66,27 @@ def initial_model(
         tokens = new_tokens(tokenizers_before, tokenizers)
     # Parts whose specification differs are not loaded, even where their shapes would fit: a
     # classifier of other labels with equal size would start with the wrong meaning.
-    change = _Change.between(before, spec)
+    old, now = _parts(before), _parts(spec)
+    left_out = sorted(part for part in old if now.get(part) != old[part])
+    new_parts = sorted(part for part in now if now[part] != old.get(part))
     model = build_model(spec)
     weights: Mapping[str, torch.Tensor] = {
         name: tensor
         for name, tensor in read_any_weights(Path(settings.init)).items()
-        if not _is_within(name, change.left_out)
+        if not _is_within(name, left_out)
     }
     own = canonical_weights(model)
     if tokens:
         weights = extended_weights(weights, own, tokens)
     # Freshly drawn tensors of new parts, so that strict loading finds every name.
-    new = {name: tensor for name, tensor in own.items() if _is_within(name, change.new)}
+    new = {name: tensor for name, tensor in own.items() if _is_within(name, new_parts)}
     load_weights(model, {**weights, **new}, where=settings.init)
-    change.note(settings.init, events)
+    for part in left_out:
+        events.note(f"{part} of {settings.init} is left out")
+    for part in new_parts:
+        events.note(f"{part} is not in {settings.init} and begins anew")
     if settings.lora.rank:
-        adapt(model, settings.lora, new_parts=change.new, new_tokens=tokens, seed=settings.seed)
+        adapt(model, settings.lora, new_parts=new_parts, new_tokens=tokens, seed=settings.seed)
     return model
 
 
@@ -126,33 +129,6 @@ def initial_labels(settings: RunSettings, kind: str, labels: Sequence[str]) -> l
 def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
     """Return the origin of an imported initial model, which exports need; empty for others."""
     return {} if settings.init is None else describe_any(Path(settings.init)).origin
-
-
-@dataclass(frozen=True)
-class _Change:
-    """Differences between the initial model and the task's model.
-
-    Args:
-        left_out: addresses of parts of the initial model that are dropped.
-        new: addresses of parts that are newly initialised.
-    """
-
-    left_out: tuple[str, ...]
-    new: tuple[str, ...]
-
-    @classmethod
-    def between(cls, before: Any, now: Any) -> _Change:
-        old, new = _parts(before), _parts(now)
-        return cls(
-            tuple(sorted(part for part in old if new.get(part) != old[part])),
-            tuple(sorted(part for part in new if new[part] != old.get(part))),
-        )
-
-    def note(self, where: str, events: Events) -> None:
-        for part in self.left_out:
-            events.note(f"{part} of {where} is left out")
-        for part in self.new:
-            events.note(f"{part} is not in {where} and begins anew")
 
 
 def _is_within(name: str, parts: Sequence[str]) -> bool:

@@ -26,9 +26,9 @@ from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.models.translator import Translator
 from heedful.nn.attention.kernels.chunked import computed_pairs
 from heedful.nn.attention.masks import Causal
-from heedful.nn.positions import Positions
-from heedful.train.context_parallel import check_context, context_parallel, shard_batch
+from heedful.nn.positions import Positions, context_parallel
 from heedful.train.objective import CausalLMObjective, LossContext, TranslationObjective
+from heedful.train.parallel.shares import check_context, shard_batch
 from heedful.train.run_settings import ObjectiveSettings
 
 VOCABULARY = 23

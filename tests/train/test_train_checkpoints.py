@@ -11,7 +11,12 @@ import torch
 from heedful.errors import RunError, UserError
 from heedful.events import Events, Recorder, Warning
 from heedful.train import checkpoint_contents, checkpoints
-from heedful.train.checkpoint_contents import WholeTensors
+from heedful.train.checkpoint_contents import (
+    ShardedTensors,
+    StoredTensors,
+    TensorPiece,
+    WholeTensors,
+)
 from heedful.train.checkpoints import CheckpointStore, whole_models
 from heedful.train.run_settings import CheckpointSettings
 
@@ -151,3 +156,27 @@ def test_unwritable_directory_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         CheckpointStore(tmp_path / "file" / "checkpoints", CheckpointSettings()).open()
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_pytorch_reads_files_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in several boxes and files, with a scalar beside them."""
+    monkeypatch.setattr(checkpoint_contents, "gathered_texts", lambda text, group: [text])
+    monkeypatch.setattr(checkpoint_contents, "_FILE_BYTES", 40)
+    table, scalar = torch.randn(5, 3), torch.tensor(2.0)
+    rows = [
+        TensorPiece(table[start:stop].clone(), (start, 0), (5, 3))
+        for start, stop in ((3, 5), (0, 1), (1, 3))
+    ]
+    contents = ShardedTensors({"table": rows, "scalar": [TensorPiece(scalar, (), ())]}, {}, 0, None)  # type: ignore[arg-type]
+    files = contents.write(tmp_path)
+    assert files is not None
+    assert len(files) == 3
+    ours = StoredTensors(tmp_path / "model").read_all()
+    theirs = {"table": torch.zeros(5, 3), "scalar": torch.zeros(())}
+    storage = pytest.importorskip("torch.distributed.checkpoint.hf_storage")
+    reader = storage.HuggingFaceStorageReader(str(tmp_path / "model"))
+    torch.distributed.checkpoint.load(theirs, storage_reader=reader, no_dist=True)
+    for tensors in (ours, theirs):
+        assert torch.equal(tensors["table"], table)
+        assert torch.equal(tensors["scalar"], scalar)

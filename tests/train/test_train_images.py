@@ -19,8 +19,7 @@ from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.run_settings import RunSettings
-from heedful.train.task import Task
-from heedful.train.tasks import prepare_task
+from heedful.train.task import Task, prepare_task
 
 from .conftest import noted_losses, short_run
 

@@ -20,7 +20,7 @@ from heedful.nn.spec import PositionSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
-from heedful.train.tasks import prepare_task
+from heedful.train.task import prepare_task
 from heedful.train.warm_start import initial_tokenizers
 
 

@@ -18,7 +18,7 @@ from heedful.train.checkpoints import CheckpointStore
 from heedful.train.lora import Adapter, merge_into, merged, parameter_counts
 from heedful.train.run import run_training
 from heedful.train.run_settings import CheckpointSettings, RunSettings
-from heedful.train.tasks import prepare_task
+from heedful.train.task import prepare_task
 
 LORA = {"rank": 2, "alpha": 4, "targets": ["query", "decoder.*.value", "feedforward.up"]}
 EXTEND = {"extend": ["<tag>"]}

@@ -30,7 +30,7 @@ from heedful.train.parallel.shares import Share
 from heedful.train.run import run_training
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings, RunSettings
 from heedful.train.splitting import BatchPart, OneTooLarge
-from heedful.train.tasks import Task, prepare_task
+from heedful.train.task import Task, prepare_task
 from heedful.train.training_memory import with_budget
 from heedful.train.update import Updater
 

@@ -17,7 +17,7 @@ from heedful.models.preset_files import has_spec, preset_names, preset_tasks, re
 from heedful.train import warm_start
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
-from heedful.train.tasks import prepare_task
+from heedful.train.task import prepare_task
 from heedful.train.training_memory import check_size
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from heedful.events import Events, Note, Recorder
 from heedful.train.batch_source import Batch, DataPosition, Source
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
-from heedful.train.tasks import Task, prepare_task
+from heedful.train.task import Task, prepare_task
 
 from .conftest import Crash, CrashAt, MakeSettings, write_reversed, write_text
 

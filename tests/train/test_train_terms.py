@@ -16,7 +16,7 @@ from heedful.text.inline_terms import mark_ids
 from heedful.train.batch_source import DataPosition
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
-from heedful.train.tasks import Task, prepare_task
+from heedful.train.task import Task, prepare_task
 
 from .conftest import WORDS, MakeSettings, write_reversed
 

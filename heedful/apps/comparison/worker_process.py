@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from heedful.train.stop_request import StopRequest
+    from heedful.train.trainer import StopRequest
 
 _PATIENCE = 0.2
 """Seconds after which a request to stop is looked for while a process writes nothing."""

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from heedful.train.context_parallel import context_parallel
+from heedful.nn.positions import context_parallel
+from heedful.train.batch_source import Batch
 from heedful.train.objective import LossContext, LossSum, Objective, adds_penalties
 from heedful.train.parallel.team import Team
 from heedful.train.update import Distribution
@@ -24,7 +25,6 @@ from heedful.train.update import Distribution
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from heedful.train.batch_source import Batch
 
 Returned = tuple[Tensor, int, Mapping[str, Tensor], Mapping[str, Tensor]]
 """A `LossSum` as a tuple, as PyTorch's engines look for tensors in plain containers only."""
@@ -93,10 +93,7 @@ class Copies(TeamDistribution):
     """A copy of the model in each process, by DistributedDataParallel (Li 2020).
 
     Args:
-        model: model to train.
-        objective: loss of the model.
-        team: processes of the run.
-        context: processes that share each sequence; None where sequences are whole.
+        model, objective, team, context: see `TeamDistribution`.
     """
 
     def __init__(
@@ -107,7 +104,7 @@ class Copies(TeamDistribution):
         self.loss_factor = float(team.process.size)
         device = next(model.parameters()).device
         with warnings.catch_warnings():
-            # PyTorch 2.13 has another name for it, which older ones do not know.
+            # PyTorch 2.13 has another name for it, which older releases do not know.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             self._pass = DistributedDataParallel(
                 LossPass(model, objective),
@@ -119,7 +116,7 @@ class Copies(TeamDistribution):
                 # Experts that no token chose have no gradient, otherwise an error in DDP.
                 find_unused_parameters=adds_penalties(model),
             )
-        # Two numbers have one sum; from three processes on, the order of the ring would matter.
+        # Two numbers have the same sum in either order; of three, the order of the ring decides.
         if device.type == "cpu" and team.process.size > 2:
             group = self._pass.process_group
             self._pass.register_comm_hook(

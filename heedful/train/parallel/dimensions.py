@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from heedful.errors import ConfigError
-
-if TYPE_CHECKING:
-    from heedful.train.run_settings import ParallelSettings, RunSettings
+from heedful.train.run_settings import ParallelSettings, RunSettings
 
 
 @dataclass(frozen=True)

@@ -4,28 +4,22 @@ The model is built as usual and does not know of this. `distribute` changes it i
 PyTorch's engines: DistributedDataParallel for copies (Li 2020; `copies.py`), `fully_shard` for
 sharded parameters (ZeRO: Rajbhandari 2020; FSDP2) and DTensor plans for split matrices
 (`shards.py`, `tensor_plan.py`). Weights, moments and averages keep their names; `full_tensors`
-gathers them in one piece. A checkpoint can be read under any distribution (`saved_tensors.py`).
+gathers them in one piece. A checkpoint can be read under any distribution (`training_state.py`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from heedful.train.context_parallel import check_context
+from heedful.train.objective import Objective
 from heedful.train.parallel.copies import Copies
-from heedful.train.parallel.shares import Share
+from heedful.train.parallel.shares import Share, check_context
+from heedful.train.parallel.team import Team
+from heedful.train.run_settings import RunSettings
 from heedful.train.update import Distribution
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
-    from heedful.train.objective import Objective
-    from heedful.train.parallel.team import Team
-    from heedful.train.run_settings import RunSettings
 
 # With `parallel.parts`, one process sums gradients in the order of this many processes, or of half
 # as many: at the price of up to three more gradients in memory.

@@ -18,19 +18,15 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heedful.device import usable_cores
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from heedful.train.run_settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 # Environment variable with the file in which a process leaves the exit status of the command. Any
 # exit status but 0 makes the agent restart all processes; if the file exists they end at once.
@@ -43,7 +39,7 @@ _STORE_EACH_START = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # Environment variable with the id of the process that started this one.
 _LAUNCHER = "HEEDFUL_LAUNCHER"
 
-_LOOK_SECONDS = 1.0  # between two checks that the launcher is alive
+_LOOK_SECONDS = 1.0  # time between two checks that the launcher is alive
 
 # Time to write a last checkpoint after a request to stop.
 _SHUTDOWN_SECONDS = 600
@@ -112,8 +108,8 @@ def end_with_launcher() -> None:
 
     A process without launcher would train on, or hold the run directory while it waits for lost
     processes. Killed at once, it loses the updates since the last checkpoint, which a resumed run
-    repeats bit for bit. The launcher's temporary folder is removed, too. Elsewhere than under an
-    elastic agent a parent may end, so nothing is watched.
+    repeats bit for bit. The launcher's temporary folder is removed, too. Without an elastic
+    agent a parent may end, so nothing is watched.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -16,17 +16,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from heedful.engines.class_exchange import has_no_hooks
+from heedful.train.batch_source import Batch
+from heedful.train.checkpoint_contents import weight_name
 from heedful.train.model_weights import load_weights
 from heedful.train.objective import LossContext, LossSum, Objective
 from heedful.train.parallel.copies import LossPass, TeamDistribution, loss_sum
-from heedful.train.parallel.pieces import weight_name
 from heedful.train.parallel.team import Team
 from heedful.train.parallel.tensor_plan import RowOrder, split_matrices
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from heedful.train.batch_source import Batch
 
 
 class Shards(TeamDistribution):
@@ -34,9 +30,7 @@ class Shards(TeamDistribution):
 
     Args:
         model: model to train, its matrices already split.
-        objective: loss of the model.
-        team: processes of the run.
-        context: processes that share each sequence; None where sequences are whole.
+        objective, team, context: see `TeamDistribution`.
         mesh: processes to shard over: replicas along the first of two axes, shards along the last;
             None without shards.
         order: row order of split matrices.

@@ -23,26 +23,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from heedful.errors import RunError, UserError
+from heedful.errors import RunError, UserError, first_line
 from heedful.train.parallel.dimensions import Dimensions
+from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from heedful.train.run_settings import RunSettings
-
-__all__ = [
-    "Dimensions",
-    "ElsewhereFailed",
-    "LostProcesses",
-    "Process",
-    "Team",
-    "limit_group",
-]
 
 T = TypeVar("T")
 
@@ -181,7 +173,7 @@ class Team:
         except (RuntimeError, ValueError) as error:
             raise LostProcesses(
                 f"Process {self.process.rank} of {self.process.size} did not find the others: "
-                f"{_first_line(error)}",
+                f"{_first_sentence(error)}",
                 remedy=_how_to_meet(error),
             ) from error
         try:
@@ -254,11 +246,11 @@ class Team:
         # Only errors that a user can fix are announced; a crash is noticed by the lost
         # connection.
         except UserError:
-            self._largest_state(_FAILED)
+            self.most(_FAILED)
             raise
         finally:
             self._last_sign = None
-        self._largest_state(_DONE)
+        self.most(_DONE)
         return result
 
     def together(self, work: Callable[[], T]) -> T:
@@ -289,14 +281,14 @@ class Team:
         last = self._last_sign
         if last is not None and time.monotonic() > last + _SIGN_SHARE * self.timeout:
             self._last_sign = time.monotonic()
-            self._largest_state(_WORKING)
+            self.most(_WORKING)
 
     def _wait_for_main(self) -> None:
         """Wait until the first process has finished, renewing the timeout at each sign."""
         state = _WORKING
         while state == _WORKING:
             try:
-                state = self._largest_state(_WORKING)
+                state = int(self.most(_WORKING))
             except RuntimeError as error:
                 if "Timed out" not in str(error):
                     raise
@@ -309,10 +301,6 @@ class Team:
                 ) from error
         if state == _FAILED:
             raise ElsewhereFailed
-
-    def _largest_state(self, state: int) -> int:
-        """Return the largest state of all processes; waiting ones contribute the smallest."""
-        return int(self.most(state))
 
     def check(self, failure: Exception | None, *, patient: bool = False) -> None:
         """Raise on all processes if any process has failed.
@@ -334,27 +322,12 @@ class Team:
 
     def texts(self, text: str) -> list[str]:
         """Return the texts of all processes, in the order of ranks."""
-        if self.alone:
-            return [text]
-        content = text.encode()
-        padded = torch.full((int(self.most(len(content))) + 1,), 255, dtype=torch.uint8)
-        padded[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
-        rows = [torch.empty_like(padded) for _ in range(self.process.size)]
-        dist.all_gather(rows, padded)
-        # UTF-8 never contains the byte 255, so it ends each text.
-        return [bytes(row.tolist()).partition(b"\xff")[0].decode() for row in rows]
+        return [text] if self.alone else gathered_texts(text)
 
     def shared_text(self, text: str | None) -> str:
         """Return the first process's text on all processes; other texts are ignored."""
-        if self.alone:
-            return text or ""
-        content = bytearray((text or "").encode())
-        size = int(self.of_main(len(content)))
-        if not size:
-            return ""
-        letters = torch.frombuffer(content if self.main else bytearray(size), dtype=torch.uint8)
-        dist.broadcast(letters, 0)
-        return letters.numpy().tobytes().decode()
+        letters = torch.tensor(list((text or "").encode()), dtype=torch.uint8)
+        return self.shared_tensors({"text": letters})["text"].numpy().tobytes().decode()
 
     def shared_tensors(
         self, tensors: Mapping[str, Tensor] | None, source: int = 0
@@ -403,6 +376,23 @@ class Team:
         return float(tensor.item())
 
 
+def gathered_texts(text: str, group: ProcessGroup | None = None) -> list[str]:
+    """Return the texts of a group's processes, in the order of ranks.
+
+    Args:
+        text: text of this process.
+        group: group with gloo; all processes if None.
+    """
+    content = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    longest = torch.tensor(len(content))
+    dist.all_reduce(longest, dist.ReduceOp.MAX, group=group)
+    # UTF-8 never contains the byte 255, so it ends each text.
+    padded = F.pad(content, (0, int(longest) + 1 - len(content)), value=255)
+    rows = [torch.empty_like(padded) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, padded, group=group)
+    return [bytes(row.tolist()).partition(b"\xff")[0].decode() for row in rows]
+
+
 def limit_group(seconds: float, group: ProcessGroup | None = None) -> None:
     """Set the timeout of a group's operations; without a group that of all processes."""
     # PyTorch 2.14 has a public name and deprecates the private one, the only one in 2.13.
@@ -425,7 +415,7 @@ def _lost(error: Exception, process: Process) -> LostProcesses | None:
     if not isinstance(error, dist.DistError) and not any(sign in text for sign in signs):
         return None
     return LostProcesses(
-        f"Process {process.rank} of {process.size} lost the others: {_first_line(error)}",
+        f"Process {process.rank} of {process.size} lost the others: {_first_sentence(error)}",
         remedy="Look at what the others say; go on with --resume",
     )
 
@@ -443,8 +433,6 @@ def _how_to_meet(error: Exception) -> str:
     return "Check that all are started, and that MASTER_ADDR can be reached"
 
 
-def _first_line(error: Exception) -> str:
+def _first_sentence(error: Exception) -> str:
     """Return the first sentence of a PyTorch error, without its source location."""
-    lines = str(error).strip().splitlines()
-    line = lines[0] if lines else type(error).__name__
-    return re.sub(r"\[/[^]]*\] *", "", line).partition(". ")[0]
+    return re.sub(r"\[/[^]]*\] *", "", first_line(error)).partition(". ")[0]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,9 +32,7 @@ from heedful.errors import ConfigError
 from heedful.nn.attention.multi_head import Attention, KeptHeads
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.linear_layers import FusedLinear
-
-if TYPE_CHECKING:
-    from heedful.nn.spec import PartSpec
+from heedful.nn.spec import PartSpec
 
 
 @dataclass
@@ -150,7 +148,8 @@ def check_matrices(model: nn.Module, processes: int) -> None:
                 where="parallel.tensor",
                 remedy="Use parallel.shard, or attention and plain feed-forward networks",
             )
-        for name, count in _SPLITS[described.kind].divided(part).items():
+        _, counts_of = _SPLITS[described.kind]
+        for name, count in counts_of(part).items():
             if count % processes:
                 raise ConfigError(
                     f"{address} has {count} {name}, which {processes} processes cannot share "
@@ -169,13 +168,14 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
     """
     order = RowOrder()
     for address, described, part in _parts(model):
-        _SPLITS[described.kind].split(part, mesh, address, order)
+        split, _ = _SPLITS[described.kind]
+        split(part, mesh, address, order)
     order.of_heads = tuple(_of_heads(model))
     return order
 
 
 def _of_heads(model: nn.Module) -> Iterator[str]:
-    """Yield the names of whole weights of attention, also of biases shared by a stack."""
+    """Yield the names of whole weights that attention uses by head, shared biases included."""
     modules: list[Any] = [part for _, like, part in _parts(model) if like.kind == "attention"]
     for stack in getattr(model, "stacks", dict)().values():
         modules.extend([] if stack.position_bias is None else [stack.position_bias])
@@ -226,23 +226,18 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
     part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
 
 
-class _Split(NamedTuple):
-    """Function to split one kind of module, with its condition.
-
-    Args:
-        divided: function from a part to the counts that the processes must divide, by name.
-        split: function that splits a part in place, given part, mesh, address and row order.
-    """
-
-    divided: Callable[[Any], dict[str, int]]
-    split: Callable[[Any, DeviceMesh, str, RowOrder], None]
-
-
-_SPLITS: dict[str, _Split] = {
-    "attention": _Split(
-        lambda part: {"heads": part.heads_left, "key/value heads": part.key_heads_left},
+# For each kind of part that can be split: the function that does it, given part, mesh, address and
+# row order, and a function from a part to the counts that the processes must divide, by name.
+_SPLITS: dict[
+    str,
+    tuple[
+        Callable[[Any, DeviceMesh, str, RowOrder], None],
+        Callable[[Any], dict[str, int]],
+    ],
+] = {
+    "attention": (
         _split_attention,
+        lambda part: {"heads": part.heads_left, "key/value heads": part.key_heads_left},
     ),
-    "feedforward": _Split(lambda part: {"inner units": part.up.out_features}, _split_feedforward),
+    "feedforward": (_split_feedforward, lambda part: {"inner units": part.up.out_features}),
 }
-"""Ways to split the matrices of parts, by kind of part."""

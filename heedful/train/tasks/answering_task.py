@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from heedful.data.batches import FramedBatch
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.model_spec import SpanHeadSpec
 from heedful.pipelines.encoder_input import answer_tokens, parts_of, segments_of
-from heedful.train.objective import penalties_of, penalty_of
+from heedful.text.tokenizer import TextTokenizer
+from heedful.train.objective import PenaltyCapture
 from heedful.train.task import Setup, Task, plural
 from heedful.train.tasks.encoder_task import encoder_tokenizers, framed_task
-from heedful.train.tasks.pipeline_scores import PipelineMeasure, answer_scores
-
-if TYPE_CHECKING:
-    from heedful.data.batches import FramedBatch
-    from heedful.text.tokenizer import TextTokenizer
+from heedful.train.tasks.pipeline_scores import answer_scores, pipeline_measure
 
 START, END = 0, 1
 """Columns of the span head: scores of each token as the start and as the end of the answer."""
@@ -63,7 +61,9 @@ def prepare(setup: Setup) -> Task:
     # that of windows.
     questions = [item for file in valid_files for item in file]
     metrics = settings.validation.metrics
-
+    measure = None
+    if valid_files:
+        measure = pipeline_measure(questions, answer_scores, metrics, tokenizers, data.budget)
     return framed_task(
         setup,
         tokenizers,
@@ -71,20 +71,19 @@ def prepare(setup: Setup) -> Task:
         place_scores,
         encode("training", files),
         encode("validation", valid_files) if valid_files else None,
-        PipelineMeasure(questions, answer_scores, metrics) if valid_files else None,
+        measure,
     )
 
 
-def place_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
-    """Return scores [T, L] of each token as start or end, and the layers' penalty of the loss."""
+def place_scores(model: Any, batch: FramedBatch, capture: PenaltyCapture) -> Tensor:
+    """Return scores [T, L] of each token as start or end."""
     segments = segments_of(model.spec, batch.positions, batch.second)
-    capture = penalties_of(model)
     states = model(batch.ids, batch.positions, segments, capture=capture)
-    added = penalty_of(capture)
     # Padding gets −∞, so the softmax runs over real tokens only.
-    logits = model.span_logits(states).masked_fill((batch.positions < 0)[..., None], -math.inf)
+    padding = (batch.positions < 0)[..., None]
+    logits: Tensor = model.span_logits(states).masked_fill(padding, -math.inf)
     # Two targets a row: all tokens are the classes, start and end are the two predictions.
-    return logits[batch.rows, :, batch.places], added
+    return logits[batch.rows, :, batch.places]
 
 
 @dataclass

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from heedful.data.batch_plan import Indices, plan_files, plan_once
+from heedful.data.batches import RowBatch
 from heedful.data.encoded_texts import LabelledRows, first_rows
 from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
 from heedful.models.model_spec import SequenceHeadSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import LabelObjective, penalties_of, penalty_of
+from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several
 from heedful.train.tasks.encoder_task import (
     all_texts,
@@ -25,9 +26,6 @@ from heedful.train.tasks.encoder_task import (
     weighted_fingerprint,
 )
 from heedful.train.validation import label_measure
-
-if TYPE_CHECKING:
-    from heedful.data.batches import RowBatch
 
 
 def prepare(setup: Setup) -> Task:
@@ -89,12 +87,11 @@ def prepare(setup: Setup) -> Task:
     )
 
 
-def text_scores(model: Any, batch: RowBatch) -> tuple[Tensor, Tensor | float]:
-    """Return scores [B, labels] of texts, and the layers' penalty of the loss."""
-    capture = penalties_of(model)
-    states = model(batch.ids, batch.positions, None, capture=capture)
-    added = penalty_of(capture)
-    return model.sequence_logits(states, batch.positions), added
+def text_scores(model: Any, batch: RowBatch, capture: PenaltyCapture) -> Tensor:
+    """Return scores [B, labels] of texts."""
+    states: Tensor = model(batch.ids, batch.positions, None, capture=capture)
+    scores: Tensor = model.sequence_logits(states, batch.positions)
+    return scores
 
 
 def _numbers(readers: Sequence[LabelledReader], names: Sequence[str]) -> Indices:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from heedful.data.batch_plan import plan_files, plan_once
+from torch import nn
+
+from heedful.data.batch_plan import Indices, plan_files, plan_once
 from heedful.data.encoded_texts import EncodedTexts, FramedRows, TokenRows, cut_texts, encode_texts
 from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
+from heedful.models.model_spec import HeadSpec
 from heedful.models.shape_to_spec import encoder_spec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import LabelObjective, Scorer
+from heedful.train.batch_source import Batch, EpochBatches, FixedBatches
+from heedful.train.objective import LabelObjective, Objective, Scorer
 from heedful.train.task import Setup, Task, plural
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from heedful.data.batch_plan import Indices
-    from heedful.models.model_spec import HeadSpec
-    from heedful.text.tokenizer import TextTokenizer
-    from heedful.train.batch_source import Batch
-    from heedful.train.tasks.pipeline_scores import PipelineMeasure
+from heedful.train.validation import Measure
 
 
 def encoder_tokenizers(setup: Setup, texts: list[str]) -> TokenizerPair:
@@ -54,7 +49,7 @@ def framed_task(
     scorer: Scorer,
     training: FramedRows,
     valid: FramedRows | None,
-    measure: PipelineMeasure | None,
+    measure: Measure | None,
 ) -> Task:
     """Make the task of an encoder with one head, trained on rows in memory.
 
@@ -83,7 +78,7 @@ def framed_task(
         new_encoder(setup, tokenizers, head),
         LabelObjective(scorer, settings.objective.label_smoothing),
         None if valid is None else FixedBatches(plan_once(valid.lengths, data), valid.batch),
-        None if measure is None else measure.with_tokenizers(tokenizers, data.budget),
+        measure,
     )
 
 
@@ -105,14 +100,6 @@ def all_texts(setup: Setup, readers: Sequence[TextReader]) -> list[str]:
         for reader in readers
         for document in reader
     ]
-
-
-def encode_documents(
-    setup: Setup, training: Sequence[TextReader], tokenizer: TextTokenizer
-) -> tuple[EncodedTexts, EncodedTexts | None]:
-    """Encode the training texts, and the validation texts where the settings name some."""
-    texts = encode_and_note(setup, "training", training, tokenizer)
-    return texts, encode_valid(setup, tokenizer)
 
 
 def encode_valid(setup: Setup, tokenizer: TextTokenizer) -> EncodedTexts | None:
@@ -148,23 +135,28 @@ def weighted_fingerprint(setup: Setup, texts: EncodedTexts) -> str:
     return hashlib.sha256(f"{texts.fingerprint} {weights}".encode()).hexdigest()
 
 
-def row_source(
+def row_task(
     setup: Setup,
-    texts: EncodedTexts,
-    tokenizer: TextTokenizer,
+    tokenizers: TokenizerPair,
+    readers: Sequence[TextReader],
     sizes: Callable[[TokenRows], Indices],
     make: MakeRows,
-) -> EpochBatches[TokenRows]:
-    """Make training batches of rows; long texts are cut at other tokens in each epoch.
+    new_model: Callable[[], nn.Module],
+    objective: Objective,
+) -> Task:
+    """Make a task on rows of tokens; long training texts are cut at other tokens in each epoch.
 
     Args:
         setup: setup with row length, token budget, seed and weights of the files.
-        texts: encoded texts.
-        tokenizer: tokenizer, for begin and end tokens.
+        tokenizers: pair of the same tokenizer twice.
+        readers: readers of the training files.
         sizes: function from rows to the number of tokens [N] that each takes in a batch.
         make: maker of batches.
+        new_model: maker of the model with its initial weights.
+        objective: loss of the task.
     """
-    data, seed = setup.settings.data, setup.settings.seed
+    data, seed, tokenizer = setup.settings.data, setup.settings.seed, tokenizers.source
+    texts = encode_and_note(setup, "training", readers, tokenizer)
 
     def plan(epoch: int) -> list[TokenRows]:
         rows = cut_texts(texts, tokenizer, data.max_length, seed=seed, epoch=epoch)
@@ -172,24 +164,13 @@ def row_source(
         # Rows of this epoch only: a batch is made from its own rows, whatever was planned later.
         return [rows.take(indices) for indices in batches]
 
-    return EpochBatches(plan, lambda rows, epoch: make(texts, rows, seed, epoch), texts.line_of)
-
-
-def fixed_rows(
-    setup: Setup,
-    texts: EncodedTexts | None,
-    tokenizer: TextTokenizer,
-    sizes: Callable[[TokenRows], Indices],
-    make: MakeRows,
-) -> FixedBatches[TokenRows] | None:
-    """Make batches of all validation rows; None without texts. For arguments see `row_source`.
-
-    The batches do not depend on the run's seed, so that losses of different runs are comparable.
-    """
-    if texts is None:
-        return None
-    data = setup.settings.data
-    # Seed and epoch also decide what is masked: validation always masks the same tokens.
-    rows = cut_texts(texts, tokenizer, data.max_length, seed=0, epoch=0)
-    batches = [rows.take(indices) for indices in plan_once(sizes(rows), data)]
-    return FixedBatches(batches, lambda rows: make(texts, rows, 0, 0))
+    source = EpochBatches(plan, lambda rows, epoch: make(texts, rows, seed, epoch), texts.line_of)
+    valid, validation = encode_valid(setup, tokenizer), None
+    if valid is not None:
+        # Not the run's seed, which also decides what is masked: all runs are validated on the same
+        # rows, so that their losses are comparable.
+        rows = cut_texts(valid, tokenizer, data.max_length, seed=0, epoch=0)
+        fixed = [rows.take(indices) for indices in plan_once(sizes(rows), data)]
+        validation = FixedBatches(fixed, lambda rows: make(valid, rows, 0, 0))
+    fingerprint = weighted_fingerprint(setup, texts)
+    return Task(tokenizers, fingerprint, source, new_model, objective, validation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -19,16 +19,14 @@ from heedful.data.encoded_images import (
 )
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
+from heedful.models.model_spec import VisionSpec
 from heedful.models.shape_to_spec import vision_spec
 from heedful.nn.spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import LabelObjective, penalties_of, penalty_of
+from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, note_labels
 from heedful.train.validation import label_measure
 from heedful.train.warm_start import initial_vision_spec
-
-if TYPE_CHECKING:
-    from heedful.models.model_spec import VisionSpec
 
 
 def prepare(setup: Setup) -> Task:
@@ -49,9 +47,16 @@ def prepare(setup: Setup) -> Task:
     if initial is not None and set(labels) <= set(initial.class_names):
         labels = list(initial.class_names)
     note_labels(setup.events, labels)
-    spec = vision_spec_for(setup, images.shape, images.statistics(), labels, initial)
+    spec = _spec_for(setup, images, labels, initial)
     assert spec.pixels is not None
-    size = images_at_once(data.budget, spec)
+    size = data.budget // spec.num_states  # images of a batch
+    if size < 1:
+        raise ConfigError(
+            f"A batch of {data.budget} positions has no room for an image, which has "
+            f"{spec.num_states} (its patches)",
+            where="data.batch_tokens",
+            remedy="Raise it, or raise images.patch_size",
+        )
     training = LabelledImages(images, labels, spec.pixels)
     valid = None
     if data.valid:
@@ -93,29 +98,10 @@ def prepare(setup: Setup) -> Task:
     )
 
 
-def image_scores(model: Any, batch: ImageBatch) -> tuple[Tensor, Tensor | float]:
-    """Return scores [B, labels] of images, and the layers' penalty of the loss."""
-    capture = penalties_of(model)
-    states = model(batch.images, capture=capture)
-    added = penalty_of(capture)
-    return model.class_logits(states), added
-
-
-def images_at_once(budget: int, spec: VisionSpec) -> int:
-    """Return the number of images in a batch of `budget` positions.
-
-    Raises:
-        ConfigError: when one image has more positions than that.
-    """
-    size = budget // spec.num_states
-    if size < 1:
-        raise ConfigError(
-            f"A batch of {budget} positions has no room for an image, which has "
-            f"{spec.num_states} (its patches)",
-            where="data.batch_tokens",
-            remedy="Raise it, or raise images.patch_size",
-        )
-    return size
+def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tensor:
+    """Return scores [B, labels] of images."""
+    scores: Tensor = model.class_logits(model(batch.images, capture=capture))
+    return scores
 
 
 def _read(
@@ -157,10 +143,9 @@ PATCH_SIZE = 4
 """Default side of a new model's patches, in pixels."""
 
 
-def vision_spec_for(
+def _spec_for(
     setup: Setup,
-    shape: tuple[int, int, int],
-    statistics: tuple[tuple[float, ...], tuple[float, ...]],
+    images: EncodedImages,
     labels: Sequence[str],
     initial: VisionSpec | None,
 ) -> VisionSpec:
@@ -171,8 +156,7 @@ def vision_spec_for(
 
     Args:
         setup: setup of the task.
-        shape: channels, height and width of the images.
-        statistics: mean and standard deviation of each channel, in pixel values.
+        images: training images.
         labels: labels of the images.
         initial: spec of the initial model, or None.
 
@@ -180,13 +164,14 @@ def vision_spec_for(
         ConfigError: when patches do not fill the image, or positions are not learned.
     """
     settings = setup.settings
-    mean, std = (tuple(value / 255 for value in values) for values in statistics)
+    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
+    channels, side, _ = images.shape
     pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
     if initial is None:
         return vision_spec(
             settings.model,
-            image_size=shape[1],
-            channels=shape[0],
+            image_size=side,
+            channels=channels,
             patch_size=settings.images.patch_size or PATCH_SIZE,
             pooling=settings.images.pooling or "first",
             labels=tuple(labels),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from torch import nn
 
+from heedful.data.batch_plan import Indices
 from heedful.data.encoded_texts import (
     EncodedTexts,
     epoch_windows,
@@ -16,8 +16,8 @@ from heedful.data.text_streams import Streams, StreamSegment, make_segments
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import CausalLMObjective, SegmentObjective
+from heedful.train.batch_source import EpochBatches, FixedBatches, Source
+from heedful.train.objective import CausalLMObjective, Objective, SegmentObjective
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import (
     all_texts,
@@ -32,12 +32,6 @@ from heedful.train.tasks.streamed_corpora import (
     text_stream,
 )
 from heedful.train.training_memory import likely_spec
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from heedful.data.batch_plan import Indices
-    from heedful.data.encoded_texts import EncodedTexts
 
 
 def prepare(setup: Setup) -> Task:
@@ -67,35 +61,18 @@ def prepare(setup: Setup) -> Task:
     # All windows have `data.max_length` tokens, so the token budget is a number of rows.
     rows = data.budget // length
     smoothing = settings.objective.label_smoothing
+    objective: Objective = (SegmentObjective if has_memory else CausalLMObjective)(smoothing)
     if stream is not None:
-        valid = encode_valid(setup, tokenizers.source)
-        return Task(
-            tokenizers,
-            stream_fingerprint(stream, tokenizers),
-            streamed_texts(setup, stream, tokenizers),
-            new_model,
-            CausalLMObjective(smoothing),
-            None if valid is None else _fixed_windows(valid, length, rows),
-        )
-    texts = encode_and_note(setup, "training", training, tokenizers.source)
-    valid = encode_valid(setup, tokenizers.source)
-    if has_memory:
-        return Task(
-            tokenizers,
-            texts.fingerprint,
-            _streams(texts, length, rows, settings.seed),
-            new_model,
-            SegmentObjective(smoothing),
-            None if valid is None else _fixed_streams(valid, length, rows),
-        )
-    return Task(
-        tokenizers,
-        texts.fingerprint,
-        _windows(texts, length, rows, settings.seed),
-        new_model,
-        CausalLMObjective(smoothing),
-        None if valid is None else _fixed_windows(valid, length, rows),
-    )
+        fingerprint = stream_fingerprint(stream, tokenizers)
+        source: Source = streamed_texts(setup, stream, tokenizers)
+    else:
+        texts = encode_and_note(setup, "training", training, tokenizers.source)
+        make_source = _streams if has_memory else _windows
+        fingerprint, source = texts.fingerprint, make_source(texts, length, rows, settings.seed)
+    valid, validation = encode_valid(setup, tokenizers.source), None
+    if valid is not None:
+        validation = (_fixed_streams if has_memory else _fixed_windows)(valid, length, rows)
+    return Task(tokenizers, fingerprint, source, new_model, objective, validation)
 
 
 def _windows(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Indices]:

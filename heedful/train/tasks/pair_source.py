@@ -1,4 +1,4 @@
-"""Training batches of sentence pairs with BPE dropout and soft terms of each epoch; the model.
+"""Training batches of sentence pairs, with BPE dropout and soft terms drawn anew in each epoch.
 
 With soft terms, translations of terms are inserted into some sources. The model learns to copy the
 words behind a mark, also words that it has never seen (Dinu et al. 2019,
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
@@ -52,28 +53,41 @@ def encoded_pairs(
         pairs: encoded corpora.
         terms: soft terms to insert into some sources, or None.
     """
-    settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
-    selection = select_pairs(pairs, data)
-    probability = settings.objective.bpe_dropout
-    # BPE dropout and terms lengthen a side; with its begin or end token it must still fit a batch.
-    longest = min(data.max_length, data.budget - 1)
+    data, seed = setup.settings.data, setup.settings.seed
+    selection, make = select_pairs(pairs, data), batch_maker(setup, terms)
     if terms is not None:
         # Evenly over all corpora: the share of the first one alone would mislead.
         sample = range(0, len(pairs), max(1, len(pairs) // TERM_SAMPLE))
         setup.events.note(terms.describe(map(pairs.text_of, sample), pairs.tokenizers))
+    return EpochBatches(
+        lambda epoch: epoch_batches(pairs, selection, data, seed=seed, epoch=epoch),
+        partial(make, pairs),
+        pairs.line_of,
+    )
 
-    def make(indices: Indices, epoch: int) -> PairBatch:
+
+def batch_maker(
+    setup: Setup, terms: TrainingTerms | None
+) -> Callable[[NumberedPairs, Indices, int], PairBatch]:
+    """Return a function from pairs, their numbers and the epoch to a batch.
+
+    Args:
+        setup: setup of the task.
+        terms: soft terms to insert into some sources, or None.
+    """
+    settings, data = setup.settings, setup.settings.data
+    probability = settings.objective.bpe_dropout
+    # BPE dropout and terms lengthen a side; with its begin or end token it must still fit a batch.
+    longest = min(data.max_length, data.budget - 1)
+
+    def make(pairs: NumberedPairs, indices: Indices, epoch: int) -> PairBatch:
         if data.packed_length is not None:
             return make_rows(pairs, indices, data.packed_length)
-        dropout = BpeDropout(probability, seed, epoch, longest) if probability else None
+        dropout = BpeDropout(probability, settings.seed, epoch, longest) if probability else None
         other = None if terms is None else terms.sources(pairs, epoch, longest)
         return make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)
 
-    return EpochBatches(
-        lambda epoch: epoch_batches(pairs, selection, data, seed=seed, epoch=epoch),
-        make,
-        pairs.line_of,
-    )
+    return make
 
 
 @dataclass(frozen=True)

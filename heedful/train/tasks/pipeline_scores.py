@@ -6,9 +6,10 @@ Models run through the pipelines of the command line, so a validation score is w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from heedful.data.text_corpus import LabelledText, Question, TaggedSentence
+from heedful.device import Precision
 from heedful.errors import DataError
 from heedful.evaluate.corpus_metrics import build_metric, corpus_scores
 from heedful.evaluate.task_metrics import (
@@ -20,18 +21,12 @@ from heedful.evaluate.task_metrics import (
     span_f1,
 )
 from heedful.events import Sample
-from heedful.pipelines.text_encoding import EncoderPipeline
+from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchSettings
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.train.run_settings import ValidationSettings
 from heedful.train.validation import Measure, Measured
-
-if TYPE_CHECKING:
-    from heedful.data.text_corpus import LabelledText, Question, TaggedSentence
-    from heedful.device import Precision
-    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
-    from heedful.text.tokenizer_pair import TokenizerPair
-    from heedful.train.run_settings import ValidationSettings
-
 
 _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {
     "exact_match": answer_exact_match,
@@ -183,28 +178,28 @@ def translation_measure(
     return Measure(total, score)
 
 
-@dataclass(frozen=True)
-class PipelineMeasure:
-    """Metrics of an encoder that runs through the pipeline of the command line.
+def pipeline_measure(
+    examples: Sequence[Any],
+    scores_of: Callable[..., Mapping[str, float]],
+    metrics: Sequence[str],
+    tokenizers: TokenizerPair,
+    batch_tokens: int,
+) -> Measure:
+    """Make the metrics of an encoder that runs through the pipeline of the command line.
 
     Args:
         examples: validation examples.
-        score: function from a pipeline, examples and metric names to scores by name.
+        scores_of: function from a pipeline, examples and metric names to scores by name.
         metrics: names of the metrics.
+        tokenizers: pair of the same tokenizer twice.
+        batch_tokens: number of tokens in a batch.
     """
 
-    examples: Sequence[Any]
-    score: Callable[..., Mapping[str, float]]
-    metrics: Sequence[str]
+    def score(
+        model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
+    ) -> Measured:
+        pipeline = EncoderPipeline(model, tokenizers.source, precision=precision)
+        options: EncodingOptions = {"batch_tokens": batch_tokens, "on_batch": on_batch}
+        return Measured(scores_of(pipeline, examples[:count], metrics, **options))
 
-    def with_tokenizers(self, tokenizers: TokenizerPair, batch_tokens: int) -> Measure:
-        """Make the measure of a model with these tokenizers, in batches of `batch_tokens`."""
-
-        def score(
-            model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
-        ) -> Measured:
-            pipeline = EncoderPipeline(model, tokenizers.source, precision=precision)
-            options: EncodingOptions = {"batch_tokens": batch_tokens, "on_batch": on_batch}
-            return Measured(self.score(pipeline, self.examples[:count], self.metrics, **options))
-
-        return Measure(len(self.examples), score)
+    return Measure(len(examples), score)

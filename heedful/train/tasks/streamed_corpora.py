@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from babel import localedata
 
 from heedful.data.batch_plan import Indices
-from heedful.data.batches import BpeDropout, PairBatch, WindowBatch, make_batch, make_rows
+from heedful.data.batches import PairBatch, WindowBatch
 from heedful.data.corpus_check import refuse_unknown
 from heedful.data.encoded_texts import EncodedTexts, make_windows
 from heedful.data.pair_corpus import SIDES, CorpusTexts, Side
@@ -32,10 +31,11 @@ from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
 from heedful.train.task import Setup, plural
-from heedful.train.tasks.pair_source import TERM_SAMPLE, TrainingTerms
+from heedful.train.tasks.pair_source import TERM_SAMPLE, TrainingTerms, batch_maker
 
 _SAMPLED_SOURCES = 10_000
-"""Number of sources by which it is told what a model learns to read at once: a second's work."""
+"""Number of sources that show whether a corpus has sentences or longer texts; they are read in a
+second."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,7 @@ def streamed_pairs(
     setup: Setup, stream: ShardStream, tokenizers: TokenizerPair, terms: TrainingTerms | None
 ) -> StreamedBatches[PairBlock]:
     """Make training batches of sentence pairs, with soft terms in some sources."""
-    settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
-    probability = settings.objective.bpe_dropout
-    longest = min(data.max_length, data.budget - 1)
+    data, make = setup.settings.data, batch_maker(setup, terms)
     if terms is not None:
         samples = (stream.pairs(numbers) for numbers in stream.sample(TERM_SAMPLE))
         setup.events.note(terms.describe(chain.from_iterable(samples), tokenizers))
@@ -189,16 +187,11 @@ def streamed_pairs(
             )
             setup.events.note(f"Pairs left out until now: {so_far}")
         pairs = PairsOfBlock(block, tokenizers)
-        if data.packed_length is not None:
-            return partial(make_rows, pairs, row_length=data.packed_length)
-        dropout = BpeDropout(probability, seed, place.epoch, longest) if probability else None
-        other = None if terms is None else terms.sources(pairs, place.epoch, longest)
-        return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)
+        return lambda indices: make(pairs, indices, place.epoch)
 
     # Texts are sent to this process only where they are tokenised again, in BPE dropout and terms.
-    planner = PairPlanner(
-        stream, tokenizers, data, keeps_texts=probability > 0 or terms is not None
-    )
+    keeps_texts = setup.settings.objective.bpe_dropout > 0 or terms is not None
+    planner = PairPlanner(stream, tokenizers, data, keeps_texts=keeps_texts)
     blocks = stream.order.blocks
     return StreamedBatches(planner, blocks, open_block, stream.line_of, workers=data.workers)
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from heedful.data.batches import FramedBatch
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
 from heedful.models.model_spec import TokenHeadSpec
 from heedful.pipelines.encoder_input import parts_of, word_tokens
-from heedful.train.objective import penalties_of, penalty_of
+from heedful.text.tokenizer import TextTokenizer
+from heedful.train.objective import PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import (
     encoder_tokenizers,
     framed_task,
 )
-from heedful.train.tasks.pipeline_scores import PipelineMeasure, tag_metrics, tag_scores
-
-if TYPE_CHECKING:
-    from heedful.data.batches import FramedBatch
-    from heedful.text.tokenizer import TextTokenizer
+from heedful.train.tasks.pipeline_scores import pipeline_measure, tag_metrics, tag_scores
 
 Sentences = list[TaggedSentence]
 
@@ -58,7 +56,9 @@ def prepare(setup: Setup) -> Task:
         return FramedRows(rows, tokenizers.source.pad)
 
     sentences = [sentence for file in valid_files for sentence in file]
-
+    measure = None
+    if valid_files:
+        measure = pipeline_measure(sentences, tag_scores, metrics, tokenizers, data.budget)
     return framed_task(
         setup,
         tokenizers,
@@ -66,7 +66,7 @@ def prepare(setup: Setup) -> Task:
         word_scores,
         encode("training", readers, files),
         encode("validation", valid_readers, valid_files) if valid_files else None,
-        PipelineMeasure(sentences, tag_scores, metrics) if valid_files else None,
+        measure,
     )
 
 
@@ -78,12 +78,11 @@ def _texts(setup: Setup, readers: Sequence[TaggedReader], files: Sequence[Senten
     ]
 
 
-def word_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
-    """Return scores [T, labels] of words' first tokens, and the layers' penalty of the loss."""
-    capture = penalties_of(model)
+def word_scores(model: Any, batch: FramedBatch, capture: PenaltyCapture) -> Tensor:
+    """Return scores [T, labels] of words' first tokens."""
     states = model(batch.ids, batch.positions, None, capture=capture)
-    added = penalty_of(capture)
-    return model.token_logits(states[batch.rows, batch.places]), added
+    scores: Tensor = model.token_logits(states[batch.rows, batch.places])
+    return scores
 
 
 def _rows(

@@ -26,13 +26,13 @@ from heedful.events import Events
 from heedful.models.build import build_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
+from heedful.train import checkpoint_contents
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.model_weights import load_weights, weights_of
-from heedful.train.parallel import sharded_files
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.team import Dimensions, Process, Team
 from heedful.train.run_settings import RunSettings
-from heedful.train.saved_tensors import SavedTensors
+from heedful.train.training_state import SavedTensors
 
 PLANS: tuple[dict[str, int], ...] = (
     {"shard": 4},
@@ -127,14 +127,14 @@ def fail(saved: SavedTensors) -> None:
     weights = weights_of(saved.distribution.model)
     second = saved.team.process.rank == 1
     if second:
-        sharded_files.write_synced = fill_the_disk
+        checkpoint_contents.write_synced = fill_the_disk
     said = "The disk is full; earlier" if saved.team.main else "Another process of this run"
     with pytest.raises(RunError, match=said):
         save(100, saved, weights, {})
     dist.barrier()
     assert not list(saved.store.directory.glob(".temporary-*"))
     if second:
-        sharded_files.write_synced = be_killed
+        checkpoint_contents.write_synced = be_killed
     with pytest.raises(RuntimeError, match=r"gloo|closed"):
         save(101, saved, weights, {})
 

@@ -19,8 +19,7 @@ from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process, Team, limit_group
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
-from heedful.train.task import Task
-from heedful.train.tasks import prepare_task
+from heedful.train.task import Task, prepare_task
 
 from ...process_group import free_port
 

@@ -1,41 +1,42 @@
-"""Denoising: an encoder-decoder that restores corrupted text.
+"""Tasks on corrupted text: an encoder predicts masked tokens, an encoder-decoder restores texts.
 
-T5's span corruption (Raffel 2020) and BART's denoising (Lewis 2020) share everything except how a
-row of tokens becomes source and target.
+Masked language modelling is that of BERT (Devlin 2019). T5's span corruption (Raffel 2020) and
+BART's denoising (Lewis 2020) share everything except how a row of tokens becomes source and target.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import Any, cast
+
+from torch import nn
 
 from heedful.data.corruption import (
     CorruptedRows,
     Corruption,
+    Masking,
     denoising,
+    masked_batch,
     sentinels_needed,
     span_corruption,
 )
 from heedful.data.encoded_texts import frame_size
 from heedful.errors import ConfigError
+from heedful.models.model_spec import MaskedLMHeadSpec
 from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer import SPECIALS
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.objective import TranslationObjective
+from heedful.train.objective import MaskedObjective, TranslationObjective
+from heedful.train.run_settings import RunSettings
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import (
     all_texts,
     document_readers,
-    encode_documents,
-    fixed_rows,
-    row_source,
-    weighted_fingerprint,
+    encoder_tokenizers,
+    new_encoder,
+    row_task,
 )
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from heedful.train.run_settings import RunSettings
 
 
 def prepare(setup: Setup) -> Task:
@@ -44,21 +45,38 @@ def prepare(setup: Setup) -> Task:
     Raises:
         DataError: when the texts are unusable.
         ConfigError: when a batch has no room for a row, or the tokenizer of the initial model has
-            no sentinel tokens.
+            no mask token or no sentinel tokens.
     """
-    settings = setup.settings
+    if setup.settings.task == "masked_lm":
+        return _prepare_masking(setup)
     training = document_readers(setup, "train")
     tokenizers = setup.tokenizers(lambda: _new_tokenizers(setup, all_texts(setup, training)))
+    rows = _corrupted_rows(setup.settings, tokenizers)
+    loss = TranslationObjective(setup.settings.objective)
+    new_model = partial(_new_model, setup, rows)
+    return row_task(setup, tokenizers, training, rows.sizes, rows.batch, new_model, loss)
+
+
+def _prepare_masking(setup: Setup) -> Task:
+    settings, objective = setup.settings, setup.settings.objective
+    training = document_readers(setup, "train")
+    tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, all_texts(setup, training)))
     tokenizer = tokenizers.source
-    rows = _corrupted_rows(settings, tokenizers)
-    texts, valid = encode_documents(setup, training, tokenizer)
-    return Task(
+    masking = Masking(tokenizer, objective.mask_share, whole_words=objective.whole_words)
+    # BERT's head multiplies by the embedding table; "none" gives the head a matrix of its own.
+    tied = settings.model.share_embeddings != "none"
+    head = MaskedLMHeadSpec(activation="gelu", tied=tied)
+    return row_task(
+        setup,
         tokenizers,
-        weighted_fingerprint(setup, texts),
-        row_source(setup, texts, tokenizer, rows.sizes, rows.batch),
-        lambda: _new_model(setup, rows),
-        TranslationObjective(settings.objective),
-        fixed_rows(setup, valid, tokenizer, rows.sizes, rows.batch),
+        training,
+        lambda rows: rows.sizes,
+        # Masks are drawn when a batch is made, anew in every epoch (RoBERTa's dynamic masking).
+        lambda texts, rows, seed, epoch: masked_batch(
+            texts, rows, masking, tokenizer, seed=seed, epoch=epoch
+        ),
+        new_encoder(setup, tokenizers, head),
+        MaskedObjective(objective.label_smoothing),
     )
 
 
