@@ -210,7 +210,8 @@ class GlossaryFlags:
         Path | None,
         Parameter(
             help="File of terms and their required translations, one a line: source, tab, target "
-            "(alternatives separated by |), and optionally a tab and flags (keep, ignore-case)."
+            "(alternatives separated by |), and optionally a tab and flags (keep, ignore-case); "
+            "or a termbase (.tbx)."
         ),
     ] = None
     glossary_mode: Annotated[
@@ -222,17 +223,24 @@ class GlossaryFlags:
         ),
     ] = "hard"
 
-    def read(self) -> Glossary | None:
+    def read(self, model: Path, languages: str | None) -> Glossary | None:
         """Read the glossary; None without one.
+
+        Args:
+            model, languages: arguments of `languages_of`.
 
         Raises:
             DataError: for a line that is no term.
         """
         if self.glossary is None:
             return None
-        from heedful.pipelines.glossary import Glossary
+        from heedful.pipelines.glossary import Glossary, is_termbase
 
-        return Glossary.read(self.glossary, soft=self.glossary_mode == "soft")
+        soft = self.glossary_mode == "soft"
+        if not is_termbase(self.glossary):
+            return Glossary.read(self.glossary, soft=soft)
+        codes = languages_of(model, languages)
+        return Glossary.read(self.glossary, soft=soft, languages=codes)
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""

@@ -254,14 +254,14 @@ class ServedTerms:
                         where=f"--glossary {word}",
                         remedy=f"Name the model: {name}={word}",
                     )
-            models.find(name)
+            model = models.find(name)
             if name in files:
                 raise ConfigError(
                     f"The model {name} has a glossary already",
                     where=f"--glossary {word}",
                     remedy="Put all terms into one file",
                 )
-            Glossary.read(file)
+            Glossary.read(file, languages=model.languages)
             files[name] = Path(file)
         return {"glossaries": files, "soft_terms": self.glossary_mode == "soft"}
 

@@ -415,7 +415,7 @@ class LazyTranslator:
         self.request = request
         self.load_seconds = 0.0
         self._full: Translate | None = None
-        self._glossary = request.terms.read()
+        self._glossary = request.terms.read(request.model, request.checks.languages)
         self.consistent: ConsistentTranslation | None = None
         self.checked: CheckedTranslations | None = None
         self._lean = self._load_lean() if request.is_plain else None

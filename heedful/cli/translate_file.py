@@ -187,7 +187,8 @@ class _Translator:
         languages: str | None,
         split: str,
     ) -> None:
-        self.glossary = glossary = terms.read()  # mistakes in it are found before the model loads
+        # Mistakes in it are found before the model loads.
+        self.glossary = glossary = terms.read(model, languages)
         self.pipeline: TranslationPipeline = running.load(
             model, split=None if split == "sentences" else "lines"
         )

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from heedful.errors import RunError
+from heedful.errors import ConfigError, RunError
 from heedful.memory import ran_out, release
 
 Result = TypeVar("Result")
@@ -40,7 +40,13 @@ def plan_batches(
 
     Returns:
         Indices of the sentences of each batch.
+
+    Raises:
+        ConfigError: when a size of batches is below 1.
     """
+    for name, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+        if size is not None and size < 1:
+            raise ConfigError("A batch holds at least 1", where=f"{name} = {size}")
     # Longest first: a lack of memory shows in the first batch, not in the last.
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.errors import ConfigError, DataError
+from heedful.errors import DataError
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
@@ -129,9 +129,6 @@ def encode(
     Raises:
         ConfigError: when a batch size is below 1.
     """
-    for name, asked in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-        if asked is not None and asked < 1:
-            raise ConfigError("A batch holds at least 1", where=f"{name} = {asked}")
     device = model.embedding.weight.device
     plan = plan_batches(
         [len(item.ids) for item in items], width=1, batch_tokens=batch_tokens, batch_size=batch_size

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, Unpack, cast
+from typing import Protocol, Unpack
 
 from heedful.data.corruption import gap_tokens
-from heedful.device import RunningPrecision, resolve_device
-from heedful.engines.inference.prepare import precision_of, prepare
+from heedful.device import RunningPrecision
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
-from heedful.models.translator import Translator
 from heedful.pipelines.gap_filling import GapPipeline
 from heedful.pipelines.predictions import Candidate
 from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
@@ -54,12 +52,11 @@ def load_filler(
     model, tokenizers = loaded = read(Path(path))
     if model.spec.reads != "pairs" or tokenizers is None:
         return EncoderPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)
+    # What fills a gap is text of the source's language, so both sides have one vocabulary.
     if not tokenizers.joint or not gap_tokens(tokenizers.source):
         raise ModelError(
             "This model is no encoder of text, and its tokenizer has no mask and no sentinels",
             where=str(path),
-            remedy="Give a model that was trained to fill gaps, such as BERT, BART or T5",
+            remedy=GapPipeline.remedy,
         )
-    where = resolve_device(device)
-    engine = prepare(cast("Translator", model), precision, where, donate=True)
-    return GapPipeline(engine, tokenizers.source, precision=precision_of(engine))
+    return GapPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Unpack
-
-import torch
 
 from heedful.data.corruption import gap_tokens, target_lead
 from heedful.data.padding import source_tensors
-from heedful.device import Precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.encoder_input import BATCH_TOKENS
 from heedful.pipelines.predictions import Candidate
 from heedful.pipelines.text_encoding import MASK, EncodingOptions
+from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search
 from heedful.search.search_settings import (
     Hypothesis,
@@ -27,7 +25,6 @@ from heedful.search.search_settings import (
     check_fits,
     longest_output,
 )
-from heedful.text.tokenizer import TextTokenizer
 
 _NARROWEST = 4
 """Minimum beam width: a narrower beam often misses the best hypothesis."""
@@ -50,7 +47,7 @@ class _Gapped:
     parts: list[Fill]
 
 
-class GapPipeline:
+class GapPipeline(TextPipeline[Translator]):
     """An encoder-decoder that fills the gaps of texts.
 
     With one mask for all gaps (BART), the decoder writes the whole text, and the fills are the
@@ -62,15 +59,20 @@ class GapPipeline:
         precision: precision of the forward passes; float32 if unset.
     """
 
-    def __init__(
-        self, model: Translator, tokenizer: TextTokenizer, *, precision: Precision | None = None
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.precision = precision
-        self.gaps = gap_tokens(tokenizer)
-        assert self.gaps
-        self.specials = Specials(pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos)
+    kind = Translator
+    refusal = "This model fills no gaps"
+    remedy = "Give a model that was trained to fill gaps, such as BERT, BART or T5"
+
+    @cached_property
+    def gaps(self) -> tuple[int, ...]:
+        """Tokens that stand for gaps: one for all of them, or one for each."""
+        return gap_tokens(self.tokenizer)
+
+    @cached_property
+    def specials(self) -> Specials:
+        """Special tokens of the target."""
+        tokenizer = self.tokenizer
+        return Specials(pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos)
 
     def require(self, head: str) -> None:
         """Refuse a task other than filling gaps.
@@ -109,10 +111,6 @@ class GapPipeline:
         """
         if top < 1:
             raise ConfigError("At least one candidate must be asked for", where=f"top = {top}")
-        for name in ("batch_size", "batch_tokens"):
-            size = options.get(name)
-            if isinstance(size, int) and size < 1:
-                raise ConfigError("A batch holds at least 1", where=f"{name} = {size}")
         beam = max(top, _NARROWEST)
         # Without a length penalty hypotheses are ranked by probability, as candidates are.
         settings = SearchSettings(beam=beam, n_best=beam, length_penalty=0)
@@ -178,7 +176,7 @@ class GapPipeline:
     def _search(self, items: Sequence[_Gapped], settings: SearchSettings) -> list[list[Hypothesis]]:
         source, positions = source_tensors([item.ids for item in items], self.tokenizer)
         device = self.model.output_weight.device
-        with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
+        with self.computing():
             return search(
                 self.model,
                 source.to(device),

@@ -1,6 +1,6 @@
 """Glossaries: terms that must be translated as given, found in sources and required in outputs.
 
-A glossary is a text file of two or three columns with tabs between them:
+A glossary is a termbase (TBX), or a text file of two or three columns with tabs between them:
 
     bicycle      Fahrrad
     bank | banks Bank | Banken | Kreditinstitut
@@ -108,20 +108,27 @@ class Glossary:
         return len(self.terms)
 
     @classmethod
-    def read(cls, path: str | Path, *, soft: bool = False) -> Self:
+    def read(
+        cls,
+        path: str | Path,
+        *,
+        soft: bool = False,
+        languages: tuple[str | None, str | None] = (None, None),
+    ) -> Self:
         """Read a glossary file.
 
         Args:
-            path: text file in UTF-8 with columns as in the module's description. A first line with
-                the columns `source` and `target` is a heading.
+            path: text file in UTF-8 with columns as in the module's description, or a termbase with
+                the suffix .tbx. A first line with the columns `source` and `target` is a heading.
             soft: value of `is_soft`.
+            languages: codes of source and target, which a termbase needs.
 
         Raises:
             DataError: when the file cannot be read or has no terms, or a line is no term.
         """
         try:
             with open_regular(Path(path)) as file:
-                lines = file.read().split(b"\n")
+                content = file.read()
         except OSError as error:
             raise DataError(
                 f"The glossary cannot be read: {error.strerror or error}",
@@ -129,7 +136,9 @@ class Glossary:
                 remedy="Check the path",
             ) from None
         terms: list[Term] = []
-        for number, line in enumerate(lines, start=1):
+        if is_termbase(path):
+            return cls(_terms_of_concepts(content, str(path), *languages), str(path), is_soft=soft)
+        for number, line in enumerate(content.split(b"\n"), start=1):
             text = decode_line(line, number, str(path))
             columns = [" ".join(column.split()) for column in text.split("\t")]
             # Tables exported from spreadsheets often have a heading.
@@ -338,6 +347,30 @@ def spellings(text: str, tokenizer: TextTokenizer, *, spaced: bool) -> list[tupl
         if after[: len(sign)] == sign:
             ids.append(tuple(after[len(sign) :]))
     return ids
+
+
+def is_termbase(path: str | Path) -> bool:
+    """Return True for the name of a termbase (TBX), of which terms of two languages are read."""
+    return Path(path).suffix.lower() == ".tbx"
+
+
+def _terms_of_concepts(
+    content: bytes, file: str, source: str | None, target: str | None
+) -> list[Term]:
+    """Return the terms of a termbase; those of one concept are forms of each other."""
+    from heedful.pipelines.termbase import read_concepts
+
+    if source is None or target is None:
+        raise DataError(
+            "Which languages of the termbase to read is not known",
+            where=file,
+            remedy="Name them, such as --languages en-de, or give text with tabs",
+        )
+    return [
+        Term(form, concept.targets, line=concept.line)
+        for concept in read_concepts(content, file, source, target)
+        for form in concept.sources
+    ]
 
 
 def _terms(columns: Sequence[str], number: int, file: str) -> list[Term]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +11,14 @@ import torch
 from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
-from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.inference.prepare import precision_of, prepare
+from heedful.device import Precision
 from heedful.errors import ConfigError, ModelError
-from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.vision import VisionModel
 from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 from heedful.pipelines.batching import split_on_oom
 from heedful.pipelines.predictions import Label
+from heedful.pipelines.text_pipeline import ModelPipeline
 
 Picture = str | Path | npt.NDArray[np.uint8]
 """A PNG or JPEG file, or pixels [h, w] or [h, w, C], 0 to 255."""
@@ -30,7 +27,7 @@ BATCH_TOKENS = 4096
 """Default number of positions of a batch; each patch of an image is one position."""
 
 
-class ImagePipeline:
+class ImagePipeline(ModelPipeline[VisionModel]):
     """A classifier of images.
 
     Args:
@@ -41,54 +38,25 @@ class ImagePipeline:
         ModelError: when the model has no classifier, or its spec no normalisation of pixels.
     """
 
+    kind = VisionModel
+    refusal = "This model reads no images"
+    remedy = "Give a vision Transformer"
+
     def __init__(self, model: VisionModel, *, precision: Precision | None = None) -> None:
         if not model.spec.class_names:
             raise ModelError(
                 "The model has no classifier",
                 remedy="Give one that was trained on labelled images",
             )
+        # Pixels normalised otherwise than in training give wrong labels without an error.
         if model.spec.pixels is None:
             raise ModelError(
                 "The model does not say how pixels become the numbers it reads",
                 remedy="Put the preprocessor_config.json it was published with beside its "
                 "config.json, then use or import that directory again",
             )
-        self.model = model
+        super().__init__(model, precision=precision)
         self.pixels: PixelSpec = model.spec.pixels
-        self.precision = precision
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        read: ReadModel = load_model,
-    ) -> Self:
-        """Load a model directory.
-
-        Args:
-            path: a model directory or a run directory (its best model).
-            device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
-                or int8.
-            read: reader of a model directory.
-
-        Raises:
-            ModelError: when there is no model, or one that does not classify images.
-            ConfigError: when the device or precision is not available.
-        """
-        where = resolve_device(device)
-        model, _ = read(Path(path))
-        if model.spec.reads != "images":
-            raise ModelError(
-                f"This model reads no images; its kind is {model.spec.kind!r}",
-                where=str(path),
-                remedy="Give a vision Transformer",
-            )
-        engine = prepare(cast("VisionModel", model), precision, where, donate=True)
-        return cls(engine, precision=precision_of(engine))
 
     def prepare(self, images: Sequence[Picture]) -> torch.Tensor:
         """Return the model's input for images: grey or colour, resized and normalised.
@@ -160,8 +128,7 @@ class ImagePipeline:
         def run(part: list[int]) -> Tensor:
             # Files are read batch by batch, as all images at once may not fit into memory.
             pixels = self.prepare([images[number] for number in part]).to(device)
-            autocast = self.precision.autocast() if self.precision else nullcontext()
-            with torch.inference_mode(), autocast:
+            with self.computing():
                 return self.model.class_logits(self.model(pixels)).float()
 
         plan = [

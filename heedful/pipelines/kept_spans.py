@@ -11,15 +11,22 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heedful.pipelines.aligned_text import LineUp, Region, Span, aligned_words, copies_of
-from heedful.pipelines.markup_tree import Kind, Node
+from heedful.pipelines.aligned_text import (
+    Kind,
+    LineUp,
+    Node,
+    Region,
+    Span,
+    aligned_words,
+    copies_of,
+)
 from heedful.pipelines.placement import placed_markup
 from heedful.pipelines.text_splitting import (
     CutText,
@@ -42,7 +49,9 @@ NAMES = ("Tom", "Boston", "Bill", "Paris", "Ken", "Berlin", "Bob", "London", "Ji
 """Names to read: common ones, which languages in Latin letters write alike."""
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[\w:.-]+)[^<>]*?(?P<alone>/?)>")
+# Signs that have no space behind them, and signs that have none before them.
 _OPENING, _CLOSING = "([{«„“‘¿¡", ".,;:!?…)]}»“”’"
+# Elements of HTML without content, which no tag closes.
 _ALONE = frozenset(("br", "hr", "img", "input", "wbr"))
 
 
@@ -51,7 +60,7 @@ class _Part:
     """A part of a sentence.
 
     Args:
-        kind: kind of the part, as of a `MarkedPart`.
+        kind: kind of the part, see `MarkedPart`.
         text: text that the model reads.
         start, end: range of its characters in the sentence.
     """
@@ -85,7 +94,7 @@ class KeptText:
         wordy = sum(not is_wordless(part) for part in kept)
         # All or none: a sentence with names for some parts only has its words in another order.
         self.names = tuple(unused[:wordy]) if wordy <= len(unused) else ()
-        self.parts = tuple(self._read(_split(self.sentence, pieces, kept)))
+        self.parts = _with_space(self._read(_split(pieces, kept)))
         self.text = "".join(part.text for part in self.parts)
 
     def without_names(self) -> KeptText:
@@ -105,8 +114,9 @@ class KeptText:
                 after = self._next_read(parts[number + 1 :])
                 if number + 1 < len(parts) and not after.isalnum():
                     end = max(start, end - (len(text) - len(text.rstrip())))
-                if start < end:
-                    part = replace(part, text=self.sentence[start:end], start=start, end=end)
+                if start == end:
+                    continue
+                part = replace(part, text=self.sentence[start:end], start=start, end=end)
             elif not is_wordless(self.sentence[part.start : part.end]):
                 part = replace(part, text=next(names, ""))
             yield part
@@ -142,6 +152,7 @@ class KeptText:
             strict: true to refuse a part that occurs more often than in the sentence.
         """
         (copies,) = copies_of(set(self.names), translation)
+        # Which of two copies stands for the part cannot be told.
         if any(len(copies[name]) > 1 for name in self.names):
             return None
         of_source, of_target, weights = aligned_words(self.text, translation, alignment)
@@ -180,6 +191,7 @@ class KeptText:
                     matrix[row, column] = lined.weights[one, other]
                 elif one is other and one is not None:
                     matrix[row, column] = 1.0
+        # The weights of a word are shares; one word may stand for several of the shorter text.
         matrix /= matrix.sum(1, keepdims=True).clip(min=1.0)
         return Alignment(
             tuple(self.sentence[a:b] for a, b in source),
@@ -195,7 +207,7 @@ def _is_of_word(character: str) -> bool:
 def read_around_parts(
     texts: Sequence[CutText], tokenizer: TextTokenizer, kinds: Protection, limit: int
 ) -> list[CutText]:
-    """Return texts in segments as a model reads them; arguments as of `read_without_parts`."""
+    """Return texts in segments as a model reads them; see `read_without_parts`."""
     assert isinstance(kinds, KeptKinds)
     return [
         replace(
@@ -237,8 +249,11 @@ def _reading(segment: Segment, kept: KeptText, tokenizer: TextTokenizer) -> Segm
     return replace(segment, text=kept.text, ids=ids, parts=(), kept=kept, is_copied=False)
 
 
+_Search = Callable[[Sequence[Any], bool], list[SegmentResult]]
+
+
 def search_around_parts(
-    search: Callable[..., list[SegmentResult]],
+    search: _Search,
     tokenizers: TokenizerPair,
     items: Sequence[Any],
     *,
@@ -249,7 +264,8 @@ def search_around_parts(
     """Translate segments of which some have parts that stay.
 
     Args:
-        search: function that returns results of items, with alignments if `alignment` is true.
+        search: function that returns results of items, with alignments if its second argument is
+            true.
         tokenizers: tokenizers of the model.
         items: the segments.
         alignment: True to align all of them, too.
@@ -258,15 +274,15 @@ def search_around_parts(
             or a prefix.
     """
     plain = [item for item in items if item.segment.kept is None]
-    others = iter(search(plain, alignment=alignment) if plain else ())
+    others = iter(search(plain, alignment) if plain else ())
     kept = [item for item in items if item.segment.kept is not None]
-    placed = iter(_search_kept(kept, partial(search, alignment=True), tokenizers, warn, strict))
+    placed = iter(_search_kept(kept, search, tokenizers, warn, strict))
     return [next(others if item.segment.kept is None else placed) for item in items]
 
 
 def _search_kept(
     items: Sequence[Any],
-    search: Callable[[Sequence[Any]], list[SegmentResult]],
+    search: _Search,
     tokenizers: TokenizerPair,
     warn: Warn | None,
     strict: bool,
@@ -274,8 +290,9 @@ def _search_kept(
     """Translate segments whose parts stay; one without a place for them is left as it is."""
     results: dict[int, SegmentResult] = {}
     waiting = dict(enumerate(items))
+    # Names first, as they keep the grammar of the sentence; what lost one is searched again.
     for names in (True, False):
-        found = search([*waiting.values()]) if waiting else []
+        found = search([*waiting.values()], True) if waiting else []
         for (number, item), result in zip([*waiting.items()], found, strict=True):
             placed = _placed(item, result, tokenizers.target, strict=strict)
             if placed is not None:
@@ -285,6 +302,7 @@ def _search_kept(
                 assert item.segment.kept is not None
                 kept = item.segment.kept.without_names()
                 segment = _reading(item.segment, kept, tokenizers.source)
+                # Soft terms were written into the tokens of the text with names.
                 waiting[number] = replace(item, segment=segment, annotated=(), origins=())
     for number, item in waiting.items():
         assert item.segment.kept is not None
@@ -304,6 +322,7 @@ def _placed(
     """Return a result whose hypotheses have the parts of the segment; None if none can."""
     kept = item.segment.kept
     assert kept is not None and result.alignments is not None
+    # All hypotheses are tried: a later one may have the name that the best one lost.
     chosen: list[tuple[Hypothesis, Alignment, str]] = []
     for hypothesis, alignment in zip(result.hypotheses, result.alignments, strict=True):
         translation = one_line(tokenizer.decode(hypothesis.tokens))
@@ -316,7 +335,7 @@ def _placed(
     return replace(result, hypotheses=hypotheses, alignments=alignments, texts=texts)
 
 
-def _split(sentence: str, pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
+def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
     """Return the parts of a sentence, with `open` and `close` for tags that have a partner."""
     parts: list[_Part] = []
     opened: list[tuple[str, int]] = []
@@ -328,15 +347,8 @@ def _split(sentence: str, pieces: Sequence[str], kept: Sequence[str]) -> list[_P
         # Only the innermost one closes: tags that cross stay single, each in its place.
         if tag is not None and tag["end"] and opened and opened[-1][0] == tag["name"]:
             number = opened.pop()[1]
-            start = here
-            # Space alone beside a tag is not read, and would be lost: it belongs to the tag.
-            if piece.isspace():
-                start = parts.pop().start
-            end = parts[number].end
-            if number + 1 < len(parts) and sentence[end : parts[number + 1].end].isspace():
-                end = parts.pop(number + 1).end
-            parts[number] = replace(parts[number], kind="open", end=end)
-            parts.append(_Part("close", "", start, here + len(content)))
+            parts[number] = replace(parts[number], kind="open")
+            parts.append(_Part("close", "", here, here + len(content)))
         else:
             if tag is not None and not (tag["end"] or tag["alone"] or tag["name"] in _ALONE):
                 opened.append((tag["name"], len(parts)))
@@ -345,12 +357,27 @@ def _split(sentence: str, pieces: Sequence[str], kept: Sequence[str]) -> list[_P
     return [part for part in parts if part.start < part.end]
 
 
+def _with_space(parts: Iterable[_Part]) -> tuple[_Part, ...]:
+    """Return parts in which space that is not read belongs to the tag that it stands inside of.
+
+    It would be lost otherwise, as in `%s <b> red`: nothing beside the tag shows that it was there.
+    """
+    wider = list(parts)
+    for number, (one, other) in enumerate(pairwise(wider)):
+        if one.kind == "open":
+            wider[number] = replace(one, end=other.start)
+        elif other.kind == "close":
+            wider[number + 1] = replace(other, start=one.end)
+    return tuple(wider)
+
+
 def _to_edges(nodes: Sequence[Node[_Part]], text: str, translation: str) -> None:
     """Place signs before the first word or behind the last one there in the translation, too."""
     spans = [[match.span() for match in re.finditer(r"\w+", side)] for side in (text, translation)]
     if not spans[0] or not spans[1]:
         return
     (first, last), (begin, end) = ((words[0][0], words[-1][1]) for words in spans)
+    # Nothing aligns with a sign that is not read; `* red` must not become `red *`.
     for node in nodes:
         if node.kind == "single" and node.start == node.end:
             place = node.target[0]
@@ -378,6 +405,7 @@ class _Chunk:
 def _origin(span: Span, chunks: Sequence[_Chunk], words: Sequence[Span]) -> _Part | int | None:
     """Return the part that a word belongs to, or else the index of the word it was made of."""
     inside = [chunk for chunk in chunks if chunk.start < span[1] and span[0] < chunk.end]
+    # A word of text and part, such as `{n}s`, is the part's: so it aligns with its own copy.
     for chunk in inside:
         if isinstance(chunk.origin, _Part):
             return chunk.origin

@@ -63,14 +63,7 @@ def score_pairs(
 def align_pairs(
     model: StepModel[Any], device: torch.device, tokenizers: TokenizerPair, pairs: Sequence[Pair]
 ) -> list[Alignment]:
-    """Word-align given translations by cross-attention.
-
-    Args:
-        model: translator, or ensemble of translators.
-        device: device of the model.
-        tokenizers: tokenizers of source and target.
-        pairs: token ids of sources and targets.
-    """
+    """Word-align given translations by cross-attention; arguments are those of `score_pairs`."""
     source, positions = encoder_input([ids for ids, _ in pairs], tokenizers, device)
     targets = [ids for _, ids in pairs]
     # Attention depends on the sources and the given tokens only, so no search is needed.
@@ -95,10 +88,8 @@ def align_hypotheses(
     """Word-align every hypothesis of a batch.
 
     Args:
-        model: translator, or ensemble of translators.
-        device: device of the model.
+        model, device, tokenizers: arguments of `score_pairs`.
         state: state of the model from `start`, a row for each item.
-        tokenizers: tokenizers of source and target.
         items: segments of the batch.
         results: hypotheses of each item.
     """

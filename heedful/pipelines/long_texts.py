@@ -35,6 +35,7 @@ def split_text(text: str, limit: int, measure: Measure, language: str = ENGLISH)
     if measure([text.strip()])[0] <= limit:
         return [TextPiece(text)]
     pieces = sentence_pieces(text, language)
+    # Clauses first: a translator reads them better than a sentence that ends at any word.
     for find_cuts in (_clauses, _words):
         pieces = _refine(pieces, limit, measure, find_cuts)
     return _split_characters(pieces, limit, measure)

@@ -98,7 +98,11 @@ class NumpyTranslationPipeline:
         self._keeps_parts = keeps_parts
         target = tokenizers.target
         self._specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
-        if not self._reads_all():
+        # The longest segment, with its special tokens, needs as many learned positions.
+        spec, source = translator.spec, tokenizers.source
+        positions = spec.embedding.positions.max_length
+        frame = len(source.first) + len(source.last)
+        if positions is not None and spec.max_length + frame > positions:
             raise Unsupported
 
     @classmethod
@@ -252,13 +256,6 @@ class NumpyTranslationPipeline:
         if several:
             hypotheses = distinct_texts(hypotheses, self._tokenizers.target)[: settings.n_best]
         return SegmentResult(hypotheses)
-
-    def _reads_all(self) -> bool:
-        """Return True if the model has positions for the longest segment."""
-        spec, source = self._translator.spec, self._tokenizers.source
-        positions = spec.embedding.positions.max_length
-        frame = len(source.first) + len(source.last)
-        return positions is None or spec.max_length + frame <= positions
 
 
 def can_share(model: Translator) -> bool:

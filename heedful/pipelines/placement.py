@@ -17,8 +17,16 @@ from typing import Generic
 
 import numpy as np
 
-from heedful.pipelines.aligned_text import OF_WORD, LineUp, Span, copies_of
-from heedful.pipelines.markup_tree import Node, PartT, descendants, markup_tree
+from heedful.pipelines.aligned_text import (
+    OF_WORD,
+    LineUp,
+    Node,
+    PartT,
+    Span,
+    copies_of,
+    descendants,
+    markup_tree,
+)
 
 _WEAK = 0.05
 """Alignment weight below which two words are not taken for translations of each other."""

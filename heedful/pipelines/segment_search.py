@@ -44,15 +44,7 @@ Progress = Callable[[int, int], None]
 class SegmentSearch:
     """One or several translators that search and score segments of texts in batches.
 
-    Args:
-        models: a model, or members of an ensemble; all with the same tokenizers.
-        tokenizers: tokenizers of source and target.
-        precision: precision of the forward passes; float32 if unset.
-        shortlist: shortlist whose tokens translations are made of; all tokens if unset.
-
-    Attributes:
-        model: the model, or the ensemble.
-        specials: special tokens of the target.
+    Arguments and attributes are those of `TranslationPipeline`.
     """
 
     def __init__(

@@ -240,6 +240,7 @@ class TextStream(Iterator[str]):
         return _reason(self.tokens, self._text, self._limit)
 
     def _new(self, text: str) -> str:
+        # Text that was shown is final, so that a shorter one adds nothing.
         chunk, self._shown = text[self._shown :], max(self._shown, len(text))
         return chunk
 
@@ -327,6 +328,7 @@ def _room(model: CausalLM, prompt: Sequence[int]) -> int | None:
 
 
 def _tensors(prompts: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor, Tensor]:
+    # Any id pads, as positions −1 are masked.
     ids, positions = pad([list(prompt) for prompt in prompts], 0)
     device = model.output_weight.device
     return ids.to(device), positions.to(device)
@@ -365,6 +367,7 @@ def _reason(tokens: Sequence[int], text: RunningText | None, limit: int) -> Ende
 @contextmanager
 def _evaluating(model: CausalLM) -> Iterator[None]:
     """A context in which the model is in evaluation mode; its mode is restored at exit."""
+    # A caller may sample in the middle of training, or close a stream early.
     training = model.training
     model.eval()
     try:
@@ -394,11 +397,8 @@ class GenerationPipeline(TextPipeline[CausalLM]):
 
         Args:
             prompts: beginnings of texts; an empty one starts a text from nothing.
-            settings: settings of the search; defaults if unset.
-            batch_size: prompts continued together, instead of `batch_tokens`.
-            batch_tokens: positions continued together: prompts × longest × continuations.
-            first_name: number of the first prompt, on which its random draws depend.
-            **options: fields of `GenerationSettings` that override `settings`.
+            settings, batch_size, batch_tokens, first_name, **options: arguments of the function
+                `generate`.
 
         Returns:
             A continuation for each prompt, in the same order.

@@ -1,45 +1,41 @@
-"""Base class of pipelines that consist of a model, its tokenizer and a precision."""
+"""Base classes of pipelines that consist of a model, perhaps its tokenizer, and a precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
+from torch import nn
 
 from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ModelError
-from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel, load_model
-from heedful.models.encoder import EncoderModel
 from heedful.text.tokenizer import TextTokenizer
 
-M = TypeVar("M", bound=CausalLM | EncoderModel)
+M = TypeVar("M", bound=nn.Module)
 
 
-class TextPipeline(Generic[M]):
-    """A model with its tokenizer, as a base class of pipelines.
+class ModelPipeline(Generic[M]):
+    """A model and the precision of its forward passes, as a base class of pipelines.
 
     Args:
         model: model of the class `kind`.
-        tokenizer: tokenizer of the model.
         precision: precision of the forward passes; float32 if unset.
     """
 
     kind: ClassVar[type[Any]]
+    has_tokenizer: ClassVar[bool] = False
     refusal: ClassVar[str]
     """Error message for another kind of model."""
     remedy: ClassVar[str]
     """Remedy in that error."""
 
-    def __init__(
-        self, model: M, tokenizer: TextTokenizer, *, precision: Precision | None = None
-    ) -> None:
+    def __init__(self, model: M, *, precision: Precision | None = None) -> None:
         self.model = model
-        self.tokenizer = tokenizer
         self.precision = precision
 
     @classmethod
@@ -66,20 +62,41 @@ class TextPipeline(Generic[M]):
             ModelError: when there is no model, or one of another kind.
             ConfigError: when the device or precision is not available.
         """
+        # First, so that a missing device is reported before weights are read.
         where = resolve_device(device)
         model, tokenizers = read(Path(path))
         # Checked before `prepare`, which takes time to pack the weights.
-        if not isinstance(model, cls.kind) or tokenizers is None:
+        if not isinstance(model, cls.kind) or (cls.has_tokenizer and tokenizers is None):
             raise ModelError(
                 f"{cls.refusal}; its kind is {model.spec.kind!r}",
                 where=str(path),
                 remedy=cls.remedy,
             )
         engine = prepare(model, precision, where, donate=True, shared=shared)
-        return cls(cast(M, engine), tokenizers.source, precision=precision_of(engine))
+        # Pipelines of text take a tokenizer, too.
+        more = (tokenizers.source,) if cls.has_tokenizer and tokenizers is not None else ()
+        make: Callable[..., Self] = cls
+        return make(engine, *more, precision=precision_of(engine))
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         """A context without gradients, with autocast to the pipeline's precision."""
         with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
             yield
+
+
+class TextPipeline(ModelPipeline[M]):
+    """A pipeline of a model with its tokenizer.
+
+    Args:
+        model, precision: arguments of `ModelPipeline`.
+        tokenizer: tokenizer of the model.
+    """
+
+    has_tokenizer = True
+
+    def __init__(
+        self, model: M, tokenizer: TextTokenizer, *, precision: Precision | None = None
+    ) -> None:
+        super().__init__(model, precision=precision)
+        self.tokenizer = tokenizer

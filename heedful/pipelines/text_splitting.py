@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from heedful.search.search_settings import Hypothesis
@@ -144,6 +144,7 @@ def cut_texts(
     lines = [_lines(text, reading) for text in texts]
     pieces = [[units(line, reading) for line in text] for text in lines]
     flat = [piece.text.strip() for text in pieces for line in text for piece in line]
+    # One call for all texts, which the tokenizers library encodes faster than one by one.
     rows = tokenizer.encode_batch(flat)
     if warn is not None:
         _warn_of_unknown(flat, rows, tokenizer, warn)
@@ -172,17 +173,15 @@ def cut_texts(
                 stripped = [part.text.strip() for part in parts]
                 segments += _segments(parts, tokenizer.encode_batch(stripped), number)
         if copies:
-            segments = [_read_or_copied(segment, tokenizer) for segment in segments]
+            segments = [
+                segment
+                if is_readable(segment.text, segment.ids, tokenizer)
+                else replace(segment, is_copied=True)
+                for segment in segments
+            ]
+        # Blank lines alone translate to an empty text, and not to line breaks.
         cut.append(CutText(len(text) if segments else 0, tuple(segments)))
     return cut
-
-
-def _read_or_copied(segment: Segment, tokenizer: TextTokenizer) -> Segment:
-    return (
-        segment
-        if is_readable(segment.text, segment.ids, tokenizer)
-        else replace(segment, is_copied=True)
-    )
 
 
 def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
@@ -199,6 +198,7 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool
         return not any(_LETTERS.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True
+    # The unknown token may be a sign: only letters tell whether the model knows the script.
     letters = sorted(set(_LETTERS.findall(text)))
     return any(tokenizer.unk not in each for each in tokenizer.encode_batch(letters))
 
@@ -279,6 +279,7 @@ def join_pieces(pieces: Sequence[TextPiece], translations: Sequence[str]) -> str
     return joined
 
 
+@dataclass(eq=False, repr=False)
 class Translation(str):
     """A translated text, which is a `str`, with its scores and tokens.
 
@@ -296,48 +297,23 @@ class Translation(str):
         untranslated: sentences that were left as they are, as no place was found for their parts.
     """
 
-    score: float
-    normalized_score: float
-    finished: bool
-    tokens: tuple[str, ...]
-    token_scores: tuple[float, ...]
-    segment_lengths: tuple[int, ...]
-    others: tuple[Translation, ...]
-    alignment: Alignment | None
-    required: int
-    missing: tuple[str, ...]
-    untranslated: tuple[str, ...]
+    _text: InitVar[str] = ""
+    _: KW_ONLY
+    score: float = 0.0
+    normalized_score: float = 0.0
+    finished: bool = True
+    tokens: tuple[str, ...] = ()
+    token_scores: tuple[float, ...] = ()
+    segment_lengths: tuple[int, ...] = ()
+    others: tuple[Translation, ...] = ()
+    alignment: Alignment | None = None
+    required: int = 0
+    missing: tuple[str, ...] = ()
+    untranslated: tuple[str, ...] = ()
 
-    def __new__(
-        cls,
-        text: str = "",
-        *,
-        score: float = 0.0,
-        normalized_score: float = 0.0,
-        finished: bool = True,
-        tokens: Sequence[str] = (),
-        token_scores: Sequence[float] = (),
-        segment_lengths: Sequence[int] = (),
-        others: Sequence[Translation] = (),
-        alignment: Alignment | None = None,
-        required: int = 0,
-        missing: Sequence[str] = (),
-        untranslated: Sequence[str] = (),
-    ) -> Self:
+    def __new__(cls, text: str = "", **_: Any) -> Self:
         """Make a translation; by default the empty one of an empty text."""
-        self = super().__new__(cls, text)
-        self.score = score
-        self.normalized_score = normalized_score
-        self.finished = finished
-        self.tokens = tuple(tokens)
-        self.token_scores = tuple(token_scores)
-        self.segment_lengths = tuple(segment_lengths)
-        self.others = tuple(others)
-        self.alignment = alignment
-        self.required = required
-        self.missing = tuple(missing)
-        self.untranslated = tuple(untranslated)
-        return self
+        return super().__new__(cls, text)
 
     @property
     def n_best(self) -> tuple[Translation, ...]:
@@ -485,15 +461,17 @@ def _ranked(
         score=math.fsum(hypothesis.score for hypothesis in chosen),
         normalized_score=math.fsum(h.normalized_score for h in chosen) / len(chosen),
         finished=all(hypothesis.finished for hypothesis in chosen),
-        tokens=[piece for hypothesis in chosen for piece in tokenizer.pieces(hypothesis.tokens)],
-        token_scores=[score for hypothesis in chosen for score in hypothesis.token_scores],
-        segment_lengths=[len(hypothesis.tokens) for hypothesis in chosen],
+        tokens=tuple(
+            piece for hypothesis in chosen for piece in tokenizer.pieces(hypothesis.tokens)
+        ),
+        token_scores=tuple(score for one in chosen for score in one.token_scores),
+        segment_lengths=tuple(len(hypothesis.tokens) for hypothesis in chosen),
         alignment=alignment,
         required=sum(len(segment.phrases) for segment in found),
-        missing=[
+        missing=tuple(
             segment.phrases[place].name
             for segment, hypothesis in zip(found, chosen, strict=True)
             for place in hypothesis.missing
-        ],
-        untranslated=[one for one, each in zip(texts, found, strict=True) if each.is_left],
+        ),
+        untranslated=tuple(one for one, each in zip(texts, found, strict=True) if each.is_left),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.pipelines.search_items import (
-    SearchItem,
     Terminology,
     cut_protected,
     plan_searches,
@@ -103,6 +102,7 @@ class TranslationPipeline(SegmentSearch):
             from heedful.search.lexical_shortlist import load_shortlist
 
             short = load_shortlist(shortlist, paths[0], tokenizers)
+        # `donate`: nobody else holds the loaded models, so that packed weights may replace theirs.
         engines = [
             prepare(model, precision, where, donate=True, shared=shared) for model, _ in loaded
         ]
@@ -111,6 +111,7 @@ class TranslationPipeline(SegmentSearch):
     @property
     def max_length(self) -> int:
         """Maximum number of source tokens of a segment."""
+        # All members of an ensemble read the same segments.
         return min(model.spec.max_length for model in self.models)
 
     def translate(
@@ -170,7 +171,6 @@ class TranslationPipeline(SegmentSearch):
         """
         # Parsed anew, so that options are checked together with the settings that they override.
         settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
-        _check_batching(batch_size, batch_tokens)
         _check_is_list(texts, "texts")
         if glossary is not None:
             # A soft glossary changes the source only, so it also works with sampling.
@@ -193,16 +193,21 @@ class TranslationPipeline(SegmentSearch):
         if any(item.segment.kept is not None for item in items):
             from heedful.pipelines.kept_spans import search_around_parts
 
-            search = partial(
-                self._search_planned, batching, settings=settings, warn=warn, progress=progress
-            )
-            strict = prefixes is None and glossary is None
+            # Segments of all texts are batched together, by similar length.
             results = search_around_parts(
-                search, self.tokenizers, items, alignment=alignment, warn=warn, strict=strict
+                lambda some, aligns: self.search_segments(
+                    some, batching(some), settings, aligns, warn, progress
+                ),
+                self.tokenizers,
+                items,
+                alignment=alignment,
+                warn=warn,
+                strict=prefixes is None and glossary is None,
             )
         else:
             batches = batching(items)
             results = self.search_segments(items, batches, settings, alignment, warn, progress)
+        # Results are those of the segments that were searched; copies have none.
         ordered = iter(results)
         translations = [
             assemble(
@@ -230,6 +235,7 @@ class TranslationPipeline(SegmentSearch):
         cut = cut_protected(
             texts, tokenizers, limit, reading, protect=protect, warn=warn, first_line=first
         )
+        # A model with reserved tokens reads them in place of the parts.
         kinds = None
         if tokenizers.protection is None and any(s.parts for text in cut for s in text.segments):
             kinds = protection_of(tokenizers, protect)
@@ -238,19 +244,6 @@ class TranslationPipeline(SegmentSearch):
         from heedful.pipelines.kept_spans import read_around_parts
 
         return read_around_parts(cut, tokenizers.source, kinds, limit)
-
-    def _search_planned(
-        self,
-        batching: Callable[[Sequence[SearchItem]], list[list[int]]],
-        items: Sequence[SearchItem],
-        *,
-        settings: SearchSettings,
-        alignment: bool,
-        warn: Warn | None,
-        progress: Progress | None,
-    ) -> list[SegmentResult]:
-        """Search items; segments of all texts are batched together, by similar length."""
-        return self.search_segments(items, batching(items), settings, alignment, warn, progress)
 
     def check_glossary(self, glossary: Terminology) -> None:
         """Refuse a glossary that the model cannot follow.
@@ -310,7 +303,6 @@ class TranslationPipeline(SegmentSearch):
         """
         from heedful.pipelines.known_targets import align_pairs, plan_pairs, score_pairs
 
-        _check_batching(batch_size, batch_tokens)
         pairs = self._encode_pairs(sources, targets)
         batches = plan_pairs(pairs, batch_tokens=batch_tokens, batch_size=batch_size)
         target = self.tokenizers.target
@@ -371,9 +363,3 @@ def _check_is_list(texts: Sequence[str], name: str) -> None:
     # A string is also a sequence of strings: its characters would be translated one by one.
     if isinstance(texts, str):
         raise DataError(f"{name} is a single string", remedy="Give a list of strings")
-
-
-def _check_batching(batch_size: int | None, batch_tokens: int) -> None:
-    for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} = {value}: a batch holds at least 1")

@@ -120,6 +120,64 @@ def test_a_line_that_is_no_term_is_named(tmp_path, content, place, what):
     assert error.value.where == f"{path}{place}"
 
 
+MARTIF = """<?xml version='1.0'?>
+<!DOCTYPE martif SYSTEM "TBXBasiccoreStructV02.dtd">
+<martif type="TBX-Basic" xml:lang="en"><text><body>
+<termEntry id="c1">
+ <descrip type="subjectField">law</descrip>
+ <langSet xml:lang="EN-us"><tig><term>user
+   <hi>guide</hi></term></tig><tig><term>manual</term></tig></langSet>
+ <langSet xml:lang="de"><ntig><termGrp><term>Handbuch</term></termGrp></ntig>
+  <tig><term>Anleitung</term><termNote type="administrativeStatus">preferredTerm-admn-sts</termNote>
+  </tig><tig><term>Manual</term>
+  <termNote type="administrativeStatus">deprecatedTerm-admn-sts</termNote></tig></langSet>
+</termEntry>
+<termEntry><langSet xml:lang="fr"><tig><term>banque</term></tig></langSet></termEntry>
+</body></text></martif>"""
+
+TBX = """<tbx type="TBX-Basic" style="dct" xml:lang="en" xmlns="urn:iso:std:iso:30042:ed-2"
+ xmlns:min="http://www.tbxinfo.net/ns/min"><text><body><!-- a comment --><conceptEntry id="c1">
+<langSec xml:lang="en"><termSec><term>bank</term></termSec></langSec>
+<langSec xml:lang="de-AT"><termSec><term>Geldhaus</term></termSec></langSec>
+<langSec xml:lang="de"><termSec><term>Bank</term></termSec><termSec><term>Kasse</term>
+<min:administrativeStatus>supersededTerm-admn-sts</min:administrativeStatus></termSec></langSec>
+</conceptEntry></body></text></tbx>"""
+
+
+def test_a_termbase_is_a_glossary(tmp_path):
+    file = tmp_path / "terms.tbx"
+    file.write_text(MARTIF)
+    targets = ("Anleitung", "Handbuch")
+    assert Glossary.read(file, languages=("en", "de-DE")).terms == (
+        Term("user guide", targets, line=4),
+        Term("manual", targets, line=4),
+    )
+    file.write_bytes(TBX.encode("utf-16"))
+    for code, target in (("de", "Bank"), ("de_AT", "Geldhaus"), ("de-CH", "Bank")):
+        terms = Glossary.read(file, languages=("en", code)).terms
+        assert terms == (Term("bank", (target,), line=2),)
+
+
+@pytest.mark.parametrize(
+    ("content", "languages", "what"),
+    [
+        (TBX, ("en", "fr"), "no terms in both en and fr"),
+        (TBX, ("en", None), "is not known"),
+        (TBX[:-5], ("en", "de"), "cannot be read: unclosed token"),
+        ("<tmx/>", ("en", "de"), "The root is <tmx>"),
+        ("<?xml version='1.0' encoding='foo'?><tbx/>", ("en", "de"), "unknown encoding: foo"),
+        ("<!DOCTYPE tbx SYSTEM 'x'><tbx>&x;</tbx>", ("en", "de"), "undefined entity"),
+        ("<!DOCTYPE tbx [<!ENTITY a 'b'>]><tbx/>", ("en", "de"), "Line 1 declares an entity"),
+    ],
+)
+def test_what_is_no_termbase_of_the_languages_is_said(tmp_path, content, languages, what):
+    path = tmp_path / "terms.TBX"
+    path.write_text(content)
+    with pytest.raises(DataError, match=what) as error:
+        Glossary.read(path, languages=languages)
+    assert error.value.where == str(path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match="No such file"):
         Glossary.read(tmp_path / "none.tsv")

@@ -61,11 +61,12 @@ def test_each_part_stays_once_and_apart(text, seed, has_names):
     assert "".join(alignment.source_words) == "".join(text.split())
 
 
-# The same examples each time: about one of 3,000 random ones still loses a space inside a tag, as
-# `<b> red` does behind other tags (docs/design/log.md).
-@settings(deadline=None, max_examples=50, derandomize=True)
+@settings(deadline=None, max_examples=50)
 @given(text=TEXTS, has_names=st.booleans())
 @example(text="%s <0> </0>", has_names=True)
+@example(text="<b> </b> %s", has_names=True)
+@example(text="<b> old, </b> red %s", has_names=True)
+@example(text="end. <b> &amp; :name red </b> <0>", has_names=True)
 def test_the_same_words_in_the_same_order_are_the_same_text(text, has_names):
     kept = kept_text(text, NAMES if has_names else ())
     words = tuple(kept.text.split())

@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from heedful.apps.documents.chosen_keys import ChosenKeys
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.json_strings import check_json, skip_space, value_passages
 from heedful.apps.documents.message_strings import copied_string, string_passages
-from heedful.apps.documents.passage import Passage, Surroundings, text_parts
+from heedful.apps.documents.passage import C_ESCAPES, Passage, Surroundings, text_parts
 from heedful.errors import DataError
 
 _SPACE = r"(?:\s|/\*.*?\*/|//[^\n]*)*"
@@ -23,20 +22,10 @@ _END = re.compile(_SPACE + r"\Z", re.S)
 _ESCAPE = re.compile(r"\\(?:[uU][\da-fA-F]{4}|[0-7]{3}|.)|\r\n|\n|\r", re.S)
 _DECODER = json.JSONDecoder()
 _MOST_LEVELS = 16
-_CODES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 
 
 def read_strings(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of the values of a table.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document; `keys` selects values by their keys.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line that is not valid in a table, or the keys without a value.
-    """
+    """Yield the passages of the values of a table; see `Reader`."""
     keys = ChosenKeys(settings.keys)
     done = 0
     while (pair := _PAIR.match(text, done)) is not None:
@@ -66,7 +55,7 @@ def _unescape(escape: str) -> str:
     code = escape[1:]
     if len(code) > 1 and code[0] in "uU":
         return chr(int(code[1:], 16))
-    return chr(int(code, 8)) if len(code) == 3 else _CODES.get(code, code)
+    return chr(int(code, 8)) if len(code) == 3 else C_ESCAPES.get(code, code)
 
 
 def _encode(text: str, place: Surroundings) -> str:
@@ -90,16 +79,8 @@ class _Object:
 def read_xcstrings(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of strings that lack the target language.
 
-    A translation gets the structure of its source, plural forms included.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document; `target_language` is that of the translation, and `keys`
-            selects strings by their keys.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line with invalid JSON, or when the target language is not known.
+    A translation gets the structure of its source, plural forms included. See `Reader`; without a
+    `target_language` a `DataError` is raised.
     """
     check_json(text, name)
     data = json.loads(text)
@@ -203,8 +184,7 @@ class _Localization:
         pieces = re.split(r"\\u0000\d+", before + indented + after)
         for number, (begun, done, passages) in enumerate(leaves):
             last = pieces[-1] if number == len(leaves) - 1 else ""
-            wrap = partial(_between, pieces[number], last)
-            yield copied_string((start, end), (begun, done), passages, wrap)
+            yield copied_string((start, end), (begun, done), passages, pieces[number], last)
             start = end
 
     def _template(
@@ -238,7 +218,3 @@ class _Localization:
             return min(later), min(later), "", "," + indent
         end = max(end for _, _, end in within.members.values())
         return end, end, "," + indent, ""
-
-
-def _between(before: str, after: str, content: str) -> str:
-    return before + content + after

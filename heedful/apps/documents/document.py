@@ -262,6 +262,15 @@ class Document:
             for passage, reason in sorted(text.left_out.items())
         )
 
+    @property
+    def places(self) -> list[Place]:
+        """The places of all passages."""
+        return [
+            (n, passage)
+            for n, text in enumerate(self.texts)
+            for passage in range(len(text.passages))
+        ]
+
     def described(self, place: Place, reason: str) -> str:
         """Return the line of a passage, its text and a reason to leave it out.
 

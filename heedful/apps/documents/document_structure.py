@@ -285,7 +285,7 @@ def _raw(kind: str, content: str) -> str:
 
 def subtitle_structure(text: str, settings: DocumentSettings) -> Structure:
     """Yield the times of subtitles, whether something is said, and their tags."""
-    cues = re.split(r"^(.*-->.*)$", text, flags=re.MULTILINE)
+    cues = re.split(r"^([ \t]*[\d:]+[.,]\d+\s*-->.*)$", text, flags=re.MULTILINE)
     for times, said in zip(cues[1::2], cues[2::2], strict=True):
         words = re.sub(r"^\s*\d+\s*$", "", _SUBTITLE_TAG.sub("", said), flags=re.MULTILINE)
         yield StructurePart(times.strip(), (times, bool(words.strip())))

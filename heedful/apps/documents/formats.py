@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Protocol
 
 from heedful.apps.documents import document_encoding as encodings
-from heedful.apps.documents.checked_writing import WrittenDocument, write_checked
-from heedful.apps.documents.document import Document, MarkedText
+from heedful.apps.documents.document import Document, MarkedText, Place
 from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
-from heedful.apps.documents.document_structure import STRUCTURES, StructurePart, archive_structure
+from heedful.apps.documents.document_structure import (
+    STRUCTURES,
+    StructurePart,
+    archive_structure,
+    difference,
+)
 from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.apps.documents.office.office_documents import DOCX, ODT, PPTX, XLSX, open_epub
 from heedful.apps.documents.readers import READERS
@@ -32,6 +36,19 @@ class DocumentTranslator(Protocol):
             alignment: true if word alignments are needed; without them markup keeps its order.
         """
         ...
+
+
+@dataclass(frozen=True)
+class WrittenDocument:
+    """A translated document.
+
+    Args:
+        data: its bytes.
+        left_out: place, text and reason of each passage that was not translated.
+    """
+
+    data: bytes
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -62,13 +79,75 @@ class Format:
     ) -> WrittenDocument:
         """Write a translated document, and compare its structure with that of its source.
 
-        Arguments and errors are those of `write_checked`.
+        The structure is found by readers that share no code with those that translate.
+
+        Args:
+            document: document that was opened.
+            translations: translations of its sentences, in their order.
+            source: bytes of the document.
+            settings: settings of the document.
+            name: name of the document, for messages.
+            lenient: true to leave passages as they are whose translation would change the
+                structure.
+
+        Raises:
+            DataError: naming the passage whose translation would change the structure.
         """
+        parts: list[StructurePart] = []
 
-        def structure(data: bytes) -> Iterator[StructurePart]:
-            return self.structure(data, settings, name)
+        def before() -> Iterator[StructurePart]:
+            if not parts:  # read once for all comparisons: a fault is found by halving
+                parts.extend(self.structure(source, settings, name))
+            yield from parts
 
-        return write_checked(document, translations, source, structure, name, lenient=lenient)
+        def problem(left: Iterable[Place]) -> str | None:
+            written = document.write(translations, frozenset(left))
+            return difference(before(), self.structure(written, settings, name))
+
+        written = document.write(translations)
+        found = None
+        if written != source:
+            found = difference(before(), self.structure(written, settings, name))
+        if found is None:
+            return WrittenDocument(written, document.left_out)
+        every = document.places
+        culprits = [] if problem(every) else _culprits(every, problem, most=None if lenient else 1)
+        if not culprits or not lenient:
+            where = document.described(culprits[0], found) if culprits else found
+            raise DataError(
+                f"The translation would change the structure of the document at {where}",
+                where=name,
+                remedy="Nothing was written; leave such passages as they are with --lenient",
+            )
+        written = document.write(translations, frozenset(culprits))
+        reason = "its translation would change the structure"
+        left = tuple(document.described(each, reason) for each in culprits)
+        return WrittenDocument(written, (*document.left_out, *left))
+
+
+def _culprits(
+    every: Sequence[Place], problem: Callable[[Iterable[Place]], str | None], most: int | None
+) -> list[Place]:
+    """Return the passages without which the translation has no problem, by halving.
+
+    Args:
+        every: all passages.
+        problem: function that returns the problem if some passages stay as they are.
+        most: number of passages that is enough.
+    """
+    left = set(every)
+    culprits: list[Place] = []
+    waiting = [list(every)]
+    while waiting and (most is None or len(culprits) < most):
+        some = waiting.pop()
+        if problem(left.difference(some)) is None:
+            left.difference_update(some)
+        elif len(some) == 1:
+            culprits += some
+        else:
+            half = len(some) // 2
+            waiting += [some[half:], some[:half]]
+    return culprits
 
 
 def translate_document(

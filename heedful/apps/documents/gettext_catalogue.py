@@ -16,6 +16,7 @@ from heedful.apps.documents.message_strings import (
     written_mark,
 )
 from heedful.apps.documents.passage import (
+    C_ESCAPES,
     LeftOut,
     Passage,
     PassagePart,
@@ -31,7 +32,6 @@ _STRING = re.compile(r"\s*\"((?:[^\"\\]|\\.)*)\"\s*$")
 _FOLD = re.compile(r"(\\.)|\"[ \t]*[\r\n]+[ \t]*\"", re.DOTALL)
 """An escape, or the quotes around a line break in a string."""
 _ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]+|.)", re.DOTALL)
-_CODES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WIDTH = 79
 """Columns of a line that gettext's tools write."""
 
@@ -97,15 +97,8 @@ class _Entry:
 def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield a passage for each missing translation.
 
-    Translated, fuzzy and obsolete entries stay as they are.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document; `mark_machine` marks what is filled as fuzzy.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line that is not valid in a catalogue.
+    Translated, fuzzy and obsolete entries stay as they are. See `Reader`; `mark_machine` marks what
+    is filled as fuzzy.
     """
     line_break = "\r\n" if "\r\n" in text else "\n"
     for entry in _entries(text, name):
@@ -196,7 +189,7 @@ def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
                     (place.start, place.end),
                     (pieces[0][0], pieces[-1][1]),
                     inner,
-                    partial(_quoted, place.keyword, line_break, formats),
+                    wrap=partial(_quoted, place.keyword, line_break, formats),
                 )
             )
     if plural is None or len(filled) != len(forms):
@@ -219,12 +212,12 @@ def _unescape(escape: str) -> str:
         return chr(int(code, 8))
     if code[0] == "x" and len(code) > 1:
         return chr(int(code[1:], 16) & 0x10FFFF)
-    return _CODES.get(code, code)
+    return C_ESCAPES.get(code, code)
 
 
 def _encode(text: str, place: Surroundings) -> str:
     text = text.replace("\\", "\\\\").replace('"', '\\"')
-    for code, character in _CODES.items():
+    for code, character in C_ESCAPES.items():
         text = text.replace(character, f"\\{code}")
     return text
 

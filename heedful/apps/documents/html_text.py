@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
@@ -17,6 +17,8 @@ from heedful.apps.documents.passage import (
     Passage,
     PassagePart,
     Surroundings,
+    encode_html,
+    folded_parts,
     make_passage,
     text_parts,
 )
@@ -55,12 +57,9 @@ Token = Literal["text", "start", "single", "end", "other"]
 
 
 def read_html(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of a page or a fragment.
+    """Yield the passages of a page or a fragment; as in browsers, no text is invalid.
 
-    Args:
-        text: text of the document; as in browsers, none is invalid.
-        settings: settings of the document.
-        name: name of the document, for messages.
+    See `Reader`.
     """
     yield from html_passages(text, 0, len(text))
 
@@ -81,11 +80,6 @@ def inline_kind(tag: str) -> Literal["open", "close", "single"]:
     if match is None or match[1].lower() in _VOID or tag.endswith("/>"):
         return "single"
     return "open"
-
-
-def encode_text(text: str, place: Surroundings) -> str:
-    """Escape text that stands between tags."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass
@@ -131,14 +125,14 @@ class _Reading:
                 yield from self._close(len(self.elements) - 1, start, start)
             yield from self._start(tag, start, end, opens=token == "start" and tag not in _VOID)
         elif self.is_translated and token == "text":
-            self.parts += _text(self.text, start, end)
+            self.parts += folded_parts(self.text, (start, end), _LINE_BREAK, ENTITY)
         elif self.is_translated:
             self.parts.append(PassagePart(start, end, "single"))
 
     def flush(self) -> Iterator[Passage]:
         """Yield the passage collected so far."""
         parts, self.parts = self.parts, []
-        yield from make_passage(parts, encode_text, kept=PLACEHOLDERS)
+        yield from make_passage(parts, encode_html, kept=PLACEHOLDERS)
 
     def _start(self, tag: str, start: int, end: int, *, opens: bool) -> Iterator[Passage]:
         if self.is_kept:
@@ -207,14 +201,6 @@ class _Reading:
             for name in ("name", "property")
             if name in values
         )
-
-
-def _text(text: str, start: int, end: int) -> Iterator[PassagePart]:
-    for match in _LINE_BREAK.finditer(text, start, end):
-        yield from text_parts(text, start, match.start(), ENTITY, html.unescape)
-        yield PassagePart(match.start(), match.end(), "soft", " ")
-        start = match.end()
-    yield from text_parts(text, start, end, ENTITY, html.unescape)
 
 
 def _shown(raw: str, tag: str) -> str:
@@ -287,23 +273,11 @@ class _Scanner(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._note("end", tag)
 
-    def handle_data(self, data: str) -> None:
+    def _text(self, *_: Any, **__: Any) -> None:
         self._note("text")
 
-    def handle_entityref(self, name: str) -> None:
-        self._note("text")
-
-    def handle_charref(self, name: str) -> None:
-        self._note("text")
-
-    def handle_comment(self, data: str) -> None:
+    def _other(self, *_: Any, **__: Any) -> None:
         self._note("other")
 
-    def handle_decl(self, decl: str) -> None:
-        self._note("other")
-
-    def handle_pi(self, data: str) -> None:
-        self._note("other")
-
-    def unknown_decl(self, data: str) -> None:
-        self._note("other")
+    handle_data = handle_entityref = handle_charref = _text
+    handle_comment = handle_decl = handle_pi = unknown_decl = _other

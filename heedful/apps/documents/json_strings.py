@@ -19,13 +19,7 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{
 def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of a JSON document, or of several one after the other (JSON Lines).
 
-    Args:
-        text: text of the document.
-        settings: settings of the document; `keys` selects the values that are text.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line with invalid JSON or text, or the keys without a value.
+    See `Reader`; `keys` selects the values that are text.
     """
     check_json(text, name)
     keys = ChosenKeys(settings.keys)

@@ -29,8 +29,7 @@ from heedful.apps.documents.passage import (
     make_passage,
     plain,
 )
-from heedful.pipelines.aligned_text import Span
-from heedful.pipelines.markup_tree import Kind
+from heedful.pipelines.aligned_text import Kind, Span
 from heedful.text.protected_spans import span_pattern
 
 _BLOCKS = frozenset(
@@ -128,7 +127,13 @@ def string_passages(
 
 
 def copied_string(
-    place: Span, source: Span, passages: Iterable[Passage], wrap: Callable[[str], str]
+    place: Span,
+    source: Span,
+    passages: Iterable[Passage],
+    before: str = "",
+    after: str = "",
+    *,
+    wrap: Callable[[str], str] | None = None,
 ) -> Passage:
     """Return a passage that writes a translated string beside its source.
 
@@ -136,9 +141,11 @@ def copied_string(
         place: range of the document that the translation replaces.
         source: range of the source.
         passages: passages in the source.
-        wrap: function that makes the translation from the source with its passages translated.
+        before, after: text to write around the source with its passages translated.
+        wrap: function that makes the whole from the source with its passages translated, instead.
     """
     whole = PassagePart(*source, "single")
+    wrap = wrap or (lambda content: before + content + after)
     return Passage(*place, (whole,), plain, wrap, inner=tuple(passages))
 
 

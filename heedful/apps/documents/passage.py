@@ -6,12 +6,14 @@ passages are never touched, and markup inside a passage is copied from its own r
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from heedful.pipelines.markup_tree import Kind
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.pipelines.aligned_text import Kind, Span
 from heedful.text.protected_spans import span_pattern
 
 
@@ -106,9 +108,23 @@ class LeftOut(Exception):
     """
 
 
+Reader = Callable[[str, DocumentSettings, str], Iterator[Passage]]
+"""Function that yields the passages of a document.
+
+Its arguments are the document's text, its settings, and its name for messages. It raises a
+`DataError` that names the line which is not valid in the format, or the keys of `--keys` at which
+there is no string.
+"""
+
+
 def plain(text: str, place: Surroundings) -> str:
     """Write text as it is."""
     return text
+
+
+def encode_html(text: str, place: Surroundings) -> str:
+    """Escape text that stands between tags."""
+    return html.escape(text, quote=False)
 
 
 def text_parts(
@@ -134,6 +150,28 @@ def text_parts(
     if end > start:
         yield PassagePart(start, end, "text", document[start:end])
 
+
+def folded_parts(
+    document: str, span: Span, breaks: re.Pattern[str], references: re.Pattern[str]
+) -> Iterator[PassagePart]:
+    """Yield the parts of text between tags, in which a line break stands for a space.
+
+    Args:
+        document: text of the document.
+        span: range of the text.
+        breaks: pattern of a line break with the space around it.
+        references: pattern of references to characters.
+    """
+    start, end = span
+    for match in breaks.finditer(document, start, end):
+        yield from text_parts(document, start, match.start(), references, html.unescape)
+        yield PassagePart(match.start(), match.end(), "soft", " ")
+        start = match.end()
+    yield from text_parts(document, start, end, references, html.unescape)
+
+
+C_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+"""Characters of C by the letters behind a backslash that stand for them."""
 
 ADDRESSES = re.compile(span_pattern(["urls", "emails"]))
 PLACEHOLDERS = re.compile(span_pattern(["urls", "emails", "placeholders"]))
@@ -220,15 +258,10 @@ def divided(
     return list(parts), []
 
 
-def unclosed(parts: Iterable[PassagePart]) -> list[PassagePart]:
+def unclosed(parts: Sequence[PassagePart]) -> list[PassagePart]:
     """Return the opening tags without a closing tag among the parts."""
-    opened: list[PassagePart] = []
-    for part in parts:
-        if part.kind == "open":
-            opened.append(part)
-        elif part.kind == "close" and opened:
-            opened.pop()
-    return opened
+    partners = _partners(parts)
+    return [part for n, part in enumerate(parts) if part.kind == "open" and n not in partners]
 
 
 def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
-from heedful.pipelines.aligned_text import LineUp, Span
-from heedful.pipelines.markup_tree import Node
+from heedful.pipelines.aligned_text import LineUp, Node, Span
 from heedful.pipelines.placement import placed_markup
 
 

@@ -20,12 +20,7 @@ def read_plain_text(text: str, settings: DocumentSettings, name: str) -> Iterato
 
     A line continues in the next one if the next line's first word would have made it longer than
     the longest line of the paragraph. An item of a list begins a passage, and so does text after
-    a tab or three spaces, as in columns of tables.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document.
-        name: name of the document, for messages.
+    a tab or three spaces, as in columns of tables. See `Reader`.
     """
     paragraph: list[Line] = []
     for start, end in [*lines_of(text), (len(text), len(text))]:
@@ -57,16 +52,11 @@ def _passage(text: str, lines: list[Line]) -> Iterator[Passage]:
     item = _ITEM.match(text, *lines[0])
     if item is not None:
         lines[0] = (item.end(), lines[0][1])
-    yield from make_passage(wrapped_parts(text, lines))
+    yield from make_passage(_wrapped_parts(text, lines))
 
 
-def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:
-    """Yield the parts of wrapped lines, in which a line break stands for a space.
-
-    Args:
-        text: the document.
-        lines: ranges of the lines, without space around them.
-    """
+def _wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:
+    """Yield the parts of wrapped lines, in which a line break stands for a space."""
     before: int | None = None
     for start, end in lines:
         if before is not None:

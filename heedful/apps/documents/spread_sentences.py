@@ -25,7 +25,7 @@ _MOST_CUES = 8
 _MOST_CHARACTERS = 500
 _END = re.compile(r"[!?…。．！？؟۔।॥։።៕။]+[\"'”’»)\]」』）]*\Z|\.\.+[\"'”’»)]*\Z")
 _STOP = re.compile(r"\.[\"'”’»)\]]*\Z")
-# What is not said: [MUSIC], (sighs), songs. What another says: JOHN: Hello, >> Hello.
+# Sounds ([MUSIC], (sighs)) and songs, and words with their speaker (JOHN: Hello, >> Hello).
 _SIGN = re.compile(r"[\[(（【].*[\])）】]|.*[♪♫].*", re.DOTALL)
 _SPEAKER = re.compile(r">>|[A-ZÀ-Þ][A-ZÀ-Þ .'\d-]+:|[\[(]")
 _TIMED = re.compile(r"<[\d:.]+>")
@@ -117,7 +117,7 @@ def _runs_on(
         group: utterances before it.
         other: the utterance.
         ends: share of the subtitles that end with the end of a sentence.
-        lower: share of those behind no end that begin with a small letter.
+        lower: share of the subtitles after an unfinished sentence that begin with a small letter.
         language: language of the document.
     """
     one = group[-1]

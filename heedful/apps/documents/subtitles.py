@@ -10,13 +10,13 @@ from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.passage import (
     Passage,
     PassagePart,
-    Surroundings,
+    encode_html,
     plain,
     text_parts,
 )
 from heedful.apps.documents.spread_sentences import Cue, Line, Utterance, spread_passages
 from heedful.errors import DataError
-from heedful.pipelines.markup_tree import Kind
+from heedful.pipelines.aligned_text import Kind
 
 _TIME = r"((?:\d+:)?\d+:\d+[.,]\d+)"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
@@ -29,25 +29,13 @@ _NOT_CUES = ("NOTE", "STYLE", "REGION")
 
 
 def read_srt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of SubRip subtitles.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line where the times of the first subtitle are missing.
-    """
+    """Yield the passages of SubRip subtitles; see `Reader`."""
     cues = _cues(text, list(_numbered(text)), _SRT_TAG, name)
     yield from _passages(text, cues, _SRT_TAG, settings)
 
 
 def read_vtt(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of WebVTT subtitles.
-
-    Arguments and errors are those of `read_srt`.
-    """
+    """Yield the passages of WebVTT subtitles; see `Reader`."""
     if not re.match(r"WEBVTT(?:[ \t\r\n]|$)", text):
         raise DataError(
             "Line 1 is not WEBVTT", where=name, remedy="If it is SubRip, add --format srt"
@@ -130,7 +118,7 @@ def _passages(
             parts = tuple(_parts(text, lines, tags))
             is_last = number == len(spoken) - 1
             utterances.append(Utterance(cue, parts, number == 0, is_last, is_answer))
-    encode = _vtt if tags is _VTT_TAG else plain
+    encode = encode_html if tags is _VTT_TAG else plain
     yield from spread_passages(text, utterances, encode, settings)
 
 
@@ -157,7 +145,3 @@ def _kind(tag: str) -> Kind:
     if tag.startswith("</"):
         return "close"
     return "open" if tag[1].isalpha() and tag[0] == "<" else "single"
-
-
-def _vtt(text: str, place: Surroundings) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -46,16 +46,10 @@ class TableRow:
 
 
 def read_csv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of the wanted columns.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document, with the wanted `columns` and the delimiter.
-        name: name of the document, for messages.
+    """Yield the passages of the wanted `columns`; see `Reader`.
 
     Raises:
         ConfigError: when no columns are named, or a named one is missing.
-        DataError: naming the line that is damaged or lacks a wanted cell.
     """
     delimiter = settings.delimiter or delimiter_of(text)
     yield from _read(text, list(_quoted_rows(text, delimiter, name)), delimiter, settings, name)
@@ -64,7 +58,7 @@ def read_csv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
 def read_tsv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of the wanted columns of tab-separated values, which have no quotes.
 
-    Arguments and errors are those of `read_csv`.
+    See `read_csv`.
     """
     rows: list[TableRow] = []
     for number, (start, end) in enumerate(lines_of(text), start=1):

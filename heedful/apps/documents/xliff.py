@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from heedful.apps.documents.document_settings import DocumentSettings
@@ -14,10 +12,17 @@ from heedful.apps.documents.message_strings import (
     string_passages,
     written_mark,
 )
-from heedful.apps.documents.passage import Passage, PassagePart, Surroundings, text_parts
+from heedful.apps.documents.passage import (
+    Encode,
+    Passage,
+    PassagePart,
+    Surroundings,
+    text_parts,
+)
 from heedful.apps.documents.xml_markup import (
     UNWRITABLE,
     Token,
+    XmlElement,
     element_end,
     encode_xml,
     xml_text,
@@ -35,107 +40,64 @@ _MACHINE = {"trans-unit": "needs-review-translation", "segment": "translated"}
 """States of a target that nobody has reviewed, in XLIFF 1.2 and 2."""
 
 
-@dataclass
-class _Unit:
-    """A segment that is being read.
-
-    Args:
-        is_translated: true if the segment is to be translated.
-        start: its opening tag, which has the state of the translation in XLIFF 2.
-        source: tokens of its source, tags included.
-        target: tokens of its target.
-        before: white space in front of its source, for indentation.
-        end: end of the last element that precedes a target.
-    """
-
-    is_translated: bool
-    start: Token
-    source: tuple[Token, ...] = ()
-    target: tuple[Token, ...] = ()
-    before: str = ""
-    end: int = 0
-
-
 def read_xliff(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield a passage for each missing translation.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line that is not XML, or when the document is not XLIFF.
-    """
+    """Yield a passage for each missing translation; see `Reader`."""
     tokens = list(xml_tokens(text, name))
     roots = [token for token in tokens if token.kind in ("start", "empty")]
     if not roots or roots[0].name != "xliff":
         raise DataError("The document is no XLIFF", where=name, remedy="Its root is not <xliff>")
-    for unit in _units(text, tokens):
-        if unit.is_translated and unit.source and not _has_target(unit):
-            yield from _passages(text, unit, settings)
+    for unit in _units(tokens):
+        yield from _passages(text, unit, settings)
 
 
-def _units(text: str, tokens: Sequence[Token]) -> Iterator[_Unit]:
+def _units(tokens: Sequence[Token]) -> Iterator[XmlElement]:
+    """Yield the segments that may be translated."""
     allowed = [True]
-    unit: _Unit | None = None
     number = 0
     while number < len(tokens):
-        token = tokens[number]
-        number += 1
-        if unit is not None and token.kind in ("start", "empty"):
-            after = element_end(tokens, number - 1)
-            if token.name == "source":
-                unit.source = tuple(tokens[number - 1 : after])
-                previous = tokens[number - 2]
-                unit.before = text[previous.start : previous.end] if previous.kind == "text" else ""
-                unit.before = unit.before if not unit.before.strip() else ""
-            elif token.name == "target":
-                unit.target = tuple(tokens[number - 1 : after])
-            if token.name in ("source", "seg-source"):
-                unit.end = tokens[after - 1].end
-            number = after  # elements of alternative translations are not those of the unit
-        elif token.kind == "start":
+        token, after = tokens[number], number + 1
+        if token.kind == "start":
             said = token.attribute("translate")
             allowed.append(allowed[-1] if said is None else said == "yes")
             if token.name in _UNITS:
-                unit = _Unit(allowed[-1], token)
+                after = element_end(tokens, number)
+                if allowed.pop():
+                    yield XmlElement(tokens[number:after])
         elif token.kind == "end":
             allowed.pop()
-            if unit is not None and token.name in _UNITS:
-                yield unit
-                unit = None
+        number = after
 
 
-def _has_target(unit: _Unit) -> bool:
-    if not unit.target:
-        return False
-    state = unit.target[0].attribute("state") or unit.start.attribute("state")
-    return len(unit.target) > 2 and state not in _UNTRANSLATED
+def _is_translated(target: XmlElement, unit: XmlElement) -> bool:
+    # The state stands in the target in XLIFF 1.2, in the segment in XLIFF 2.
+    state = target.tag.attribute("state") or unit.tag.attribute("state")
+    return len(target.tokens) > 2 and state not in _UNTRANSLATED
 
 
-def _passages(text: str, unit: _Unit, settings: DocumentSettings) -> Iterator[Passage]:
+def _passages(text: str, unit: XmlElement, settings: DocumentSettings) -> Iterator[Passage]:
     """Yield the passage that fills the target of a segment, if its source has words."""
+    # Children: elements of alternative translations, deeper in, are not those of the unit.
+    source, target = ([None, *unit.children(name)][-1] for name in ("source", "target"))
+    if source is None or (target is not None and _is_translated(target, unit)):
+        return
     inner = [
         passage
-        for is_cdata, tokens in groupby(unit.source[1:-1], lambda token: token.kind == "cdata")
-        for passage in string_passages(
-            inline_parts(text, list(tokens)), encode_cdata if is_cdata else encode_xml
-        )
+        for parts, encode in text_runs(text, source.content)
+        for passage in string_passages(parts, encode)
     ]
     if any(passage.left_out for passage in inner) or not inner:
         yield from inner
         return
-    source = (unit.source[0].end, unit.source[-1].start)
-    state = _MACHINE[unit.start.name] if settings.mark_machine else None
-    in_target = state if unit.start.name == "trans-unit" else None
-    if not unit.target:
-        opening = text[unit.source[0].start + 1 : unit.source[0].end - 1].split()[0]
+    state = _MACHINE[unit.tag.name] if settings.mark_machine else None
+    in_target = state if unit.tag.name == "trans-unit" else None
+    if target is None:
+        opening = text[source.tag.start + 1 : source.tag.end - 1].split()[0]
         tag = opening.removesuffix("source") + "target"
-        before = unit.before + _with_state(f"<{tag}>", in_target)
-        place, after = (unit.end, unit.end), f"</{tag}>"
+        before = unit.space_before(text, source) + _with_state(f"<{tag}>", in_target)
+        end = [*unit.children("source", "seg-source")][-1].tokens[-1].end
+        place, after = (end, end), f"</{tag}>"
     else:
-        first, last = unit.target[0], unit.target[-1]
+        first, last = target.tag, target.tokens[-1]
         opening = text[first.start : first.end]
         if first.kind == "empty":
             opening = opening[:-2].rstrip() + ">"
@@ -143,10 +105,10 @@ def _passages(text: str, unit: _Unit, settings: DocumentSettings) -> Iterator[Pa
         else:
             place, after = (first.start, last.start), ""
         before = _with_state(opening, in_target)
-    yield copied_string(place, source, inner, partial(_wrapped, before, after))
+    yield copied_string(place, (source.tag.end, source.tokens[-1].start), inner, before, after)
     if state != in_target:
-        tag = _with_state(text[unit.start.start : unit.start.end], state)
-        yield written_mark((unit.start.start, unit.start.end), tag)
+        tag = _with_state(text[unit.tag.start : unit.tag.end], state)
+        yield written_mark((unit.tag.start, unit.tag.end), tag)
 
 
 def _with_state(tag: str, state: str | None) -> str:
@@ -156,13 +118,26 @@ def _with_state(tag: str, state: str | None) -> str:
     return re.sub(r"\s+state\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)[:-1] + f' state="{state}">'
 
 
-def encode_cdata(text: str, place: Surroundings) -> str:
+def _encode_cdata(text: str, place: Surroundings) -> str:
     """Write text of a section of character data, in two where it has the end of one."""
     return UNWRITABLE.sub(" ", text).replace("]]>", "]]]]><![CDATA[>")
 
 
-def _wrapped(before: str, after: str, content: str) -> str:
-    return before + content + after
+def text_runs(
+    text: str,
+    content: Sequence[Token],
+    is_pair: Callable[[str], bool] = _PAIRS.__contains__,
+    *,
+    folds: bool = True,
+) -> Iterator[tuple[Iterable[PassagePart], Encode]]:
+    """Yield the parts between sections of character data, and those of each section.
+
+    A section is written without references, so it is a string of its own. Arguments are those of
+    `inline_parts`.
+    """
+    for is_cdata, tokens in groupby(content, lambda token: token.kind == "cdata"):
+        parts = inline_parts(text, list(tokens), is_pair, folds=folds)
+        yield parts, _encode_cdata if is_cdata else encode_xml
 
 
 def inline_parts(

@@ -6,10 +6,17 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 from xml.parsers import expat
 
-from heedful.apps.documents.passage import PassagePart, Surroundings, text_parts
+from heedful.apps.documents.passage import (
+    PassagePart,
+    Surroundings,
+    encode_html,
+    folded_parts,
+    text_parts,
+)
 from heedful.errors import DataError
 
 _TOKEN = re.compile(
@@ -127,12 +134,10 @@ def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Passage
     if token.kind == "cdata":
         yield PassagePart(token.start, token.end, "text", text[token.start + 9 : token.end - 3])
         return
-    start = token.start
-    for match in _LINE_BREAK.finditer(text, token.start, token.end) if folds else ():
-        yield from text_parts(text, start, match.start(), _REFERENCE, html.unescape)
-        yield PassagePart(match.start(), match.end(), "soft", " ")
-        start = match.end()
-    yield from text_parts(text, start, token.end, _REFERENCE, html.unescape)
+    if folds:
+        yield from folded_parts(text, (token.start, token.end), _LINE_BREAK, _REFERENCE)
+    else:
+        yield from text_parts(text, token.start, token.end, _REFERENCE, html.unescape)
 
 
 def element_end(tokens: Sequence[Token], first: int) -> int:
@@ -150,10 +155,50 @@ def element_end(tokens: Sequence[Token], first: int) -> int:
     return len(tokens)
 
 
+@dataclass(frozen=True)
+class XmlElement:
+    """An element: its tokens, from its start tag to its end tag."""
+
+    tokens: Sequence[Token]
+
+    @property
+    def tag(self) -> Token:
+        """The start tag."""
+        return self.tokens[0]
+
+    @property
+    def content(self) -> Sequence[Token]:
+        """The tokens between the tags."""
+        return self.tokens[1:-1]
+
+    def children(self, *names: str) -> Iterator[XmlElement]:
+        """Yield the elements directly inside it that have one of these names."""
+        number = 0
+        while number < len(self.content):
+            after = number + 1
+            if self.content[number].kind in ("start", "empty"):
+                after = element_end(self.content, number)
+                if self.content[number].name in names:
+                    yield XmlElement(self.content[number:after])
+            number = after
+
+    def first(self, name: str) -> XmlElement | None:
+        """Return the first element of a name at any depth."""
+        for number, token in enumerate(self.content):
+            if token.kind == "start" and token.name == name:
+                return XmlElement(self.content[number : element_end(self.content, number)])
+        return None
+
+    def space_before(self, text: str, child: XmlElement) -> str:
+        """Return the white space in front of a child in the text of the document."""
+        before = next(t for t, tag in pairwise(self.tokens) if tag.start == child.tag.start)
+        space = text[before.start : before.end]
+        return space if before.kind == "text" and not space.strip() else ""
+
+
 def encode_xml(text: str, place: Surroundings) -> str:
     """Escape text between tags, and drop characters that XML cannot hold."""
-    text = UNWRITABLE.sub(" ", text)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return encode_html(UNWRITABLE.sub(" ", text), place)
 
 
 UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

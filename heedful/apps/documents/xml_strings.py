@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
 
 from heedful.apps.documents.chosen_keys import ChosenKeys
 from heedful.apps.documents.document_settings import DocumentSettings
@@ -18,51 +16,23 @@ from heedful.apps.documents.passage import (
     Surroundings,
     text_parts,
 )
-from heedful.apps.documents.xliff import encode_cdata, inline_parts
-from heedful.apps.documents.xml_markup import Token, element_end, encode_xml, xml_tokens
+from heedful.apps.documents.xliff import inline_parts, text_runs
+from heedful.apps.documents.xml_markup import (
+    Token,
+    XmlElement,
+    element_end,
+    encode_xml,
+    xml_tokens,
+)
 from heedful.errors import DataError
 
 _ANDROID_ESCAPE = re.compile(r'\\(?:u[\da-fA-F]{4}|.)|"', re.DOTALL)
 
 
-@dataclass(frozen=True)
-class _Element:
-    """An element: its tokens, from its start tag to its end tag."""
-
-    tokens: Sequence[Token]
-
-    @property
-    def tag(self) -> Token:
-        return self.tokens[0]
-
-    @property
-    def content(self) -> Sequence[Token]:
-        """The tokens between the tags."""
-        return self.tokens[1:-1]
-
-    def children(self, *names: str) -> Iterator[_Element]:
-        """Yield the elements directly inside it, those of some names or all."""
-        number = 0
-        while number < len(self.content):
-            after = number + 1
-            if self.content[number].kind in ("start", "empty"):
-                after = element_end(self.content, number)
-                if not names or self.content[number].name in names:
-                    yield _Element(self.content[number:after])
-            number = after
-
-    def first(self, name: str) -> _Element | None:
-        """Return the first element of a name at any depth."""
-        for number, token in enumerate(self.content):
-            if token.kind == "start" and token.name == name:
-                return _Element(self.content[number : element_end(self.content, number)])
-        return None
-
-
-def _root(text: str, name: str, expected: str) -> _Element:
+def _root(text: str, name: str, expected: str) -> XmlElement:
     tokens = list(xml_tokens(text, name))
     first = next(n for n, token in enumerate(tokens) if token.kind in ("start", "empty"))
-    root = _Element(tokens[first : element_end(tokens, first)])
+    root = XmlElement(tokens[first : element_end(tokens, first)])
     if root.tag.name not in expected.split():
         raise DataError(
             f"The root is <{root.tag.name}>, not <{expected.split()[0]}>",
@@ -73,16 +43,7 @@ def _root(text: str, name: str, expected: str) -> _Element:
 
 
 def read_android(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of Android's strings, arrays of strings and plurals.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document; `keys` selects strings by their names.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line that is not XML, or the keys without a string.
-    """
+    """Yield the passages of Android's strings, arrays of strings and plurals; see `Reader`."""
     keys = ChosenKeys(settings.keys)
     for each in _root(text, name, "resources").children("string", "string-array", "plurals"):
         path = [each.tag.attribute("name") or ""]
@@ -101,25 +62,13 @@ def _android_string(text: str, content: Sequence[Token]) -> Iterator[Passage]:
     if content and re.match(r"\s*[@?][\w.:+]*/?[\w.:]+\s*\Z", text[slice(*_range(content))]):
         return  # a reference to another resource
     # All elements are looks of words but <xliff:g>, which keeps what is inside.
-    for parts, encode in _runs(text, content, lambda name: name != "g"):
+    for parts, encode in text_runs(text, content, lambda name: name != "g"):
         pieces = (piece for part in parts for piece in _android_parts(text, part))
         yield from string_passages(pieces, partial(_encode_android, encode))
 
 
 def _range(tokens: Sequence[Token]) -> tuple[int, int]:
     return tokens[0].start, tokens[-1].end
-
-
-def _runs(
-    text: str, content: Sequence[Token], is_pair: Callable[[str], bool], *, folds: bool = True
-) -> Iterator[tuple[Iterable[PassagePart], Encode]]:
-    """Yield the parts between sections of character data, and those of each section.
-
-    A section is written without references, so it is a string of its own.
-    """
-    for is_cdata, tokens in groupby(content, lambda token: token.kind == "cdata"):
-        parts = inline_parts(text, list(tokens), is_pair, folds=folds)
-        yield parts, encode_cdata if is_cdata else encode_xml
 
 
 def _android_parts(text: str, part: PassagePart) -> Iterator[PassagePart]:
@@ -148,7 +97,7 @@ def _encode_android(encode: Encode, text: str, place: Surroundings) -> str:
 def read_resx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of .NET's resources: strings, but no files and other objects.
 
-    Arguments and errors are those of `read_android`.
+    See `Reader`.
     """
     keys = ChosenKeys(settings.keys)
     for each in _root(text, name, "root").children("data"):
@@ -158,7 +107,7 @@ def read_resx(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
         # Names of designers, such as >>button.Name, hold no text.
         if is_object or value is None or key.startswith(">>") or not keys.has([key]):
             continue
-        for parts, encode in _runs(text, value.content, lambda _: False, folds=False):
+        for parts, encode in text_runs(text, value.content, lambda _: False, folds=False):
             yield from string_passages(parts, encode)
     keys.check(name)
 
@@ -166,13 +115,8 @@ def read_resx(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
 def read_tmx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of units of a translation memory that lack the target language.
 
-    Args:
-        text: text of the document.
-        settings: settings of the document; `language` and `target_language` are those of a unit.
-        name: name of the document, for messages.
-
-    Raises:
-        DataError: naming the line that is not XML, or when the target language is not known.
+    See `Reader`; `language` and `target_language` are those of a unit, and without the second a
+    `DataError` is raised.
     """
     yield from _missing(_root(text, name, "tmx"), text, settings, name, "tu", "tuv", "seg")
 
@@ -180,7 +124,7 @@ def read_tmx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
 def read_tbx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of entries of a termbase (TBX 2 or 3) that lack the target language.
 
-    Arguments and errors are those of `read_tmx`.
+    See `read_tmx`.
     """
     root = _root(text, name, "tbx martif")
     yield from _missing(root, text, settings, name, "termEntry", "langSet", "term")
@@ -188,7 +132,7 @@ def read_tbx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passa
 
 
 def _missing(
-    root: _Element, text: str, settings: DocumentSettings, name: str, *names: str
+    root: XmlElement, text: str, settings: DocumentSettings, name: str, *names: str
 ) -> Iterator[Passage]:
     """Yield a passage for each unit with the source language and without the target language.
 
@@ -205,8 +149,8 @@ def _missing(
     for number, token in enumerate(root.tokens):
         if token.kind != "start" or token.name != unit_name:
             continue
-        unit = _Element(root.tokens[number : element_end(root.tokens, number)])
-        known: dict[str, _Element] = {}
+        unit = XmlElement(root.tokens[number : element_end(root.tokens, number)])
+        known: dict[str, XmlElement] = {}
         for each in unit.children(language_name):
             code = each.tag.attribute("xml:lang") or each.tag.attribute("lang") or ""
             known.setdefault(_primary(code), each)
@@ -216,9 +160,9 @@ def _missing(
             continue
         parts = inline_parts(text, found.content, lambda name: name == "hi", folds=False)
         if passages := tuple(string_passages(parts, encode_xml)):
-            wrap = _new_language(text, unit, source, found, settings.target_language)
+            tags = _new_language(text, unit, source, found, settings.target_language)
             place = (source.tokens[-1].end, source.tokens[-1].end)
-            yield copied_string(place, _range(found.content), passages, wrap)
+            yield copied_string(place, _range(found.content), passages, *tags)
 
 
 def _primary(code: str) -> str:
@@ -226,13 +170,9 @@ def _primary(code: str) -> str:
 
 
 def _new_language(
-    text: str,
-    unit: _Element,
-    source: _Element,
-    found: _Element,
-    code: str,
-) -> Callable[[str], str]:
-    """Return the function that writes a language as that of the source, with its elements."""
+    text: str, unit: XmlElement, source: XmlElement, found: XmlElement, code: str
+) -> tuple[str, str]:
+    """Return the tags around a text in another language, as around that of the source."""
     # Attributes such as dates and people are those of the source, and are not copied.
     opened: list[Token] = []
     for token in source.tokens:
@@ -244,9 +184,6 @@ def _new_language(
             opened.pop()
     tags = [text[token.start + 1 : token.end - 1].split()[0] for token in opened]
     language = "xml:lang" if source.tag.attribute("xml:lang") is not None else "lang"
-    number = next(n for n, token in enumerate(unit.tokens) if token.start == source.tag.start)
-    space = unit.tokens[number - 1]
-    indent = text[space.start : space.end] if space.kind == "text" else ""
+    indent = unit.space_before(text, source)
     before = f'{indent}<{tags[0]} {language}="{code}">' + "".join(f"<{tag}>" for tag in tags[1:])
-    after = "".join(f"</{tag}>" for tag in reversed(tags))
-    return lambda content: before + content + after
+    return before, "".join(f"</{tag}>" for tag in reversed(tags))

@@ -69,13 +69,9 @@ class _Collection:
 def read_yaml(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of a YAML document, or of several.
 
-    Args:
-        text: text of the document.
-        settings: settings of the document; `keys` selects the values that are text.
-        name: name of the document, for messages.
+    See `Reader`; `keys` selects the values that are text.
 
     Raises:
-        DataError: naming the line with invalid YAML, or the keys without a value.
         ConfigError: when the library that reads YAML is missing.
     """
     if importlib.util.find_spec("yaml") is None:
@@ -156,7 +152,8 @@ def _passages(text: str, event: Any, is_flow: bool) -> Iterator[Passage]:
         yield from string_passages(parts, _double_quoted if event.style == '"' else _single_quoted)
     elif found := tuple(string_passages(_flow_parts(text, start, end, None), _plain)):
         # The whole decides whether it needs quotes.
-        yield copied_string((start, end), (start, end), found, partial(_quoted_if_needed, is_flow))
+        wrap = partial(_quoted_if_needed, is_flow)
+        yield copied_string((start, end), (start, end), found, wrap=wrap)
 
 
 def _flow_parts(text: str, start: int, end: int, style: str | None) -> Iterator[PassagePart]:

@@ -9,10 +9,14 @@ from pathlib import PurePath
 
 from anyio import to_thread
 
-from heedful.apps.documents.checked_writing import WrittenDocument
 from heedful.apps.documents.document import Document
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.formats import FORMATS, format_of, open_document
+from heedful.apps.documents.formats import (
+    FORMATS,
+    WrittenDocument,
+    format_of,
+    open_document,
+)
 from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.apps.serve.exchange import RefusedRequest
 from heedful.apps.serve.languages import primary_subtag

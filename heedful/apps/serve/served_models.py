@@ -70,6 +70,11 @@ class ServedModel:
         return bool(self.source)
 
     @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Codes of source and target; None where they are unknown."""
+        return self.source or None, self.target or None
+
+    @property
     def size(self) -> int:
         """Bytes of its files, about those of its weights in float32 memory."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
@@ -308,14 +313,15 @@ class ServedModels:
         if (file := self.options.glossaries.get(model.name)) is not None:
             from heedful.pipelines.glossary import Glossary
 
-            model.glossary = Glossary.read(file, soft=self.options.soft_terms)
+            soft = self.options.soft_terms
+            model.glossary = Glossary.read(file, soft=soft, languages=model.languages)
             translator.check_glossary(model.glossary)
         if self.options.consistency is None:
             return translator
         from heedful.apps.quality.consistency import ConsistentTranslation
 
-        languages = model.source or None, model.target or None
-        return ConsistentTranslation(translator, **self.options.consistency, languages=languages)
+        consistency = self.options.consistency
+        return ConsistentTranslation(translator, **consistency, languages=model.languages)
 
     def _fits(self, model: ServedModel) -> bool:
         if self.options.most_bytes is None:

@@ -98,7 +98,8 @@ def test_paragraphs_are_read() -> None:
 
 
 def test_an_echo_changes_no_byte() -> None:
-    assert echoed(docx(PAGE), "docx") == docx(PAGE)
+    page = docx(PAGE)  # once: an archive has the time at which it was made
+    assert echoed(page, "docx") == page
 
 
 def test_other_files_stay() -> None:

@@ -37,7 +37,7 @@ from heedful.apps.documents.passage import (
     text_parts,
 )
 from heedful.errors import ConfigError
-from heedful.pipelines.markup_tree import Kind
+from heedful.pipelines.aligned_text import Kind
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -68,12 +68,7 @@ _QUOTED_HTML = "HTML in a quotation"
 
 
 def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of a Markdown document.
-
-    Args:
-        text: text of the document.
-        settings: settings of the document.
-        name: name of the document, for messages.
+    """Yield the passages of a Markdown document; see `Reader`.
 
     Raises:
         ConfigError: when a library is not installed.
@@ -236,7 +231,7 @@ class _Page:
         return offsets
 
     def _cell(self, token: Token) -> list[int] | None:
-        """Return the same for a cell of a table, in which vertical bars are escaped."""
+        """Return the offsets for a cell of a table, in which vertical bars are escaped."""
         assert token.map is not None
         row = token.map[0]
         written = token.content.replace("|", "\\|")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from heedful.errors import DataError
 
@@ -39,7 +39,8 @@ def unpacked(data: bytes, name: str) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            if len(entries) > _MOST_FILES or _size(entries) > _MOST_BYTES:
+            size = sum(entry.file_size for entry in entries)
+            if len(entries) > _MOST_FILES or size > _MOST_BYTES:
                 raise too_large
             for entry in entries:
                 if entry.flag_bits & 1:
@@ -53,10 +54,6 @@ def unpacked(data: bytes, name: str) -> dict[str, bytes]:
             f"The document is no whole archive: {error}", where=name, remedy="Save it again"
         ) from None
     return files
-
-
-def _size(entries: Sequence[zipfile.ZipInfo]) -> int:
-    return sum(entry.file_size for entry in entries)
 
 
 def packed(data: bytes, files: Mapping[str, bytes], changed: Mapping[str, bytes]) -> bytes:

@@ -72,9 +72,12 @@ class OfficeFormat:
             )
         read = partial(read_runs, untranslated=frozenset(_called(files, roots, name)))
         chosen = [path for path, root in roots.items() if root in (self.main, *self.others)]
-        # Sheets are large, and most have no texts of their own.
-        bare = {path for path in chosen if roots[path] == _SHEET and not _has_texts(files[path])}
-        chosen = [path for path in chosen if path not in bare]
+        # Sheets are large, and most have no texts of their own; in UTF-16 letters have NUL bytes.
+        chosen = [
+            path
+            for path in chosen
+            if roots[path] != _SHEET or b"inlineStr" in files[path].replace(b"\0", b"")
+        ]
         return _document(data, files, dict.fromkeys(chosen, read), settings, name)
 
 
@@ -171,10 +174,6 @@ def _root(content: bytes) -> str:
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     root = first_tag(content[:_HEAD].decode(encoding, "ignore"))
     return "" if root is None else next(standard_names([root]))
-
-
-def _has_texts(sheet: bytes) -> bool:
-    return b"inlineStr" in sheet.replace(b"\0", b"")  # UTF-16 as well
 
 
 def _called(files: Mapping[str, bytes], roots: Mapping[str, str], name: str) -> Iterator[str]:

@@ -81,7 +81,7 @@ class XmlTree:
         self.name = name
         self.tokens: Sequence[Token] = list(xml_tokens(text, name))
         self.names = list(standard_names(self.tokens))
-        # Of each token the index after its element; after itself for all but start tags.
+        # Index of the token after each start tag's element; of other tokens, the next one.
         self.after = list(range(1, len(self.tokens) + 1))
         opened: list[int] = []
         for number, token in enumerate(self.tokens):

@@ -28,7 +28,7 @@ from heedful.apps.documents.office.paragraph_markup import (
 from heedful.apps.documents.passage import PLACEHOLDERS, Passage, PassagePart, Surroundings
 from heedful.apps.documents.xml_markup import Token, encode_xml, xml_text
 from heedful.errors import DataError
-from heedful.pipelines.markup_tree import Kind
+from heedful.pipelines.aligned_text import Kind
 
 _WRITTEN = re.compile("\1(\\d+)\3(.*?)\2", re.DOTALL)
 """Translated text with the number of its look; XML cannot hold these characters."""
