@@ -5,8 +5,9 @@
 DIR holds tatoeba and multi30k/raw (or set HEEDFUL_DATA); --news is a .gz file of English news and
 one of their German translations. Translations are damaged in the ways of damages.OF_MEANING: a
 check finds a damage if it fails on the damaged translation. Clean ones are the same, undamaged;
-*alarmed* are those that any check puts in doubt. Names and negations are drawn from all pairs that
-have them.
+*alarmed* are those that any check puts in doubt. A rate of few pairs says little, so more clean
+pairs are counted (--clean) than damaged ones (--most), with intervals. Names and negations are
+drawn from all pairs that have them.
 Thresholds were chosen on --part valid and on other news, the figures in RESULTS/given-checks are
 those of --part test.
 """
@@ -14,6 +15,7 @@ those of --part test.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 from collections import Counter
@@ -43,11 +45,11 @@ def sets(arguments: argparse.Namespace) -> Iterator[Corpus]:
             yield corpus
 
 
-def measure(corpus: Corpus, checker: Checker, most: int) -> list[dict[str, Any]]:
+def measure(corpus: Corpus, checker: Checker, most: int, clean: int) -> list[dict[str, Any]]:
     """Damage the translations of a set in each way, and count what is found."""
     examples = corpus.examples
     kinds: dict[str, list[tuple[str, str]]] = {
-        "none": [(each.source, each.target) for each in examples[:most]]
+        "none": [(each.source, each.target) for each in examples[:clean]]
     }
     for kind, (damage, _) in OF_MEANING.items():
         draw = random.Random(f"{SEED} {kind}")
@@ -83,9 +85,18 @@ def tables(rows: list[dict[str, Any]]) -> tuple[str, str]:
             shares = [f"{row[name] / row['pairs']:.3f}" for name in ("found", "alarmed")]
             found.append([kind, row["corpus"], f"{row['pairs']:,}", *shares])
     for name in sorted({name for row in clean for name in row["each"]}):
-        alarms.append([f"`{name}`", *(f"{r['each'].get(name, 0) / r['pairs']:.3f}" for r in clean)])
-    alarms.append(["any of them", *(f"{row['alarmed'] / row['pairs']:.3f}" for row in clean)])
+        counts = [(row["each"].get(name, 0), row["pairs"]) for row in clean]
+        alarms.append([f"`{name}`", *(_rate(*count) for count in counts)])
+    alarms.append(["any of them", *(_rate(row["alarmed"], row["pairs"]) for row in clean)])
     return markdown_table(found), markdown_table(alarms)
+
+
+def _rate(count: int, total: int) -> str:
+    """Return a share with the interval that holds the true one at 95 %, by Wilson's score."""
+    share, z = count / total, 1.96
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2) / (1 + z * z / total)
+    return f"{share:.3f} ({max(middle - half, 0):.3f}-{middle + half:.3f})"
 
 
 def main() -> None:
@@ -97,17 +108,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"))
     parser.add_argument("--news", type=Path, nargs=2)
     parser.add_argument("--part", choices=("valid", "test"), default="test")
-    parser.add_argument("--most", type=int, default=300, help="pairs of a kind and set")
+    parser.add_argument("--most", type=int, default=300, help="damaged pairs of a kind and set")
+    parser.add_argument("--clean", type=int, default=1000, help="undamaged pairs of a set")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
     if arguments.data is None:
         say("skipped: give the corpora by --data or HEEDFUL_DATA")
         return
     checker = Checker(TranslationPipeline.load(arguments.model, device="cpu"), ("en", "de"))
-    rows = [row for each in sets(arguments) for row in measure(each, checker, arguments.most)]
+    rows = []
+    for each in sets(arguments):
+        rows += measure(each, checker, arguments.most, arguments.clean)
     name = "given-checks" if arguments.part == "test" else "given-checks-valid"
     command = f"python benchmarks/given_checks.py --data DIR --part {arguments.part} --news FILES"
-    write_result(arguments.results, name, f"{command} --most {arguments.most}", {"rows": rows})
+    write_result(
+        arguments.results,
+        name,
+        f"{command} --most {arguments.most} --clean {arguments.clean}",
+        {"rows": rows},
+    )
     for file, text in zip(("found.md", "alarms.md"), tables(rows), strict=True):
         (arguments.results / name / file).write_text(text, encoding="utf-8")
 

@@ -2,8 +2,7 @@
 
 Checking and cleaning share it, so cleaning removes exactly the pairs that a check counts. A pair
 takes 32 bytes of memory while the corpus is read (three keys, a bit for each rule, four
-likenesses) and about 60 when
-repeats are sorted.
+likenesses) and about 60 when repeats are sorted.
 """
 
 from __future__ import annotations

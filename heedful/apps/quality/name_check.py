@@ -2,7 +2,8 @@
 
 A name mostly stays as it is or changes a few letters: Lisbon, Lissabon. Where a translation has
 nothing like a name of its source, and has a capitalised word that nothing in the source is like,
-one may stand for the other. Whether it does, the likelihood of the repaired translation tells.
+one may stand for the other. If other sources of the file have that word as a name, it does;
+otherwise the likelihood of the repaired translation tells.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import difflib
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from heedful.apps.quality.wording_checks import Word
@@ -26,6 +28,21 @@ _BEGINS = 4  # letters at the beginning that make words alike: Korea, Koreaner
 _OPENING = " \t\"'“”„«»‘’(["
 _HEADLINE = 0.5  # share of capitalised words from which capitals mark no names
 _CAPITALS = frozenset(("Lu", "Lt"))
+_LONGEST = 12  # letters: longer words of German are compounds (Verteidigungsminister), no names
+
+# The words after an article that have capitals are a title or an office, which is translated: "the
+# Ministry of Health", "a Supreme Court judge". Of 25 false alarms on 500 news, 12 were such words.
+_ARTICLES = {
+    "en": re.compile(
+        r"the|an?|his|her|its|their|our|my|your|this|that|these|those|every|each|some|any|no"
+    )
+}
+_NOTHING = re.compile(r"(?!)")
+_JOINS = frozenset(("of", "for", "and"))
+_BREAK = re.compile(r"[.,;:!?()\"“”„«»]")
+
+IsCommon = Callable[[str], bool]
+"""Returns True for a capitalised word that is better known in lower case."""
 
 
 class Repair(NamedTuple):
@@ -35,11 +52,13 @@ class Repair(NamedTuple):
         name: name in the source.
         word: word of the translation that it replaces.
         text: repaired translation.
+        is_certain: True if the word is a name of another source, which needs no model.
     """
 
     name: Word
     word: Word
     text: str
+    is_certain: bool
 
 
 class FileWords(NamedTuple):
@@ -54,62 +73,125 @@ class FileWords(NamedTuple):
     names: frozenset[str]
 
 
-def file_words(sources: Sequence[str]) -> FileWords:
-    """Return the words of the sources of a file, in lower case and with a capital."""
+def file_words(texts: Sequence[str]) -> FileWords:
+    """Return the words of the texts of a file, in lower case and with a capital."""
     common: set[str] = set()
     names: set[str] = set()
-    for source in sources:
-        words = _words(source)
+    for text in texts:
+        words = _words(text)
         common.update(word.text for word in words if word.text == word.folded)
-        names.update(w.text for w in words if _is_capitalized(w) and _is_inside(w, source))
+        names.update(w.text for w in words if _is_capitalized(w) and _is_inside(w, text))
     return FileWords(frozenset(common), frozenset(names))
 
 
-def name_repairs(source: str, target: str, language: str | None, words: FileWords) -> list[Repair]:
-    """Return translations in which a missing name of the source replaces an unexplained word.
+class NameRepairs:
+    """Finds names of sources that their translations may lack.
 
     Args:
-        source: source text.
-        target: text of its translation.
-        language: code of the source's language, whose months, countries and languages are no names
+        language: code of the sources' language, whose months, countries and languages are no names
             that stay; None where unknown.
-        words: words of other texts of the language.
+        sources: words of the sources of a file.
+        targets: words of its translations.
+        is_common: tells which capitalised words are better known in lower case.
     """
-    mine, others = _words(source), _words(target)
-    capitalized = [word for word in mine if _is_capitalized(word)]
-    if len(capitalized) > max(1, _HEADLINE * len(mine)):
-        return []
-    translated = _translated_names(language) if language else frozenset()
-    missing = [
-        word
-        for word in capitalized
-        if len(word.text) >= _FEWEST_LETTERS
-        and not word.text.isupper()  # abbreviations are translated or spelled out
-        and word.folded not in words.common
-        and (word.text in words.names or _is_inside(word, source))
-        and word.text not in translated
-        and not any(_are_alike(word, other) for other in others)
-    ]
-    # "Chief Minister" and "Red Devils" are translated as a whole; of "Steve Adler" one part stays.
-    missing = [
-        word
-        for word in missing
-        if not any(other != word and _are_adjacent(word, other, source) for other in missing)
-    ]
-    if not missing:
-        return []
-    unexplained = [
-        word
-        for word in others
-        if _is_capitalized(word) and not any(_are_alike(word, other) for other in mine)
-    ]
-    pairs = sorted(
-        ((a, b) for a in missing for b in unexplained),
-        key=lambda pair: abs(pair[0].start / len(source) - pair[1].start / len(target)),
-    )
-    return [
-        Repair(a, b, target[: b.start] + a.text + target[b.end :]) for a, b in pairs[:MOST_REPAIRS]
-    ]
+
+    def __init__(
+        self,
+        language: str | None,
+        sources: FileWords,
+        targets: FileWords,
+        is_common: IsCommon,
+    ) -> None:
+        self.translated = _translated_names(language) if language else frozenset()
+        self.article = _ARTICLES.get((language or "")[:2], _NOTHING)
+        self.sources = sources
+        self.targets = targets
+        self.is_common = is_common
+
+    def find(self, source: str, target: str) -> list[Repair]:
+        """Return translations in which a missing name replaces an unexplained word.
+
+        Args:
+            source: source text.
+            target: text of its translation.
+        """
+        mine, others = _words(source), _words(target)
+        capitalized = [word for word in mine if _is_capitalized(word)]
+        if len(capitalized) > max(1, _HEADLINE * len(mine)):
+            return []
+        missing = [
+            word
+            for word in capitalized
+            if len(word.text) >= _FEWEST_LETTERS
+            and not word.text.isupper()  # abbreviations are translated or spelled out
+            and word.folded not in self.sources.common
+            and word.text not in self.translated
+            and self._may_begin(word, source)
+            and not any(_are_alike(word, other) for other in others)
+        ]
+        # "Red Devils" is translated as a whole; of "Steve Adler" one part stays.
+        missing = [
+            word
+            for word in missing
+            if not any(other != word and _are_adjacent(word, other, source) for other in missing)
+        ]
+        unexplained = [
+            word
+            for word in others
+            if _is_capitalized(word)
+            and word.folded not in self.targets.common
+            and not any(_are_alike(word, other) for other in mine)
+        ]
+        titles = set(self._titles(mine, source)) if missing and unexplained else set()
+        pairs = sorted(
+            (
+                (name, word, is_certain)
+                for name in missing
+                for word in unexplained
+                if (is_certain := self._is_name(word))
+                or (
+                    name not in titles
+                    and not self.is_common(name.text)
+                    and len(word.text) <= _LONGEST
+                )
+            ),
+            key=lambda each: (not each[2], abs(_place(each[0], source) - _place(each[1], target))),
+        )
+        return [
+            Repair(a, b, target[: b.start] + a.text + target[b.end :], is_certain)
+            for a, b, is_certain in pairs[:MOST_REPAIRS]
+        ]
+
+    def _may_begin(self, word: Word, source: str) -> bool:
+        """Return True for a name of the file, and for an unknown word if it begins a sentence."""
+        return (
+            word.text in self.sources.names
+            or _is_inside(word, source)
+            or not self.is_common(word.text)
+        )
+
+    def _is_name(self, word: Word) -> bool:
+        """Return True for a word of a translation that is a name in sources of the file."""
+        return (
+            word.text in self.sources.names
+            and len(word.text) >= _FEWEST_LETTERS
+            and not word.text.isupper()
+        )
+
+    def _titles(self, words: Sequence[Word], text: str) -> Iterator[Word]:
+        """Yield the capitalised words that an article begins: "the Ministry of Health"."""
+        follows = False
+        for before, word in pairwise(words):
+            follows = not _BREAK.search(text, before.end, word.start) and (
+                self.article.fullmatch(before.folded) is not None
+                or (follows and (_is_capitalized(before) or before.text in _JOINS))
+            )
+            if follows and _is_capitalized(word):
+                yield word
+
+
+def _place(word: Word, text: str) -> float:
+    return word.start / len(text)
 
 
 def _words(text: str) -> list[Word]:

@@ -123,9 +123,8 @@ def _converted(left: NumberSide, right: NumberSide) -> set[int]:
         find_quantities(side.text, (*side.numbers, *side.spoken), side.language or "")
         for side in (left, right)
     )
-    for one in tuple(
-        mine
-    ):  # "A metre is 100 centimetres": this metre stands for the other text's metre
+    # "A metre is 100 centimetres": this metre stands for the other text's metre.
+    for one in tuple(mine):
         same = next((o for o in others if o.units == one.units and o.amounts & one.amounts), None)
         if same is not None:
             mine.remove(one)

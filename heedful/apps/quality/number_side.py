@@ -98,9 +98,8 @@ class NumberSide:
                     return True
             elif any(reading in each.readings for each in self.spoken) or (
                 set(reading) != {1}
-                and (
-                    len(reading) < 3 or 0 not in reading
-                )  # "no" in "no longer" is not the 0 of 1.0.0
+                # "no" in "no longer" is not the 0 of 1.0.0
+                and (len(reading) < 3 or 0 not in reading)
                 and all(isinstance(v, int) and self.says(v) for v in reading)
             ):
                 return True
@@ -150,14 +149,11 @@ class NumberSide:
             return roman
         spoken = sum((value,) in number.readings for number in self.spoken)
         named = count_number_words(value, self.language, self._unspoken)
-        pattern = collective(value, self.language)
-        others = 0
-        if pattern is not None:  # "second" counts once, although two lists contain it
-            places = [(each.start, each.end) for each in self.spoken]
-            others = sum(
-                not any(start < match.end() and match.start() < end for start, end in places)
-                for match in pattern.finditer(self.text)
-            )
+        places = [(each.start, each.end) for each in self.spoken]
+        others = sum(  # "second" counts once, although two lists contain it
+            not any(start < match.end() and match.start() < end for start, end in places)
+            for match in collective(value, self.language).finditer(self.text)
+        )
         return roman + spoken + named + others
 
     def says_month(self, value: int) -> bool:
@@ -172,24 +168,21 @@ class NumberSide:
     @property
     def has_clock_words(self) -> bool:
         """True if minutes may have a word instead of a number: "a quarter past"."""
-        pattern = clock_words(self.language) if self.language else None
-        return pattern is not None and pattern.search(self.text) is not None
+        return clock_words(self.language or "").search(self.text) is not None
 
     @property
     def has_times_in_words(self) -> bool:
         """True if clock words occur outside of durations: "half past", "halb drei"."""
-        pattern = clock_words(self.language) if self.language else None
         places = [(each.start, each.end) for each in self.spoken]
-        return pattern is not None and any(
+        return any(
             not any(start <= match.start() < end for start, end in places)
-            for match in pattern.finditer(self.text)
+            for match in clock_words(self.language or "").finditer(self.text)
         )
 
     @property
     def may_mean_two(self) -> bool:
         """True if a word may mean two: "either of us"."""
-        pattern = words_for_two(self.language) if self.language else None
-        return pattern is not None and pattern.search(self.text) is not None
+        return words_for_two(self.language or "").search(self.text) is not None
 
     def _tells_time(self, number: Number) -> bool:
         """Return True for 12:45 if the text contains "a quarter to one"."""
@@ -242,9 +235,8 @@ def has_value(numbers: Iterable[Number], value: int) -> bool:
         value in reading
         for number in numbers
         for reading in number.readings
-        if all(
-            isinstance(part, int) for part in reading
-        )  # not as thousands: 3 is not a part of 3,000
+        # not as thousands: 3 is not a part of 3,000
+        if all(isinstance(part, int) for part in reading)
     )
 
 

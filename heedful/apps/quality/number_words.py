@@ -226,11 +226,15 @@ def scales(language: str) -> dict[str, int]:
     return found
 
 
+def _pattern(words: str | None, end: str = r"\b") -> re.Pattern[str]:
+    """Return a pattern of words, which finds nothing where a language has none."""
+    return re.compile(rf"\b(?:{words}){end}" if words else r"(?!)", re.IGNORECASE)
+
+
 @functools.cache
-def collective(value: int, language: str) -> re.Pattern[str] | None:
+def collective(value: int, language: str) -> re.Pattern[str]:
     """Return a pattern of words that imply a number: "a dozen"."""
-    words = _COLLECTIVES.get(language[:2], {}).get(value)
-    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
+    return _pattern(_COLLECTIVES.get(language[:2], {}).get(value))
 
 
 def base_word(value: int) -> str | None:
@@ -239,31 +243,27 @@ def base_word(value: int) -> str | None:
 
 
 @functools.cache
-def words_for_two(language: str) -> re.Pattern[str] | None:
+def words_for_two(language: str) -> re.Pattern[str]:
     """Return a pattern of words that may mean two: "either", "every other"."""
-    words = _TWO.get(language[:2])
-    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
+    return _pattern(_TWO.get(language[:2]))
 
 
 @functools.cache
-def idioms(language: str) -> re.Pattern[str] | None:
+def idioms(language: str) -> re.Pattern[str]:
     """Return a pattern of idioms that begin or end with a number."""
-    phrases = _IDIOMS.get(language[:2])
-    return re.compile(rf"\b(?:{phrases})", re.IGNORECASE) if phrases else None
+    return _pattern(_IDIOMS.get(language[:2]), end="")
 
 
 @functools.cache
 def parts_of_an_hour(language: str) -> Mapping[int, re.Pattern[str]]:
     """Return patterns of phrases such as "half an hour", by their minutes."""
-    phrases = _OF_AN_HOUR.get(language[:2], {})
-    return {n: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for n, words in phrases.items()}
+    return {n: _pattern(words) for n, words in _OF_AN_HOUR.get(language[:2], {}).items()}
 
 
 @functools.cache
-def clock_words(language: str) -> re.Pattern[str] | None:
+def clock_words(language: str) -> re.Pattern[str]:
     """Return a pattern of words for minutes: "a quarter past"."""
-    words = _CLOCK.get(language[:2])
-    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
+    return _pattern(_CLOCK.get(language[:2]))
 
 
 @functools.lru_cache(maxsize=4096)

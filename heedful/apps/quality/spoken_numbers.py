@@ -83,9 +83,8 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
         while place < len(words):
             half = _half(words[place], folded[place], language)
             value, after = None, place
-            if (
-                folded[place][:2] in starts and half is None
-            ):  # most words are not the beginning of a number
+            # Most words are not the beginning of a number.
+            if folded[place][:2] in starts and half is None:
                 value, after = _longest(folded, place, language)
             if value is not None:
                 value, after = _with_rest(folded, value, after, language)
@@ -114,8 +113,7 @@ def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
 
 def _without_idioms(text: str, found: Sequence[SpokenNumber], language: str) -> list[SpokenNumber]:
     """Return the numbers; those at an end of an idiom, "unter vier Augen", become uncertain."""
-    pattern = idioms(language)
-    matches = list(pattern.finditer(text)) if pattern is not None else []
+    matches = list(idioms(language).finditer(text))
     starts, ends = {match.start() for match in matches}, {match.end() for match in matches}
     return [
         replace(number, is_certain=False)

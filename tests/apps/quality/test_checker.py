@@ -128,6 +128,15 @@ def test_given_translations_are_compared_with_other_sources(
     assert sum("too_short" in each.failed for each in cut) >= 0.9 * len(sources)
 
 
+def test_a_missing_end_before_a_full_stop_is_found(translator: TranslationPipeline) -> None:
+    checks = Checker(translator, ("en", "de"))
+    sources = ["Tom was able to open the door with a key.", "She will come back to us tomorrow."]
+    whole = ["Tom konnte die Tür mit einem Schlüssel öffnen.", "Sie kommt morgen zu uns zurück."]
+    cut = ["Tom konnte die Tür mit einem.", "Sie kommt morgen zu."]
+    assert not any(each["too_short"].failed for each in checks.report_pairs(sources, whole))
+    assert all(each["too_short"].failed for each in checks.report_pairs(sources, cut))
+
+
 def test_another_name_is_named(translator: TranslationPipeline) -> None:
     checks = Checker(translator, ("en", "de"))
     (other,) = checks.report_pairs(["I met Obama in Paris."], ["Ich traf Merkel in Paris."])

@@ -1,0 +1,44 @@
+"""Names that a translation replaces, by spelling and by the other lines of its file."""
+
+from __future__ import annotations
+
+from heedful.apps.quality.name_check import FileWords, NameRepairs, file_words
+
+NOTHING = FileWords(frozenset(), frozenset())
+
+
+def repairs(source: str, target: str, *, others: str = "") -> list[tuple[str, str, bool]]:
+    """Return each missing name, the word in its place, and whether it is certain."""
+    sources = file_words([source, others]) if others else NOTHING
+    found = NameRepairs("en", sources, NOTHING, lambda word: word in ("Hill", "House"))
+    return [(e.name.text, e.word.text, e.is_certain) for e in found.find(source, target)]
+
+
+def test_titles_after_an_article_are_no_names() -> None:
+    assert ("Rowling", "Tolkien", False) in repairs("I met Rowling.", "Ich traf Tolkien.")
+    for source, target in (
+        ("We wrote to the Speaker.", "Wir schrieben an Herrn Wolf."),
+        ("We wrote to the Ministry of Health.", "Wir schrieben an Herrn Wolf."),
+        ("He is now a Supreme Court judge.", "Er arbeitet nun im Gericht."),
+    ):
+        assert repairs(source, target) == []
+
+
+def test_an_article_ends_at_a_mark() -> None:
+    assert repairs("For a time, Rowling wrote.", "Eine Zeit schrieb Tolkien.")
+
+
+def test_words_known_in_lower_case_and_compounds_are_no_names() -> None:
+    assert repairs("They met on Capitol Hill.", "Sie trafen sich im Capitol zu einem Gipfel.") == []
+    assert repairs("We met Coroner Bowen.", "Wir trafen Gerichtsmediziner Bowen.") == []
+
+
+def test_a_name_of_another_line_is_certain() -> None:
+    others = "Later we saw Tolkien there."
+    assert repairs("There we met Rowling.", "Dort trafen wir Tolkien.", others=others)[0] == (
+        "Rowling",
+        "Tolkien",
+        True,
+    )
+    # An office in the place of a name of another line is another person's.
+    assert repairs("Then we met the Speaker.", "Dann trafen wir Tolkien.", others=others)[0][2]
