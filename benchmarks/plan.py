@@ -21,8 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from heedful.apps.planning import estimates
-from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster
-from heedful.apps.planning.device_catalogue import adapted, read_devices
+from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster, adapted, read_devices
 from heedful.apps.planning.estimates import TrainingPlan, UpdateBatch, estimate
 from heedful.apps.planning.layouts import Layout
 from heedful.apps.planning.model_costs import ModelCosts, model_costs

@@ -30,8 +30,7 @@ import torch
 from report import say, write_result
 
 from heedful import device as device_module
-from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster
-from heedful.apps.planning.device_catalogue import read_devices
+from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster, read_devices
 from heedful.apps.planning.estimates import TrainingPlan, UpdateBatch, estimate
 from heedful.apps.planning.layouts import Layout
 from heedful.apps.planning.model_costs import model_costs

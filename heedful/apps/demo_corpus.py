@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 import babel.dates
 import babel.lists
@@ -32,7 +32,9 @@ from babel.core import Locale, UnknownLocaleError
 from heedful.errors import DataError, RunError, suggest
 
 Length = Literal["full", "long", "medium", "short"]
+LENGTHS: tuple[Length, ...] = get_args(Length)
 UnitLength = Literal["long", "short", "narrow"]
+ITEM_LENGTHS: tuple[UnitLength, ...] = ("long", "short")
 ListStyle = Literal["standard", "unit"]
 
 
@@ -165,6 +167,7 @@ UNITS = (
 
 Texts = tuple[str, str]
 Writer = Callable[[Locale], str | None]
+_Drawn = TypeVar("_Drawn")
 
 
 @dataclass(frozen=True)
@@ -322,62 +325,51 @@ class ItemMaker:
         return draw()
 
     def _date(self) -> DemoItem | None:
-        date, value = self._draw_date()
+        date, value = self._draw(self._any_date)
         texts = self._write(_date_writers(date), self.random.randrange(5))
         return _item("date", texts, (value,))
 
     def _time(self) -> DemoItem | None:
-        time, value = self._draw_time()
-        return _item("time", self._write([lambda locale: write_time(time, locale)], 0), (value,))
+        time, value = self._draw(self._any_time)
+        return _item("time", self._write([partial(write_time, time)], 0), (value,))
 
     def _date_and_time(self) -> DemoItem | None:
-        date, date_value = self._draw_date()
-        time, time_value = self._draw_time()
+        date, date_value = self._draw(self._any_date)
+        time, time_value = self._draw(self._any_time)
         writers = _date_writers(date)[:4]  # the short weekday date has no pattern with a time
         style = self._first_alike(writers, self.random.randrange(4))
         dates = self._write(writers, style)
         if dates is None:
             return None
-        lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
         source, target = (
-            join_date_time(dates[i], write_time(time, locale), lengths[style], locale)
+            join_date_time(dates[i], write_time(time, locale), LENGTHS[style], locale)
             for i, locale in enumerate((self.source, self.target))
         )
         return DemoItem("date and time", source, target, (date_value, time_value))
 
     def _price(self) -> DemoItem | None:
         currency, decimals = self.random.choice(list(CURRENCIES.items()))
-        amount, value = self._draw_amount(6, decimals)
-        writers: list[Writer] = [
-            lambda locale: write_price(amount, currency, locale),
-            lambda locale: write_named_price(amount, currency, locale),
-        ]
+        amount, value = self._draw(self._any_amount, 6, decimals)
+        writers = [partial(write, amount, currency) for write in (write_price, write_named_price)]
         return _item("price", self._write(writers, self.random.randrange(2)), (value,))
 
     def _measure(self) -> DemoItem | None:
         unit = self.random.choice(UNITS)
-        amount, value = self._draw_amount(5, self.random.choice((0, 1, 2)))
-        lengths: tuple[UnitLength, ...] = ("long", "short")
-        writers: list[Writer] = [
-            lambda locale, length=length: write_measure(amount, unit, length, locale)  # type: ignore[misc]
-            for length in lengths
-        ]
+        amount, value = self._draw(self._any_amount, 5, self.random.choice((0, 1, 2)))
+        writers = [partial(write_measure, amount, unit, length) for length in ITEM_LENGTHS]
         return _item("measure", self._write(writers, self.random.randrange(2)), (value,))
 
     def _duration(self) -> DemoItem | None:
-        parts, value = self._draw_duration()
-        writers: list[Writer] = [
-            lambda locale: _write_duration(parts, "long", locale),
-            lambda locale: _write_duration(parts, "short", locale),
-        ]
+        parts, value = self._draw(self._any_duration)
+        writers = [partial(_write_duration, parts, length) for length in ITEM_LENGTHS]
         return _item("duration", self._write(writers, self.random.randrange(2)), (value,))
 
-    def _write(self, writers: list[Writer], style: int) -> Texts | None:
+    def _write(self, writers: Sequence[Writer], style: int) -> Texts | None:
         writer = writers[self._first_alike(writers, style)]
         source, target = writer(self.source), writer(self.target)
         return None if source is None or target is None else (source, target)
 
-    def _first_alike(self, writers: list[Writer], style: int) -> int:
+    def _first_alike(self, writers: Sequence[Writer], style: int) -> int:
         """Return the first style that writes the same source as `style` and has a target."""
         source = writers[style](self.source)
         return next(
@@ -387,61 +379,47 @@ class ItemMaker:
             or (writer(self.source) == source and writer(self.target) is not None)
         )
 
-    def _draw_date(self) -> tuple[datetime.date, str]:
+    def _draw(
+        self, drawn_by: Callable[..., tuple[_Drawn, str]], *options: int
+    ) -> tuple[_Drawn, str]:
+        """Draw until a value belongs to this part, as 5, 5 and 90 % of all values do."""
         while True:
-            date = FIRST_DAY + datetime.timedelta(days=self.random.randrange(DAYS))
-            value = f"date {date.isoformat()}"
-            # Rejection sampling: 5, 5 and 90 % of the values are this part's.
-            if self._is_ours(value):
-                return date, value
+            drawn, value = drawn_by(*options)
+            # A checksum instead of `hash`, which differs between processes.
+            slot = zlib.crc32(f"{self.seed} {value}".encode()) % 100
+            if PARTS[min(slot // HELD_OUT_PERCENT, 2)] == self.part:
+                return drawn, value
 
-    def _draw_time(self) -> tuple[datetime.time, str]:
-        while True:
-            time = datetime.time(self.random.randrange(24), self.random.randrange(60))
-            value = f"time {time:%H:%M}"
-            if self._is_ours(value):
-                return time, value
+    def _any_date(self) -> tuple[datetime.date, str]:
+        date = FIRST_DAY + datetime.timedelta(days=self.random.randrange(DAYS))
+        return date, f"date {date.isoformat()}"
 
-    def _draw_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
+    def _any_time(self) -> tuple[datetime.time, str]:
+        time = datetime.time(self.random.randrange(24), self.random.randrange(60))
+        return time, f"time {time:%H:%M}"
+
+    def _any_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
         """Draw an amount of at most `digits` digits before the point, and its value.
 
         All numbers of digits are equally likely, and so are amounts below 2, which take the
         singular in French and not in English.
         """
-        while True:
-            whole = self.random.randrange(max(2, 10 ** self.random.randint(0, digits)))
-            fraction = self.random.randrange(10**decimals)
-            amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
-            # without trailing zeros: 5 and 5.00 are one value
-            value = f"amount {amount.normalize():f}"
-            if self._is_ours(value):
-                return amount, value
+        whole = self.random.randrange(max(2, 10 ** self.random.randint(0, digits)))
+        fraction = self.random.randrange(10**decimals)
+        amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
+        # without trailing zeros: 5 and 5.00 are one value
+        return amount, f"amount {amount.normalize():f}"
 
-    def _draw_duration(self) -> tuple[dict[str, int], str]:
-        while True:
-            units = self.random.choice(
-                (("day", "hour"), ("hour", "minute"), ("day", "hour", "minute"))
-            )
-            limits = {"day": 31, "hour": 24, "minute": 60}
-            parts = {unit: self.random.randrange(1, limits[unit]) for unit in units}
-            value = "duration " + " ".join(f"{count} {unit}" for unit, count in parts.items())
-            if self._is_ours(value):
-                return parts, value
-
-    def _is_ours(self, value: str) -> bool:
-        # A checksum instead of `hash`, which differs between processes.
-        slot = zlib.crc32(f"{self.seed} {value}".encode()) % 100
-        part = PARTS[min(slot // HELD_OUT_PERCENT, 2)]
-        return part == self.part
+    def _any_duration(self) -> tuple[dict[str, int], str]:
+        units = self.random.choice((("day", "hour"), ("hour", "minute"), ("day", "hour", "minute")))
+        limits = {"day": 31, "hour": 24, "minute": 60}
+        parts = {unit: self.random.randrange(1, limits[unit]) for unit in units}
+        return parts, "duration " + " ".join(f"{count} {unit}" for unit, count in parts.items())
 
 
 def _date_writers(date: datetime.date) -> list[Writer]:
-    lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
-    writers: list[Writer] = [
-        lambda locale, length=length: write_date(date, length, locale)  # type: ignore[misc]
-        for length in lengths
-    ]
-    return [*writers, lambda locale: write_short_weekday_date(date, locale)]
+    lengths = [partial(write_date, date, length) for length in LENGTHS]
+    return [*lengths, partial(write_short_weekday_date, date)]
 
 
 def _write_duration(parts: dict[str, int], length: UnitLength, locale: Locale) -> str | None:

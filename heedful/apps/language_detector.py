@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,11 @@ Indices = npt.NDArray[np.intp]
 _CACHED = 64
 
 
-def detect_languages(text: str, among: Collection[str] = ()) -> list[tuple[str, float]]:
-    """Return languages and their probabilities, the most probable first.
+def detect_languages(text: str) -> list[tuple[str, float]]:
+    """Return the codes of all languages and their probabilities, the most probable first.
 
     Args:
         text: text to judge; the longer, the surer.
-        among: codes of the possible languages; all known languages if empty.
 
     Raises:
         ConfigError: when py3langid is not installed.
@@ -36,11 +35,8 @@ def detect_languages(text: str, among: Collection[str] = ()) -> list[tuple[str, 
     if not text.strip():
         return []
     detector = language_detector()
-    columns = [n for n, label in enumerate(detector.languages) if label in among or not among]
-    columns = columns or list(range(len(detector.languages)))
-    (row,) = detector.probabilities([text], columns)
-    ranked = sorted(zip(columns, row.tolist(), strict=True), key=lambda item: -item[1])
-    return [(detector.languages[column], probability) for column, probability in ranked]
+    (row,) = detector.probabilities([text])
+    return sorted(zip(detector.languages, row.tolist(), strict=True), key=lambda item: -item[1])
 
 
 class LanguageDetector:

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import ipaddress
 import socket
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from heedful.errors import UserError
+from heedful.errors import ConfigError, UserError
+
+
+def check_packages(names: Iterable[str], program: str, verb: str) -> None:
+    """Check that the packages of a server are installed, before any is imported.
+
+    Args:
+        names: names of the modules that are needed.
+        program: name of the program in the message.
+        verb: its verb, which is also the name of the extra that installs the packages.
+
+    Raises:
+        ConfigError: naming those that are missing.
+    """
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise ConfigError(
+            f"{program} needs {' and '.join(missing)}",
+            where=f"heedful {verb}",
+            remedy=f"Install it with: pip install 'heedful[{verb}]'",
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

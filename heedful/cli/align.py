@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.corpus_flags import CORPUS, Corpus
+from heedful.cli.corpus_flags import Corpus
 from heedful.cli.flags import ModelPath
 from heedful.cli.text_io import (
-    PLAIN,
     Output,
     Report,
     output_to,
@@ -33,29 +31,12 @@ def align(
     model: ModelPath,
     /,
     *,
-    reverse: Annotated[
-        Path | None,
-        Parameter(
-            help="Translator of the opposite direction, whose links are combined with those of "
-            "MODEL."
-        ),
-    ] = None,
-    symmetrize: Annotated[
-        Symmetry, Parameter(help="Method to combine the links of both directions (Koehn 2003).")
-    ] = "grow-diag-final",
-    gold: Annotated[
-        Path | None,
-        Parameter(
-            help="File of manual links, such as 0-0 1?2, to measure the alignment error rate (? "
-            "marks possible links)."
-        ),
-    ] = None,
-    output_file: Annotated[
-        Path | None,
-        Parameter(name=("--output", "-o"), help="File for the links; standard output if unset."),
-    ] = None,
-    corpus: Corpus = CORPUS,
-    output: Output = PLAIN,
+    reverse: Path | None = None,
+    symmetrize: Symmetry = "grow-diag-final",
+    gold: Path | None = None,
+    output_file: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    corpus: Corpus = Corpus(),
+    output: Output = Output(),
 ) -> None:
     """Word-align sentence pairs.
 
@@ -69,18 +50,22 @@ def align(
 
         heedful align run --source valid.en --target valid.de -o valid.links
         heedful align run --source test.en --target test.de --reverse de-en --gold test.gold
+
+    Args:
+        reverse: Translator of the opposite direction, whose links are combined with those of MODEL.
+        symmetrize: Method to combine the links of both directions (Koehn 2003).
+        gold: File of manual links, such as 0-0 1?2, to measure the alignment error rate (? marks
+            possible links).
+        output_file: File for the links; standard output if unset.
     """
-    flags: dict[str, Any] = {"model": str(model), "symmetrize": symmetrize}
-    paths = {"reverse": reverse, "gold": gold, "output": output_file}
-    flags |= {name: None if path is None else str(path) for name, path in paths.items()}
-    report = Report("align", output, {**flags, **corpus.plain()})
-    if output_file is not None:
-        refuse_missing_folder(output_file)
+    files = {"reverse": reverse, "gold": gold, "output": output_file}
+    report = Report("align", output, files, corpus, model=model, symmetrize=symmetrize)
+    refuse_missing_folder(output_file)
     subject = corpus.load(model)
     sources, targets = corpus.pairs(subject)
     from heedful.inspect import align_words, read_all
 
-    with closing(terminal()) as events:
+    with terminal() as events:
         events.note("Reading the pairs of texts")
         readings = read_all(subject, sources, targets)
         other = None if reverse is None else _reversed(corpus.load(reverse), readings)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.flags import STANDARD, ModelPath, Running, SearchFlags, SplitFlag, search_settings
+from heedful.cli.evaluation.translation_scores import translate_all
+from heedful.cli.flags import ModelPath, Running, SearchFlags, SplitFlag, search_settings
 from heedful.cli.text_io import (
-    PLAIN,
     Output,
     Report,
     read_parallel,
+    refuse_chart,
     refuse_missing_folder,
     say,
     show_table,
@@ -30,29 +30,14 @@ def calibrate(
     model: ModelPath,
     /,
     *,
-    source: Annotated[
-        Path,
-        Parameter(help="File of source text that the model was not trained on, one item a line."),
-    ],
-    reference: Annotated[Path, Parameter(help="File of reference translations, line by line.")],
-    output_file: Annotated[
-        Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            help="File for the calibration; calibration.json in the model's directory if unset.",
-        ),
-    ] = None,
-    chart: Annotated[
-        Path | None,
-        Parameter(
-            help="File for a reliability diagram: .html, .png, .svg or .json; needs "
-            "heedful[studio]."
-        ),
-    ] = None,
+    source: Path,
+    reference: Path,
+    output_file: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    chart: Path | None = None,
     search: SearchFlags | None = None,
     split: SplitFlag = None,
-    running: Running = STANDARD,
-    output: Output = PLAIN,
+    running: Running = Running(),
+    output: Output = Output(),
 ) -> None:
     """Fit a confidence estimate to a model's translations.
 
@@ -65,15 +50,17 @@ def calibrate(
     For example:
 
         heedful calibrate run --source valid.en --reference valid.de
-    """
-    if chart is not None:
-        from heedful.apps import charts
 
-        charts.kind_of(chart)
-        refuse_missing_folder(chart)
+    Args:
+        source: File of source text that the model was not trained on, one item a line.
+        reference: File of reference translations, line by line.
+        output_file: File for the calibration; calibration.json in the model's directory if unset.
+        chart: File for a reliability diagram: .html, .png, .svg or .json; needs heedful[studio].
+    """
+    refuse_chart(chart)
     settings = search_settings(search)
-    flags = {"model": str(model), "source": str(source), "reference": str(reference)}
-    report = Report("calibrate", output, {**flags, **settings.plain(), **running.plain()})
+    flags = {"model": model, "source": source, "reference": reference}
+    report = Report("calibrate", output, flags, settings.plain(), running)
     sources, references = read_parallel(source, reference)
     from heedful.apps.quality.calibration import FEWEST_PAIRS, calibration_path, fit, reliability
     from heedful.evaluate.corpus_metrics import build_metric, describe_spelling, usual_spelling
@@ -86,16 +73,8 @@ def calibrate(
         )
     path = calibration_path(model) if output_file is None else output_file
     refuse_missing_folder(path)
-    pipeline = running.load(model, split=split)
-    with closing(terminal()) as events:
-        translations = pipeline.translate(
-            sources,
-            settings=settings,
-            batch_size=running.batch_size,
-            batch_tokens=running.positions(pipeline, settings),
-            warn=events.warn,
-            progress=lambda done, total: events.progress(done, total, "translated"),
-        )
+    with terminal() as events:
+        translations = translate_all(model, sources, settings, running, split, events)
     metric = build_metric("chrf")
     if message := describe_spelling(translations, references):
         say(message)

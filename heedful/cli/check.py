@@ -1,18 +1,14 @@
-"""`heedful check`: checks of given translations."""
+"""`heedful check`: checks of given translations, and those of `heedful translate --check`."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from heedful.cli.flags import STANDARD, Running, languages_of
+from heedful.cli.flags import Running, TranslationRequest, languages_of
 from heedful.cli.text_io import (
-    PLAIN,
     Output,
     Report,
     output_to,
@@ -21,40 +17,28 @@ from heedful.cli.text_io import (
     show_table,
     terminal,
 )
-from heedful.errors import RunError
+from heedful.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heedful.apps.quality.reports import TranslationReport
+    from heedful.pipelines.glossary import Glossary
+    from heedful.pipelines.text_splitting import Translation, Warn
+    from heedful.pipelines.translation import TranslationPipeline
 
 
 def check(
-    source: Annotated[Path, Parameter(help="File of source text, one item a line.")],
-    target: Annotated[Path, Parameter(help="File of translations to check, line by line.")],
+    source: Path,
+    target: Path,
     /,
     *,
-    model: Annotated[
-        Path | None,
-        Parameter(
-            help="Translator of the two languages, or the name of a model that comes with Heedful, "
-            "which finds texts that do not belong together, missing ends and other names."
-        ),
-    ] = None,
-    reverse_model: Annotated[
-        Path | None,
-        Parameter(help="Translator in the other direction, whose opinion is added."),
-    ] = None,
-    languages: Annotated[
-        str | None,
-        Parameter(
-            help="Language codes of source and target, such as en-de; those of the model, or as "
-            "detected, if unset."
-        ),
-    ] = None,
-    fail: Annotated[
-        bool,
-        Parameter(
-            negative=(), show_default=False, help="End with exit status 1 if one is in doubt."
-        ),
-    ] = False,
-    running: Running = STANDARD,
-    output: Output = PLAIN,
+    model: Path | None = None,
+    reverse_model: Path | None = None,
+    languages: str | None = None,
+    fail: bool = False,
+    running: Running = Running(),
+    output: Output = Output(),
 ) -> None:
     """Check given translations.
 
@@ -65,11 +49,19 @@ def check(
 
         heedful check test.en test.de --model en-de
         heedful check test.en test.de --languages en-de --fail
+
+    Args:
+        source: File of source text, one item a line.
+        target: File of translations to check, line by line.
+        model: Translator of the two languages, or the name of a model that comes with Heedful,
+            which finds texts that do not belong together, missing ends and other names.
+        reverse_model: Translator in the other direction, whose opinion is added.
+        languages: Language codes of source and target, such as en-de; those of the model, or as
+            detected, if unset.
+        fail: End with exit status 1 if one is in doubt.
     """
-    named = {"model": model, "reverse_model": reverse_model}
-    flags = {name: None if path is None else str(path) for name, path in named.items()}
-    files = {"source": str(source), "target": str(target), "languages": languages, "fail": fail}
-    report = Report("check", output, {**files, **flags, **running.plain()})
+    flags = {"source": source, "target": target, "model": model, "reverse_model": reverse_model}
+    report = Report("check", output, flags, running, languages=languages, fail=fail)
     sources, targets = read_parallel(source, target)
     codes = _languages(model, languages, sources, targets)
     pipelines = [None if each is None else running.load(each) for each in (model, reverse_model)]
@@ -77,7 +69,7 @@ def check(
     from heedful.apps.quality.text_checks import CHECKS
 
     forward, backward = pipelines
-    with closing(terminal()) as events:
+    with terminal() as events:
         reports = Checker(forward, codes, reverse=backward).report_pairs(
             sources, targets, warn=events.warn
         )
@@ -126,3 +118,111 @@ def _languages(
         return None, None
     say(f"The languages seem to be {found[0]}-{found[1]}; --languages names others.")
     return found
+
+
+_LINES_NAMED = 50
+
+
+class CheckedTranslations:
+    """Checker of translations, which replaces or marks those in doubt.
+
+    Args:
+        request: the translator and its options, with the flags of checking.
+        pipeline: the loaded translator.
+        glossary: terms that translations keep.
+
+    Attributes:
+        doubted: numbers of the lines whose translation is in doubt.
+        replaced: number of translations that the second try replaced.
+
+    Raises:
+        UserError: when the mark is not one line, or the languages are not written as en-de.
+    """
+
+    def __init__(
+        self, request: TranslationRequest, pipeline: TranslationPipeline, glossary: Glossary | None
+    ) -> None:
+        from heedful.apps.quality.calibration import Calibration, calibration_path
+        from heedful.apps.quality.checker import Checker
+
+        flags = self.flags = request.checks
+        # A line break or a tab would break the lines and columns of the output.
+        if len(flags.mark.splitlines()) != 1 or "\t" in flags.mark:
+            raise UserError("A mark must be one line without tabs", where="--mark")
+        stored = calibration_path(request.model)
+        calibration = Calibration.read(stored) if stored.exists() else None
+        languages = languages_of(request.model, flags.languages)
+        if None in languages:
+            say(
+                "The languages of the model are unknown: numbers in words, the script and the "
+                "language are not checked. Give --languages, such as en-de."
+            )
+        self.request = request
+        self.glossary = glossary
+        self.checker = Checker(
+            pipeline, languages, detached=flags.check_source, calibration=calibration
+        )
+        self.doubted: list[int] = []
+        self.replaced = 0
+
+    def settle(
+        self, texts: Sequence[str], translations: list[Translation], first_line: int, warn: Warn
+    ) -> tuple[list[Translation], list[TranslationReport]]:
+        """Check translations; return those to write, and a report on each.
+
+        Args:
+            texts: translated lines.
+            translations: a translation of each.
+            first_line: number of the first line.
+            warn: receiver of warnings.
+        """
+        reports = self.checker.reports(texts, translations, warn=warn)
+        if self.flags.second_try:
+            from heedful.apps.quality.second_try import try_again
+
+            first = translations
+            translations, reports = try_again(
+                self.checker,
+                texts,
+                first,
+                reports,
+                self.request.settings,
+                glossary=self.glossary,
+                protect=self.request.protect,
+                warn=warn,
+            )
+            self.replaced += sum(a is not b for a, b in zip(first, translations, strict=True))
+        written = []
+        for line, (text, translation, report) in enumerate(
+            zip(texts, translations, reports, strict=True), start=first_line
+        ):
+            if report.in_doubt:
+                self.doubted.append(line)
+                translation = self._in_doubt(text, translation)
+            written.append(translation)
+        return written, reports
+
+    def finish(self, lines: int) -> None:
+        """Fail if translations are in doubt and --on-doubt is fail.
+
+        Raises:
+            RunError: naming their lines.
+        """
+        if self.flags.on_doubt != "fail" or not self.doubted:
+            return
+        named = ", ".join(map(str, self.doubted[:_LINES_NAMED]))
+        more = ", …" if len(self.doubted) > _LINES_NAMED else ""
+        raise RunError(
+            f"{len(self.doubted):,} of {lines:,} translations are in doubt: line {named}{more}",
+            where="--on-doubt fail",
+            remedy="All translations were written; --check names the failed checks of each",
+        )
+
+    def _in_doubt(self, text: str, translation: Translation) -> Translation:
+        from heedful.pipelines.text_splitting import Translation, one_line
+
+        if self.flags.on_doubt == "mark":
+            return Translation(self.flags.mark + translation, **vars(translation))
+        if self.flags.on_doubt == "source":
+            return Translation(one_line(text), **vars(translation))
+        return translation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +13,9 @@ from cyclopts import Group, Parameter
 
 import heedful
 from heedful.cli.parser import overrides
-from heedful.cli.text_io import PLAIN, Output, Report, say, show_table, terminal
+from heedful.cli.text_io import Output, Report, say, show_table, terminal
 from heedful.cli.train import SettingsFlags, corpora_settings
-from heedful.config import merge
+from heedful.config import merge, read_toml
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,58 +24,91 @@ if TYPE_CHECKING:
 
 _GROUP = Group("Comparison", sort_key=1)
 
-Out = Annotated[
-    Path,
-    Parameter(group=_GROUP, help="Folder for the comparison and its runs, created if missing."),
-]
-Seeds = Annotated[
-    int | None,
-    Parameter(
-        group=_GROUP,
-        help="Number of runs of each configuration, with seeds from --seed on. [default: 3]",
-    ),
-]
-MaxFlops = Annotated[
-    float | None,
-    Parameter(
-        group=_GROUP,
-        help="Budget of each run in floating-point operations as estimated by the cost model, "
-        "such as 1e15; instead of --max-steps or --max-minutes.",
-    ),
-]
-_FILES: Any = {"group": _GROUP, "consume_multiple": True, "negative": ()}
-TrainFiles = Annotated[
-    list[str] | None,
-    Parameter(
-        help="Training files as for `heedful train`, instead of those in the configurations.",
-        **_FILES,
-    ),
-]
-ValidFiles = Annotated[
-    list[str] | None,
-    Parameter(
-        help="Validation files as for `heedful train`, instead of those in the configurations.",
-        **_FILES,
-    ),
-]
+_FILES = Parameter(consume_multiple=True)
+_SEEDS = 3
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFlags:
+    """The folder of a comparison, the seeds and the budget of its runs, and their corpora.
+
+    Args:
+        out: Folder for the comparison and its runs, created if missing.
+        seeds: Number of runs of each configuration, with seeds from --seed on. [default: 3]
+        max_flops: Budget of each run in floating-point operations as estimated by the cost model,
+            such as 1e15; instead of --max-steps or --max-minutes.
+        train: Training files as for `heedful train`, instead of those in the configurations.
+        valid: Validation files as for `heedful train`, instead of those in the configurations.
+    """
+
+    out: Path
+    seeds: int | None = None
+    max_flops: float | None = None
+    train: Annotated[list[str] | None, _FILES] = None
+    valid: Annotated[list[str] | None, _FILES] = None
+
+    def settings(self, flags: SettingsFlags | None, config: str | None) -> dict[str, Any]:
+        """Return the settings of all runs.
+
+        Args:
+            flags: flags of settings.
+            config: first configuration, whose task decides whether corpora are pairs.
+        """
+        values = overrides(flags)
+        if not self.train and not self.valid:
+            return values
+        task = values.get("task")
+        if task is None and config is not None and Path(config).is_file():
+            task = read_toml(Path(config)).get("task")
+        pairs = task in (None, "translation", "images")
+        return merge(values, corpora_settings(self.train, self.valid, None, pairs=pairs))
+
+    def plain(self) -> dict[str, Any]:
+        """The folder, the seeds and the budget."""
+        return {"out": self.out, "seeds": self.seeds, "max_flops": self.max_flops}
+
+    def run(self, work: Callable[..., Comparison], values: dict[str, Any], report: Report) -> int:
+        """Compare configurations, show the table, and print how to continue if runs are left.
+
+        Args:
+            work: function that compares them.
+            values: settings of all runs.
+            report: report of the command.
+
+        Returns:
+            The exit status, 1 if runs are left.
+        """
+        from heedful.events import Events
+
+        try:
+            import heedful.apps.charts  # noqa: F401
+        except ConfigError as error:
+            say(f"{error} Without it, tables are written but no page.")
+        options = self.plain() | {"seeds": _SEEDS if self.seeds is None else self.seeds}
+        with terminal() as events:
+            shown = Events([_OneLine(events)])
+            result = work(**options, settings=values, events=shown)
+        if not report.output.json:
+            columns = result.columns()
+            title = result.plan.budget().capitalize()
+            show_table(title, columns, list(result.rows()), numbers=len(columns) - 1)
+            for name in ("table.md", "page.html"):
+                if (result.out / name).exists():
+                    say(f"{result.out / name}")
+            if not result.finished:
+                left = sum(run.state != "finished" for run in result.runs)
+                say(f"{left} of {len(result.runs)} runs are left. Continue with:")
+                say(f"    heedful compare --out {result.out}")
+        report.finish({"out": str(result.out), **result.plain()})
+        return 0 if result.finished else 1
 
 
 def compare(
-    *configs: Annotated[
-        str,
-        Parameter(
-            group=_GROUP,
-            help="Configurations to compare: TOML files as for `heedful train`, or presets; none "
-            "to continue a comparison.",
-        ),
-    ],
-    out: Out,
-    seeds: Seeds = None,
-    max_flops: MaxFlops = None,
-    train: TrainFiles = None,
-    valid: ValidFiles = None,
+    *configs: Annotated[str, Parameter(group=_GROUP)],
+    comparison: ComparisonFlags,
     settings: SettingsFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> int:
     """Train several configurations on the same data and budget, and compare them.
 
@@ -92,44 +125,31 @@ def compare(
         heedful compare tiny small --train a.en a.de --valid b.en b.de --out sizes --max-minutes 10
         heedful compare wide.toml deep.toml --out shapes --max-flops 1e15
         heedful compare --out positions
+
+    Args:
+        configs: Configurations to compare: TOML files as for `heedful train`, or presets; none to
+            continue a comparison.
     """
-    values = merge(overrides(settings), _corpora(configs[:1], train, valid, settings))
-    flags = {"configs": list(configs), "out": str(out), "seeds": seeds, "max_flops": max_flops}
-    report = Report("compare", output, {**flags, "overrides": values})
-    if not configs and (values or seeds is not None or max_flops is not None):
+    values = comparison.settings(settings, configs[0] if configs else None)
+    flags = comparison.plain()
+    report = Report("compare", output, flags, configs=configs, overrides=values)
+    if not configs and (values or flags["seeds"] is not None or flags["max_flops"] is not None):
         raise ConfigError(
             "A comparison that is continued keeps its configurations and settings",
             where="heedful compare",
             remedy="Name the configurations, or leave out all flags but --out",
         )
-
-    options = _options(out, seeds, max_flops, values)
-    return _run(partial(heedful.compare, configs, **options), report)
+    return comparison.run(partial(heedful.compare, configs), values, report)
 
 
 def sweep(
-    config: Annotated[
-        str,
-        Parameter(
-            group=_GROUP,
-            help="Configuration to vary: a TOML file as for `heedful train`, or a preset.",
-        ),
-    ],
+    config: Annotated[str, Parameter(group=_GROUP)],
     /,
     *,
-    over: Annotated[
-        str,
-        Parameter(
-            group=_GROUP, help="Setting to vary and its values, such as model.width=128,256,512."
-        ),
-    ],
-    out: Out,
-    seeds: Seeds = None,
-    max_flops: MaxFlops = None,
-    train: TrainFiles = None,
-    valid: ValidFiles = None,
+    over: Annotated[str, Parameter(group=_GROUP)],
+    comparison: ComparisonFlags,
     settings: SettingsFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> int:
     """Train a configuration with several values of one setting, and compare them.
 
@@ -140,56 +160,18 @@ def sweep(
 
         heedful sweep small.toml --over model.width=128,256,512 --out widths --max-steps 2000
         heedful sweep small.toml --over model.positions=rotary,alibi --out positions
+
+    Args:
+        config: Configuration to vary: a TOML file as for `heedful train`, or a preset.
+        over: Setting to vary and its values, such as model.width=128,256,512.
     """
-    values = merge(overrides(settings), _corpora((config,), train, valid, settings))
-    flags = {"config": config, "over": over, "out": str(out), "seeds": seeds}
-    report = Report("sweep", output, {**flags, "max_flops": max_flops, "overrides": values})
+    values = comparison.settings(settings, config)
+    flags = {"config": config, "over": over, "overrides": values}
+    report = Report("sweep", output, comparison.plain(), flags)
     from heedful.apps.comparison.plan import parse_sweep
 
     setting, choices = parse_sweep(over)
-
-    options = _options(out, seeds, max_flops, values)
-    return _run(partial(heedful.sweep, config, setting, choices, **options), report)
-
-
-_SEEDS = 3
-
-
-def _options(
-    out: Path, seeds: int | None, max_flops: float | None, values: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments that a comparison and a sweep share."""
-    seeds = _SEEDS if seeds is None else seeds
-    return {"out": out, "seeds": seeds, "max_flops": max_flops, "settings": values}
-
-
-def _run(work: Callable[..., Comparison], report: Report) -> int:
-    """Run the comparison, show its table, and print how to continue if runs are left."""
-    from heedful.events import Events
-
-    try:
-        import heedful.apps.charts  # noqa: F401
-    except ConfigError as error:
-        say(f"{error} Without it, tables are written but no page.")
-    with closing(Events([_OneLine(terminal())])) as events:
-        result = work(events=events)
-    if not report.output.json:
-        columns = result.columns()
-        show_table(
-            f"{result.plan.budget().capitalize()}",
-            columns,
-            list(result.rows()),
-            numbers=len(columns) - 1,
-        )
-        for name in ("table.md", "page.html"):
-            if (result.out / name).exists():
-                say(f"{result.out / name}")
-        if not result.finished:
-            left = sum(run.state != "finished" for run in result.runs)
-            say(f"{left} of {len(result.runs)} runs are left. Continue with:")
-            say(f"    heedful compare --out {result.out}")
-    report.finish({"out": str(result.out), **result.plain()})
-    return 0 if result.finished else 1
+    return comparison.run(partial(heedful.sweep, config, setting, choices), values, report)
 
 
 class _OneLine:
@@ -210,19 +192,4 @@ class _OneLine:
             self.events.emit(event)
 
     def close(self) -> None:
-        """Restore the terminal."""
-        self.events.close()
-
-
-def _corpora(
-    configs: tuple[str, ...], train: list[str] | None, valid: list[str] | None, settings: Any
-) -> dict[str, Any]:
-    """Return the flags of corpora as settings; the first configuration's task decides on pairs."""
-    if not train and not valid:
-        return {}
-    task = overrides(settings).get("task")
-    if task is None and configs and Path(configs[0]).is_file():
-        from heedful.config import read_toml
-
-        task = read_toml(Path(configs[0])).get("task")
-    return corpora_settings(train, valid, None, pairs=task in (None, "translation", "images"))
+        """Do nothing; the terminal closes its own events."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter
-
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_existing, say
+from heedful.cli.text_io import Output, Report, refuse_existing, say
 from heedful.errors import ConfigError, ModelError, UserError
 from heedful.pretrained.hub import HubName
 
@@ -16,27 +14,12 @@ if TYPE_CHECKING:
 
 
 def import_(
-    directory: Annotated[
-        Path,
-        Parameter(
-            help="Hugging Face model directory (config.json, safetensors, tokenizer), or "
-            "OWNER/NAME[@REVISION] of the Hugging Face hub."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        Parameter(
-            help="Model directory to write, which must not exist; for a model of the hub, NAME if "
-            "unset."
-        ),
-    ] = None,
+    directory: Path,
+    out: Path | None = None,
     /,
     *,
-    dtype: Annotated[
-        Literal["keep", "float32"],
-        Parameter(help="Data type of the written weights; keep leaves it unchanged."),
-    ] = "keep",
-    output: Output = PLAIN,
+    dtype: Literal["keep", "float32"] = "keep",
+    output: Output = Output(),
 ) -> None:
     """Import a Hugging Face model.
 
@@ -50,11 +33,15 @@ def import_(
 
         heedful import downloads/bert bert
         heedful import google-t5/t5-small
+
+    Args:
+        directory: Hugging Face model directory (config.json, safetensors, tokenizer), or
+            OWNER/NAME[@REVISION] of the Hugging Face hub.
+        out: Model directory to write, which must not exist; for a model of the hub, NAME if unset.
+        dtype: Data type of the written weights; keep leaves it unchanged.
     """
     out = _name_on_the_hub(directory) if out is None else out
-    report = Report(
-        "import", output, {"directory": str(directory), "out": str(out), "dtype": dtype}
-    )
+    report = Report("import", output, directory=directory, out=out, dtype=dtype)
     refuse_existing(out)
     from heedful.interop.hugging_face import import_model
     from heedful.models.checkpoint import save_model
@@ -127,27 +114,13 @@ Quantization = Literal[
 
 
 def export(
-    model: Annotated[Path, Parameter(help="Model or run directory to convert.")],
-    out: Annotated[Path, Parameter(help="Directory to write, which must not exist.")],
+    model: Path,
+    out: Path,
     /,
     *,
-    format: Annotated[
-        Format | None,
-        Parameter(
-            help="Format to write: hf for the transformers library; ctranslate2 for fast CPU "
-            "inference of translators and language models; onnx for encoders of text and images; "
-            "heedful for smaller files of the same model. If unset, the first of hf, ctranslate2 "
-            "and onnx that has such models."
-        ),
-    ] = None,
-    quantization: Annotated[
-        Quantization | None,
-        Parameter(
-            help="Data type of the stored weights, for ctranslate2 and heedful (float32, float16 "
-            "or int8); float32 if unset."
-        ),
-    ] = None,
-    output: Output = PLAIN,
+    format: Format | None = None,
+    quantization: Quantization | None = None,
+    output: Output = Output(),
 ) -> None:
     """Export a model to Hugging Face, CTranslate2 or ONNX.
 
@@ -165,9 +138,20 @@ def export(
         heedful export bert bert-onnx --format onnx
 
         heedful export runs/de-en de-en-small --format heedful --quantization int8
+
+    Args:
+        model: Model or run directory to convert.
+        out: Directory to write, which must not exist.
+        format: Format to write: hf for the transformers library; ctranslate2 for fast CPU inference
+            of translators and language models; onnx for encoders of text and images; heedful for
+            smaller files of the same model. If unset, the first of hf, ctranslate2 and onnx that
+            has such models.
+        quantization: Data type of the stored weights, for ctranslate2 and heedful (float32, float16
+            or int8); float32 if unset.
     """
-    flags = {"model": str(model), "out": str(out), "format": format, "quantization": quantization}
-    report = Report("export", output, flags)
+    report = Report(
+        "export", output, model=model, out=out, format=format, quantization=quantization
+    )
     refuse_existing(out)
     if format is None and quantization is not None:
         format = "ctranslate2"
@@ -253,20 +237,12 @@ def _write_compact(model: Path, out: Path, quantization: Quantization) -> dict[s
 
 
 def merge(
-    base: Annotated[
-        Path,
-        Parameter(
-            help="Base model that the adapter was trained on: a model, run or Hugging Face "
-            "directory."
-        ),
-    ],
-    adapter: Annotated[
-        Path, Parameter(help="Directory of the LoRA run, or its folder adapter or a copy of that.")
-    ],
-    out: Annotated[Path, Parameter(help="Directory to write, which must not exist.")],
+    base: Path,
+    adapter: Path,
+    out: Path,
     /,
     *,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """Merge a low-rank adapter (LoRA) into its base model.
 
@@ -277,8 +253,13 @@ def merge(
     For example:
 
         heedful merge base run/adapter merged
+
+    Args:
+        base: Base model that the adapter was trained on: a model, run or Hugging Face directory.
+        adapter: Directory of the LoRA run, or its folder adapter or a copy of that.
+        out: Directory to write, which must not exist.
     """
-    report = Report("merge", output, {"base": str(base), "adapter": str(adapter), "out": str(out)})
+    report = Report("merge", output, base=base, adapter=adapter, out=out)
     refuse_existing(out)
     from heedful.train.lora import merge_into
 

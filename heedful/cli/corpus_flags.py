@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Group, Parameter
+from typing import TYPE_CHECKING
 
 from heedful.cli.flags import DeviceFlag, SearchFlags, search_settings
+from heedful.cli.parser import flag_group
 from heedful.cli.text_io import read_lines, read_parallel
 from heedful.errors import ModelError, UserError
 
@@ -18,39 +16,24 @@ if TYPE_CHECKING:
     from heedful.apps.pruning import AnsweredInput, Bleu
     from heedful.inspect import ModelInput, Subject
 
-_GROUP = Group("Corpus", sort_key=20)
-_BLEU = Group("BLEU", sort_key=30)
 
-
-@Parameter(name="*", group=_GROUP)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Corpus", 20)
 class Corpus:
-    """Files of text for a model, and the number of texts to read."""
+    """Files of text for a model, and the number of texts to read.
 
-    source: Annotated[
-        Path | None, Parameter(help="File of source sentences for a translator, one a line.")
-    ] = None
-    target: Annotated[
-        Path | None, Parameter(help="File of reference translations, line by line.")
-    ] = None
-    data: Annotated[
-        Path | None,
-        Parameter(
-            help="Labelled examples for a classifier or tagger, in the format of training; text "
-            "for other models, separated by empty lines or one a line of a .jsonl file."
-        ),
-    ] = None
-    limit: Annotated[
-        int | None,
-        Parameter(help="Number of texts to read from the start of the files; all if unset."),
-    ] = None
+    Args:
+        source: File of source sentences for a translator, one a line.
+        target: File of reference translations, line by line.
+        data: Labelled examples for a classifier or tagger, in the format of training; text for
+            other models, separated by empty lines or one a line of a .jsonl file.
+        limit: Number of texts to read from the start of the files; all if unset.
+    """
+
+    source: Path | None = None
+    target: Path | None = None
+    data: Path | None = None
+    limit: int | None = None
     device: DeviceFlag = "auto"
-
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        paths = {"source": self.source, "target": self.target, "data": self.data}
-        named = {name: None if path is None else str(path) for name, path in paths.items()}
-        return {**named, "limit": self.limit, "device": self.device}
 
     def load(self, model: Path) -> Subject:
         """Load the model.
@@ -72,7 +55,7 @@ class Corpus:
             UserError: when there is no file of sources.
             DataError: when the files differ in their number of lines.
         """
-        if subject.model.spec.kind != "translator":
+        if subject.model.spec.reads != "pairs":
             raise ModelError(
                 f"This model is no translator; its kind is {subject.model.spec.kind!r}",
                 remedy="Give a model that was trained on pairs of texts, or its text by --data",
@@ -105,15 +88,15 @@ class Corpus:
         """
         from heedful.apps.pruning import examples_of_tags, examples_of_text
 
-        kind = subject.model.spec.kind
-        if kind == "translator" or self.source is not None:
+        spec = subject.model.spec
+        if spec.reads == "pairs" or self.source is not None:
             sources, targets = self.pairs(subject)
             if targets is None:
                 raise UserError(
                     "The reference translations are missing", remedy="Give --target FILE"
                 )
             return examples_of_text(subject, sources, targets)
-        if kind == "vision":
+        if spec.reads == "images":
             raise ModelError(
                 "This command reads no images", remedy="Use heedful.apps.pruning.examples_of_images"
             )
@@ -122,43 +105,32 @@ class Corpus:
         from heedful.data.corpus_spec import CorpusSpec
         from heedful.data.text_corpus import DocumentReader, TaggedReader, labelled_reader
 
-        heads = getattr(subject.model, "heads", {})
-        if "sequence" in heads:
+        if spec.predicts == "label":
             reader = labelled_reader(CorpusSpec(file=str(self.data)))
             examples = list(islice(reader.examples(), self.limit))
             labels = [example.label for example in examples]
             return examples_of_text(subject, [example.text for example in examples], labels)
-        if "token" in heads:
+        if spec.predicts == "token_label":
             return examples_of_tags(subject, list(islice(TaggedReader(self.data), self.limit)))
         documents = islice(DocumentReader(self.data, "paragraph"), self.limit)
         return examples_of_text(subject, [document.text for document in documents])
 
 
-CORPUS = Corpus()
-
-
-@Parameter(name="*", group=_BLEU)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("BLEU", 30)
 class Scoring:
-    """Flags of BLEU, for translators."""
+    """Flags of BLEU, for translators.
 
-    bleu_sentences: Annotated[
-        int | None,
-        Parameter(
-            help="Number of texts to translate for BLEU, from the start of the files; all if unset."
-        ),
-    ] = None
-    tokenize: Annotated[
-        str,
-        Parameter(
-            help="Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text); "
-            "auto follows the script of the references."
-        ),
-    ] = "auto"
-    lowercase: Annotated[
-        bool,
-        Parameter(negative=(), show_default=False, help="Ignore upper and lower case in BLEU."),
-    ] = False
+    Args:
+        bleu_sentences: Number of texts to translate for BLEU, from the start of the files; all if
+            unset.
+        tokenize: Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text);
+            auto follows the script of the references.
+        lowercase: Ignore upper and lower case in BLEU.
+    """
+
+    bleu_sentences: int | None = None
+    tokenize: str = "auto"
+    lowercase: bool = False
 
     def bleu(self, search: SearchFlags | None) -> Bleu:
         """Return the BLEU measurement that the flags describe."""
@@ -170,14 +142,6 @@ class Scoring:
             )
         settings = search_settings(search)
         return Bleu(settings, self.bleu_sentences, self.tokenize, self.lowercase)
-
-
-SCORING = Scoring()
-
-
-def format_range(score: float, low: float, high: float, digits: int) -> str:
-    """Return a difference with its interval as text."""
-    return f"{score:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 def head_list(heads: Sequence[str]) -> str:

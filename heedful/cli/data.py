@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from heedful.apps.cleaning.cleaning_settings import CleaningSettings, is_memory
 from heedful.cli.flags import DeviceFlag, Running
-from heedful.cli.parser import flags_of, overrides
+from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import (
-    PLAIN,
     Output,
     Report,
     refuse_existing,
@@ -44,36 +41,23 @@ CorpusFiles = Annotated[
     ),
 ]
 
-_TESTED = Group("Comparison data", sort_key=5)
 
+@flag_group("Comparison data", 5)
+class PairCheckFlags:
+    """Test data and a model that pairs are compared with.
 
-@Parameter(name="*", group=_TESTED)
-@dataclass(frozen=True, kw_only=True)
-class Beside:
-    """Test data and a model that pairs are compared with."""
+    Args:
+        against: Test and validation corpora, in the format of CORPUS, whose source sentences must
+            not occur in it (leaks).
+        model: Translator of the two languages, which checks the pairs that pass all other rules;
+            slow: about 50 pairs a second on one core.
+        workers: Number of processes that apply the rules; the result is the same.
+    """
 
-    against: Annotated[
-        tuple[str, ...],
-        Parameter(
-            consume_multiple=True,
-            negative=(),
-            show_default=False,
-            help="Test and validation corpora, in the format of CORPUS, whose source sentences "
-            "must not occur in it (leaks).",
-        ),
-    ] = ()
-    model: Annotated[
-        Path | None,
-        Parameter(
-            help="Translator of the two languages, which checks the pairs that pass all other "
-            "rules; slow: about 50 pairs a second on one core."
-        ),
-    ] = None
+    against: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    model: Path | None = None
     device: DeviceFlag = "auto"
-    workers: Annotated[
-        int,
-        Parameter(help="Number of processes that apply the rules; the result is the same."),
-    ] = 1
+    workers: int = 1
 
     def prepare(self, files: Sequence[str], settings: CleaningSettings) -> Prepared:
         """Open the corpus, the test data and the model."""
@@ -84,12 +68,6 @@ class Beside:
         from heedful.apps.cleaning.check_report import prepare
 
         return prepare(spec, settings, against=tests, scorer=self.scorer(), workers=self.workers)
-
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        model = None if self.model is None else str(self.model)
-        flags = {"against": list(self.against), "model": model, "device": self.device}
-        return {**flags, "workers": self.workers}
 
     def scorer(self) -> Callable[[list[str], list[str]], Sequence[float]] | None:
         """Return a function that scores how much the source tells the model about the target.
@@ -111,17 +89,12 @@ class Beside:
         return score
 
 
-BESIDE = Beside()
-
-
 def data_check(
     *corpus: CorpusFiles,
-    out: Annotated[
-        Path, Parameter(help="Folder for page.html and report.json, created if missing.")
-    ] = Path("data-check"),
-    beside: Beside = BESIDE,
+    out: Path = Path("data-check"),
+    checks: PairCheckFlags = PairCheckFlags(),
     settings: CleaningFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """Check sentence pairs for duplicates, misalignments, encoding errors and leaks.
 
@@ -133,17 +106,19 @@ def data_check(
         heedful data check train.en train.de --languages en de
         heedful data check pairs.tsv.gz --against test.tsv --out checked --off numbers
         heedful data check train.en train.de --model run --min-model-gain 1
+
+    Args:
+        out: Folder for page.html and report.json, created if missing.
     """
     values = overrides(settings)
-    flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}
-    report = Report("data check", output, flags)
+    report = Report("data check", output, checks, corpus=corpus, out=out, rules=values)
     limits = CleaningSettings.parse(values, where="heedful data check")
-    raw, tools = beside.prepare(corpus, limits)
+    raw, tools = checks.prepare(corpus, limits)
     out.mkdir(exist_ok=True)
     from heedful.apps.cleaning.check_page import page_of
     from heedful.apps.cleaning.check_report import check_corpus
 
-    with closing(terminal()) as events:
+    with terminal() as events:
         checked = check_corpus(raw, tools, events.progress)
     _show(checked)
     plain = checked.plain()
@@ -173,10 +148,10 @@ def _say_languages(languages: tuple[str, ...] | None) -> None:
 
 def data_clean(
     *corpus: CorpusFiles,
-    out: Annotated[Path, Parameter(help="Folder for the cleaned corpus, which must not exist.")],
-    beside: Beside = BESIDE,
+    out: Path,
+    checks: PairCheckFlags = PairCheckFlags(),
     settings: CleaningFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """Clean sentence pairs, and list the removed ones with the reason.
 
@@ -188,16 +163,18 @@ def data_clean(
 
         heedful data clean train.en train.de --out clean --languages en de
         heedful data clean pairs.tsv.gz --out clean --against test.tsv --off many_targets
+
+    Args:
+        out: Folder for the cleaned corpus, which must not exist.
     """
     values = overrides(settings)
-    flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}
-    report = Report("data clean", output, flags)
+    report = Report("data clean", output, checks, corpus=corpus, out=out, rules=values)
     limits = CleaningSettings.parse(values, where="heedful data clean")
     refuse_existing(out)
-    raw, tools = beside.prepare(corpus, limits)
+    raw, tools = checks.prepare(corpus, limits)
     from heedful.apps.cleaning.corpus_clean import clean_corpus
 
-    with closing(terminal()) as events:
+    with terminal() as events:
         cleaned = clean_corpus(raw, tools, out, events.progress)
     _say_languages(cleaned.languages)
     for rule, count in cleaned.removed.items():
@@ -209,15 +186,11 @@ def data_clean(
 
 def data_split(
     *corpus: CorpusFiles,
-    out: Annotated[Path, Parameter(help="Folder for the parts, which must not exist.")],
-    valid: Annotated[
-        int, Parameter(help="Number of pairs for validation; 0 leaves the part out.")
-    ] = 1000,
-    test: Annotated[
-        int, Parameter(help="Number of pairs for testing; 0 leaves the part out.")
-    ] = 1000,
-    seed: Annotated[int, Parameter(help="Random seed of the split.")] = 1,
-    output: Output = PLAIN,
+    out: Path,
+    valid: int = 1000,
+    test: int = 1000,
+    seed: int = 1,
+    output: Output = Output(),
 ) -> None:
     """Split sentence pairs into train, valid and test by source sentence.
 
@@ -229,9 +202,14 @@ def data_split(
 
         heedful data split corpus.en corpus.de --out parts --valid 1000 --test 2000
         heedful data split pairs.tsv.gz --out parts
+
+    Args:
+        out: Folder for the parts, which must not exist.
+        valid: Number of pairs for validation; 0 leaves the part out.
+        test: Number of pairs for testing; 0 leaves the part out.
+        seed: Random seed of the split.
     """
-    flags = {"corpus": list(corpus), "out": str(out)}
-    report = Report("data split", output, {**flags, "valid": valid, "test": test, "seed": seed})
+    report = Report("data split", output, corpus=corpus, out=out, valid=valid, test=test, seed=seed)
     for name, size in (("--valid", valid), ("--test", test)):
         if size < 0:
             raise UserError("The size of a part must not be negative", where=f"{name} {size}")
@@ -241,7 +219,7 @@ def data_split(
     refuse_existing(out)
     from heedful.apps.cleaning.corpus_split import split_corpus
 
-    with closing(terminal()) as events:
+    with terminal() as events:
         parts = split_corpus(spec, out, valid=valid, test=test, seed=seed, progress=events.progress)
     for part in parts:
         files = " and ".join(part.files)
@@ -250,36 +228,12 @@ def data_split(
 
 
 def data_shard(
-    *corpus: Annotated[
-        str,
-        Parameter(
-            help="Corpora to write: source and target files, aligned line by line, .tsv or .jsonl "
-            "files of pairs, or files of text with --documents; all may be .gz. Several are "
-            "joined."
-        ),
-    ],
-    out: Annotated[Path, Parameter(help="Folder for the shards, which must not exist.")],
-    shard_examples: Annotated[
-        int,
-        Parameter(
-            help="Maximum number of pairs or texts in a shard; a shard also ends at 16 MB of text."
-        ),
-    ] = 10_000,
-    documents: Annotated[
-        Literal["file", "paragraph", "line"] | None,
-        Parameter(
-            help="Unit of text in files for a language model, as for `heedful train`; sentence "
-            "pairs if unset."
-        ),
-    ] = None,
-    languages: Annotated[
-        tuple[str, str] | None,
-        Parameter(
-            help="Language codes of source and target, such as en de; training refuses to mix "
-            "shards of both directions."
-        ),
-    ] = None,
-    output: Output = PLAIN,
+    *corpus: str,
+    out: Path,
+    shard_examples: int = 10_000,
+    documents: Literal["file", "paragraph", "line"] | None = None,
+    languages: tuple[str, str] | None = None,
+    output: Output = Output(),
 ) -> None:
     """Write corpora as compressed shards, which training streams.
 
@@ -292,10 +246,22 @@ def data_shard(
         heedful data shard train.en train.de --out shards --languages en de
         heedful data shard a.tsv.gz b.jsonl.gz --out shards --shard-examples 20000
         heedful data shard books.txt.gz --documents paragraph --out texts
+
+    Args:
+        corpus: Corpora to write: source and target files, aligned line by line, .tsv or .jsonl
+            files of pairs, or files of text with --documents; all may be .gz. Several are joined.
+        out: Folder for the shards, which must not exist.
+        shard_examples: Maximum number of pairs or texts in a shard; a shard also ends at 16 MB of
+            text.
+        documents: Unit of text in files for a language model, as for `heedful train`; sentence
+            pairs if unset.
+        languages: Language codes of source and target, such as en de; training refuses to mix
+            shards of both directions.
     """
-    flags = {"corpus": list(corpus), "out": str(out), "shard_examples": shard_examples}
-    flags |= {"documents": documents, "languages": languages and list(languages)}
-    report = Report("data shard", output, flags)
+    flags = {"documents": documents, "languages": languages}
+    report = Report(
+        "data shard", output, flags, corpus=corpus, out=out, shard_examples=shard_examples
+    )
     if shard_examples < 1:
         raise UserError("A shard needs an example", where=f"--shard-examples {shard_examples}")
     found = corpora(corpus, "CORPUS", pairs=documents is None)
@@ -304,7 +270,7 @@ def data_shard(
     refuse_existing(out)
     from heedful.apps.shards.shard_writer import write_shards
 
-    with closing(terminal()) as events:
+    with terminal() as events:
         index = write_shards(
             [CorpusSpec(**values) for values in found],
             out,

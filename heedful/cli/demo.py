@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.text_io import PLAIN, Output, Report, say
+from heedful.cli.text_io import Output, Report, say, terminal
 
 if TYPE_CHECKING:
-    from heedful.cli.demo_run import DemoResult
+    from heedful.cli.demo_run import DemoResult, Tested
 
 WRONG_SHOWN = 3
 
 
 def demo(
     *,
-    out: Annotated[
-        Path, Parameter(help="Folder for the sentence pairs and the run, created if missing.")
-    ] = Path("heedful-demo"),
-    source: Annotated[
-        str, Parameter(name="--from", help="Locale to translate from, such as en, de or pt-BR.")
-    ] = "en",
-    target: Annotated[
-        str, Parameter(name="--to", help="Locale to translate into, such as fr or ja.")
-    ] = "fr",
-    pairs: Annotated[int, Parameter(help="Number of training pairs.")] = 50_000,
-    held_out: Annotated[
-        int,
-        Parameter(help="Number of items held out for testing, and as many more for validation."),
-    ] = 1000,
-    steps: Annotated[int, Parameter(help="Number of training updates.")] = 1000,
-    minutes: Annotated[float, Parameter(help="Time limit of training in minutes.")] = 3.0,
-    seed: Annotated[int, Parameter(help="Random seed of the generated pairs and of training.")] = 1,
-    output: Output = PLAIN,
+    out: Path = Path("heedful-demo"),
+    source: Annotated[str, Parameter(name="--from")] = "en",
+    target: Annotated[str, Parameter(name="--to")] = "fr",
+    pairs: int = 50_000,
+    held_out: int = 1000,
+    steps: int = 1000,
+    minutes: float = 3.0,
+    seed: int = 1,
+    output: Output = Output(),
 ) -> None:
     """Train a small translator in a few minutes, on generated dates, prices and measures.
 
@@ -50,19 +41,25 @@ def demo(
     For example:
 
         heedful demo --from en --to ja --out demo-ja
+
+    Args:
+        out: Folder for the sentence pairs and the run, created if missing.
+        source: Locale to translate from, such as en, de or pt-BR.
+        target: Locale to translate into, such as fr or ja.
+        pairs: Number of training pairs.
+        held_out: Number of items held out for testing, and as many more for validation.
+        steps: Number of training updates.
+        minutes: Time limit of training in minutes.
+        seed: Random seed of the generated pairs and of training.
     """
     from heedful.cli.demo_run import DemoPlan, run_demo
-    from heedful.events import Events, Terminal
 
     plan = DemoPlan(
         source, target, pairs=pairs, held_out=held_out, steps=steps, minutes=minutes, seed=seed
     )
-    report = Report("demo", output, {"out": str(out), **plan.plain()})
-    events = Events([Terminal()])
-    try:
+    report = Report("demo", output, plan.plain(), out=out)
+    with terminal() as events:
         result = run_demo(out, plan, events)
-    finally:
-        events.close()
     if not output.json:
         _show(result, out, steps)
     report.finish(result.plain())
@@ -73,7 +70,7 @@ def _show(result: DemoResult, out: Path, steps: int) -> None:
 
     width = min(100, shutil.get_terminal_size().columns)
     for example in result.examples:
-        print(f"{example.source}\n→ {example.translation}{_verdict(example.plain())}\n")
+        print(f"{example.item.source}\n→ {example.translation}{_verdict(example)}\n")
         if example.translation.alignment is not None:
             print(draw_alignment(example.translation.alignment, width=width) + "\n")
     wrong = result.wrong()
@@ -82,7 +79,7 @@ def _show(result: DemoResult, out: Path, steps: int) -> None:
         "are translated exactly."
     )
     for example in wrong[:WRONG_SHOWN]:
-        print(f"  {example.source} → {example.translation}{_verdict(example.plain())}")
+        print(f"  {example.item.source} → {example.translation}{_verdict(example)}")
     if len(wrong) > WRONG_SHOWN:
         print(f"  and {len(wrong) - WRONG_SHOWN} more")
     if result.training["steps"] < steps:
@@ -92,9 +89,9 @@ def _show(result: DemoResult, out: Path, steps: int) -> None:
         )
     say(
         f"The pairs are in {out / 'pairs'}, the run in {out / 'run'}. Try: "
-        f"echo '{result.examples[0].source}' | heedful translate {out / 'run'}"
+        f"echo '{result.examples[0].item.source}' | heedful translate {out / 'run'}"
     )
 
 
-def _verdict(example: dict[str, Any]) -> str:
-    return "" if example["exact"] else f"   (should be: {example['reference']})"
+def _verdict(example: Tested) -> str:
+    return "" if example.exact else f"   (should be: {example.item.target})"

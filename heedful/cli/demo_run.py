@@ -61,27 +61,16 @@ class DemoPlan:
     seed: int
 
     def __post_init__(self) -> None:
-        flags = {
-            "--pairs": self.pairs,
-            "--held-out": self.held_out,
-            "--steps": self.steps,
-            "--minutes": self.minutes,
-        }
-        for flag, value in flags.items():
-            if not value > 0:
-                raise ConfigError(f"{flag} {value:g} is not above 0", where="heedful demo")
+        flags = self.plain()
+        for name in ("pairs", "held-out", "steps", "minutes"):
+            if not flags[name] > 0:
+                where = "heedful demo"
+                raise ConfigError(f"--{name} {flags[name]:g} is not above 0", where=where)
 
     def plain(self) -> dict[str, Any]:
         """Return the plan as JSON data, by names of flags."""
-        return {
-            "from": self.source,
-            "to": self.target,
-            "pairs": self.pairs,
-            "held-out": self.held_out,
-            "steps": self.steps,
-            "minutes": self.minutes,
-            "seed": self.seed,
-        }
+        names = {"source": "from", "target": "to", "held_out": "held-out"}
+        return {names.get(name, name): value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -90,11 +79,6 @@ class Tested:
 
     item: DemoItem
     translation: Translation
-
-    @property
-    def source(self) -> str:
-        """The text that was translated."""
-        return self.item.source
 
     @property
     def exact(self) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 import heedful
-from heedful.cli.text_io import PLAIN, Output, Report, show_table
+from heedful.cli.text_io import Output, Report, show_table
 
 NO_KERNELS = "none: not compiled when Heedful was installed, or HEEDFUL_NATIVE=off"
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebleu", "babel")
@@ -17,10 +15,8 @@ _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebl
 
 def doctor(
     *,
-    width: Annotated[
-        int, Parameter(help="Width of the linear layer whose speed is measured.")
-    ] = 512,
-    output: Output = PLAIN,
+    width: int = 512,
+    output: Output = Output(),
 ) -> None:
     """Check versions, devices and the speed of each precision on this machine.
 
@@ -28,12 +24,15 @@ def doctor(
     shown for `--compile auto` is that of a long run. Include the output in bug reports.
 
     Example: `heedful doctor --json`
+
+    Args:
+        width: Width of the linear layer whose speed is measured.
     """
     if width < 1:
         from heedful.errors import UserError
 
         raise UserError("The width must be at least 1", where="--width")
-    report = Report("doctor", output, {"width": width})
+    report = Report("doctor", output, width=width)
     facts = {
         "versions": _versions(),
         "machine": _machine(),

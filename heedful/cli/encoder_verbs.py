@@ -1,43 +1,41 @@
-"""`heedful answer`, `fill` and `tag`, and the loop that `classify` shares with them.
-
-The loop reads one item per line and writes one line for each.
-"""
+"""`heedful answer`, `classify`, `fill` and `tag`: one item a line in, one line out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 import heedful
 from heedful.cli.flags import BatchTokens, DeviceFlag, ModelPath, PrecisionFlag, positions_of
+from heedful.cli.parser import flag_group
 from heedful.cli.text_io import (
-    PLAIN,
+    InputFile,
     Output,
+    OutputFile,
     Report,
     chunks,
-    is_standard,
     one_line,
     output_to,
     refuse_missing_folder,
     terminal,
 )
-from heedful.errors import DataError, UserError
+from heedful.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
-    from heedful.pipelines.predictions import Answer, Candidate, TokenLabel
-    from heedful.pipelines.text_encoding import EncodingOptions
+    from heedful.pipelines.image_classification import ImagePipeline, Picture
+    from heedful.pipelines.predictions import Answer, Candidate, Label, TokenLabel
+    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 
 
 CHUNK = 1024
 """Maximum number of lines in memory."""
-
-_GROUP = Group("Running", sort_key=50)
 
 OneText = Annotated[
     str | None,
@@ -45,42 +43,26 @@ OneText = Annotated[
 ]
 
 
-@Parameter(name="*", group=_GROUP)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Running", 50)
 class Items:
-    """Input, output, device, precision and batches."""
+    """Input, output, device, precision and batches.
 
-    input: Annotated[
-        Path | None,
-        Parameter(
-            name=("--input", "-i"),
-            allow_leading_hyphen=True,
-            help="File with one item a line, plain or gzip; standard input if unset.",
-        ),
-    ] = None
-    output_file: Annotated[
-        Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            allow_leading_hyphen=True,
-            help="File for the results, which appears when all are done; standard output if unset.",
-        ),
-    ] = None
+    Args:
+        input: File with one item a line, plain or gzip; standard input if unset.
+        output_file: File for the results, which appears when all are done; standard output if
+            unset.
+        batch_size: Number of items in a batch, instead of --batch-tokens.
+        batch_tokens: Size of a batch in tokens: texts x longest text, padding included; auto fills
+            the free memory.
+    """
+
+    input: InputFile = None
+    output_file: OutputFile = None
     device: DeviceFlag = "auto"
     precision: PrecisionFlag = "auto"
-    batch_size: Annotated[
-        int | None, Parameter(help="Number of items in a batch, instead of --batch-tokens.")
-    ] = None
-    batch_tokens: Annotated[
-        BatchTokens,
-        Parameter(
-            help="Size of a batch in tokens: texts x longest text, padding included; auto fills "
-            "the free memory."
-        ),
-    ] = 4096
+    batch_size: int | None = None
+    batch_tokens: BatchTokens = 4096
 
-
-DEFAULT_ITEMS = Items()
 
 Result = TypeVar("Result")
 Pipeline = TypeVar("Pipeline")
@@ -105,6 +87,10 @@ class EncoderVerb(Generic[Result]):
     plain: Callable[[Result], str]
     fields: Callable[[Result], dict[str, Any]]
     load: Callable[..., Any] = heedful.load_encoder
+
+    def json(self, result: Result) -> str:
+        """Return a result as a JSON object on one line."""
+        return json.dumps(self.fields(result), ensure_ascii=False)
 
 
 def run(
@@ -143,10 +129,11 @@ def run(
                 "first_line": done + 1,
             }
             predicted = verb.predict(pipeline, lines, options)
-            yield [json_line(verb.fields(p)) if output.json else verb.plain(p) for p in predicted]
+            line = verb.json if output.json else verb.plain
+            yield [line(each) for each in predicted]
             done += len(lines)
 
-    write_results(verb.name, {"model": str(model), **settings}, items, output, load, results)
+    write_results(verb.name, {"model": model, **settings}, items, output, load, results)
 
 
 def write_results(
@@ -168,13 +155,12 @@ def write_results(
         results: function from the pipeline to an iterator of lists of output lines.
     """
     running = {"device": items.device, "precision": items.precision}
-    report = Report(verb, output, {**settings, **running})
-    if items.output_file is not None and not is_standard(items.output_file):
-        refuse_missing_folder(items.output_file)
+    report = Report(verb, output, settings, running)
+    refuse_missing_folder(items.output_file)
     pipeline = load()
     loaded = report.seconds
     done = 0
-    with closing(terminal()) as events, output_to(items.output_file) as file:
+    with terminal() as events, output_to(items.output_file) as file:
         for lines in results(pipeline):
             file.writelines(f"{line}\n" for line in lines)
             file.flush()
@@ -185,24 +171,14 @@ def write_results(
     report.finish({**facts, "items_per_second": round(done / working, 1)}, summary=False)
 
 
-def json_line(fields: Mapping[str, Any]) -> str:
-    """Return a JSON object on one line."""
-    return json.dumps(fields, ensure_ascii=False)
-
-
-def four_digits(probability: float) -> str:
-    """Return a probability with four digits."""
-    return f"{probability:.4f}"
-
-
 def fill(
     model: ModelPath,
     text: OneText = None,
     /,
     *,
-    top: Annotated[int, Parameter(help="Number of candidates for each mask.")] = 5,
-    items: Items = DEFAULT_ITEMS,
-    output: Output = PLAIN,
+    top: int = 5,
+    items: Items = Items(),
+    output: Output = Output(),
 ) -> None:
     """Fill [MASK] in a text.
 
@@ -221,6 +197,9 @@ def fill(
         heedful fill bert "The [MASK] sat on the mat." --top 3
         heedful fill bert -i texts.txt -o filled.jsonl --json
         heedful fill t5 "The [MASK] walks in [MASK] park."
+
+    Args:
+        top: Number of candidates for each mask.
     """
     verb = EncoderVerb(
         "fill",
@@ -234,12 +213,12 @@ def fill(
 
 
 def _mask_line(masks: list[list[Candidate]]) -> str:
-    parts = [[f"{_word(c.token)} {four_digits(c.probability)}" for c in mask] for mask in masks]
+    parts = [[f"{_word(c.token)} {c.probability:.4f}" for c in mask] for mask in masks]
     return "\t|\t".join("\t".join(part) for part in parts)
 
 
 def _word(piece: str) -> str:
-    """Return a token for display, without the space mark unless it is nothing else."""
+    """Return a token without the mark of a space before it; a lone mark stays."""
     from heedful.text.pretokenization import MARK
 
     return one_line(piece.removeprefix(MARK) or piece)
@@ -248,7 +227,7 @@ def _word(piece: str) -> str:
 def _mask_fields(masks: list[list[Candidate]]) -> dict[str, Any]:
     return {
         "candidates": [
-            {"mask": number, "token": candidate.token, "probability": candidate.probability}
+            {"mask": number, **vars(candidate)}
             for number, mask in enumerate(masks, start=1)
             for candidate in mask
         ]
@@ -260,8 +239,8 @@ def tag(
     text: OneText = None,
     /,
     *,
-    items: Items = DEFAULT_ITEMS,
-    output: Output = PLAIN,
+    items: Items = Items(),
+    output: Output = Output(),
 ) -> None:
     """Label the words of texts.
 
@@ -276,27 +255,18 @@ def tag(
         heedful tag tagger "The cat sat on the mat ."
         heedful tag tagger -i texts.txt -o tagged.txt
     """
+
+    def plain(words: list[TokenLabel]) -> str:
+        return " ".join(f"{word.token}/{one_line(word.label or '')}" for word in words)
+
     verb = EncoderVerb(
         "tag",
         "token",
         lambda pipeline, lines, options: pipeline.tag(lines, **options),
-        _tag_line,
-        _tag_fields,
+        plain,
+        lambda words: {"labels": [vars(word) for word in words]},
     )
     run(verb, model, text, items, output, {})
-
-
-def _tag_line(words: list[TokenLabel]) -> str:
-    return " ".join(f"{word.token}/{one_line(word.label or '')}" for word in words)
-
-
-def _tag_fields(words: list[TokenLabel]) -> dict[str, Any]:
-    return {
-        "labels": [
-            {"token": word.token, "label": word.label, "probability": word.probability}
-            for word in words
-        ]
-    }
 
 
 def answer(
@@ -304,24 +274,11 @@ def answer(
     text: OneText = None,
     /,
     *,
-    question: Annotated[
-        str | None,
-        Parameter(
-            allow_leading_hyphen=True,
-            help="Question about every line; each line is then a context.",
-        ),
-    ] = None,
-    max_answer: Annotated[int, Parameter(help="Maximum number of tokens of an answer.")] = 30,
-    unanswerable: Annotated[
-        bool | None,
-        Parameter(
-            show_default=False,
-            help="Allow empty answers to questions that the context does not answer. [default: as "
-            "the model was trained]",
-        ),
-    ] = None,
-    items: Items = DEFAULT_ITEMS,
-    output: Output = PLAIN,
+    question: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    max_answer: int = 30,
+    unanswerable: Annotated[bool | None, Parameter(negative="--no-unanswerable")] = None,
+    items: Items = Items(),
+    output: Output = Output(),
 ) -> None:
     """Answer questions with passages from given texts.
 
@@ -337,6 +294,12 @@ def answer(
 
         heedful answer reader "Ada wrote the first program." --question "Who wrote it?"
         heedful answer reader -i questions.tsv -o answers.txt
+
+    Args:
+        question: Question about every line; each line is then a context.
+        max_answer: Maximum number of tokens of an answer.
+        unanswerable: Allow empty answers to questions that the context does not answer. [default:
+            as the model was trained]
     """
 
     def pair(line: str, number: int) -> tuple[str, str]:
@@ -360,15 +323,11 @@ def answer(
             unanswerable=unanswerable,
             **options,
         ),
-        _answer_line,
+        lambda answer: f"{one_line(answer.text)}\t{answer.probability:.4f}",
         _answer_fields,
     )
     settings = {"question": question, "max_answer": max_answer, "unanswerable": unanswerable}
     run(verb, model, text, items, output, settings)
-
-
-def _answer_line(answer: Answer) -> str:
-    return f"{one_line(answer.text)}\t{four_digits(answer.probability)}"
 
 
 def _answer_fields(answer: Answer) -> dict[str, Any]:
@@ -378,3 +337,143 @@ def _answer_fields(answer: Answer) -> dict[str, Any]:
         "start": answer.start,
         "end": answer.end,
     }
+
+
+IMAGE_CHUNK = 64
+"""Maximum number of images in memory."""
+
+NamedImage = tuple[str, "Picture | None"]
+"""The name of an image and the image itself, or None for an empty line."""
+
+
+def classify(
+    model: ModelPath,
+    /,
+    *what: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    top: int | None = None,
+    items: Items = Items(),
+    output: Output = Output(),
+) -> None:
+    """Label texts, pairs of texts, or images.
+
+    An input line is a text, or two texts with a tab between them. Its output line is the most
+    probable label, a tab and its probability. With --json, `labels` lists all labels from the most
+    to the least probable, each with `label` and `probability`. An empty line gets no label.
+
+    For a model of images, an input line is the name of an image file, and the output line begins
+    with that name: as the first column, or as `image` with --json.
+
+    For example:
+
+        heedful classify reviews "A warm, funny film."
+        heedful classify reviews -i texts.txt -o labels.txt
+        heedful classify animals cat.png dog.jpg --top 3
+        heedful classify animals folder --json
+
+    Args:
+        what: Text to label, or images: PNG and JPEG files, folders of them, or IDX files. If none,
+            the lines of --input are read.
+        top: Number of most probable labels for each item; 1 if unset, or all with --json.
+    """
+    if top is not None and top < 1:
+        raise ConfigError("The number of labels must be at least 1", where=f"--top {top}")
+    from heedful.interop.hugging_face import describe_any
+
+    if describe_any(model).spec.reads == "images":
+        _classify_images(model, what, items, output, top)
+        return
+    if len(what) > 1:
+        raise UserError(
+            f"There are {len(what)} texts, and one is taken",
+            where="heedful classify",
+            remedy="Give one in quotes, or a file with one a line: --input FILE",
+        )
+    plain, fields = partial(_plain, top=top), partial(_fields, top=top)
+    verb = EncoderVerb("classify", "sequence", _classify, plain, fields)
+    run(verb, model, what[0] if what else None, items, output, {"top": top})
+
+
+def _classify(
+    pipeline: EncoderPipeline, lines: list[str], options: EncodingOptions
+) -> list[list[Label]]:
+    texts: list[str | tuple[str, str]] = []
+    for number, line in enumerate(lines, start=options["first_line"]):
+        first, *others = line.split("\t")
+        if len(others) > 1:
+            raise DataError(
+                f"{len(others)} tabs",
+                where=f"line {number}",
+                remedy="Give one text, or two with a tab between them",
+            )
+        texts.append((first, others[0]) if others else first)
+    return pipeline.classify(texts, **options)
+
+
+def _plain(labels: list[Label], *, top: int | None) -> str:
+    return "\t".join(
+        f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels[: top or 1]
+    )
+
+
+def _fields(labels: list[Label], *, top: int | None) -> dict[str, Any]:
+    return {"labels": [vars(each) for each in labels[:top]]}
+
+
+def _classify_images(
+    model: Path, what: Sequence[str], items: Items, output: Output, top: int | None
+) -> None:
+    """Label images, and write one output line for each.
+
+    Args:
+        model: the model's directory.
+        what: image files, folders and IDX files, instead of lines of the input.
+        items: the flags for input, output, device and batches.
+        output: the common flags.
+        top: number of labels of each image.
+    """
+    if what and items.input is not None:
+        raise UserError("Give images or --input, not both", where="heedful classify")
+
+    def load() -> ImagePipeline:
+        return heedful.load_vision(model, device=items.device, precision=items.precision)
+
+    def line(name: str, labels: list[Label]) -> str:
+        if output.json:
+            return json.dumps({"image": name, **_fields(labels, top=top)}, ensure_ascii=False)
+        return f"{one_line(name)}\t{_plain(labels, top=top)}" if labels else ""
+
+    def results(pipeline: ImagePipeline) -> Iterator[list[str]]:
+        images = _named_images(what) if what else _listed_images(items.input)
+        positions = positions_of(items.batch_tokens, pipeline)
+        while chunk := list(islice(images, IMAGE_CHUNK)):
+            labels = pipeline.classify(
+                [image for _, image in chunk if image is not None],
+                batch_size=items.batch_size,
+                batch_tokens=positions,
+            )
+            rest = iter(labels)
+            yield [line(name, [] if image is None else next(rest)) for name, image in chunk]
+
+    write_results("classify", {"model": model, "top": top}, items, output, load, results)
+
+
+def _named_images(what: Sequence[str]) -> Iterator[NamedImage]:
+    """Yield every image of files and folders."""
+    from heedful.data.image_files import image_files, is_idx, read_images
+
+    for word in what:
+        path = Path(word)
+        if path.is_dir():
+            yield from ((str(file), file) for file in image_files(path))
+        elif is_idx(path):
+            for number, pixels in enumerate(read_images(path), start=1):
+                yield f"{path}:{number}", pixels
+        else:
+            yield word, path
+
+
+def _listed_images(source: Path | None) -> Iterator[NamedImage]:
+    """Yield the images whose names are lines of a file or of standard input."""
+    for lines in chunks(source, IMAGE_CHUNK):
+        for line in lines:
+            yield line, Path(line) if line.strip() else None

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 import heedful
 from heedful.cli.main import uncollected
-from heedful.cli.parser import flags_of, overrides
+from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import say
 from heedful.errors import UserError
 from heedful.search.search_settings import SearchSettings
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.text.tokenizer_pair import Split
 
-_RUNNING = Group("Running", sort_key=50)
-_CHECKING = Group("Checking", sort_key=40)
-_CONSISTENCY = Group("Consistency", sort_key=45)
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon")
 
 BatchTokens = int | Literal["auto"]
@@ -62,58 +59,31 @@ else:
 _Settings = TypeVar("_Settings", bound=SearchSettings)
 
 
-@Parameter(name="*", group=_CHECKING)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Checking", 40)
 class CheckFlags:
-    """Checks of translations; see the guide on checking."""
+    """Checks of translations; see the guide on checking.
 
-    check: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Check each translation and append a tab and the names of failed checks, or ok; "
-            "with --json, a report with scores and positions.",
-        ),
-    ] = False
-    check_source: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Check in addition that the source makes each translation more probable (slower).",
-        ),
-    ] = False
-    languages: Annotated[
-        str | None,
-        Parameter(
-            help="Language codes of source and target, such as en-de, for checks of number words "
-            "and language and for --numbers; taken from the model's name or card if unset.",
-        ),
-    ] = None
+    Args:
+        check: Check each translation and append a tab and the names of failed checks, or ok; with
+            --json, a report with scores and positions.
+        check_source: Check in addition that the source makes each translation more probable
+            (slower).
+        languages: Language codes of source and target, such as en-de, for checks of number words
+            and language and for --numbers; taken from the model's name or card if unset.
+        second_try: Search again where a check failed, with a wider beam and constraints; the new
+            translation is used only if fewer checks fail.
+        on_doubt: Action for translations with failed checks: keep them, mark them (--mark), write
+            the source instead, or fail at the end with exit status 1 and their line numbers.
+        mark: Prefix of marked translations, for --on-doubt mark.
+    """
 
-    second_try: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Search again where a check failed, with a wider beam and constraints; the new "
-            "translation is used only if fewer checks fail.",
-        ),
-    ] = False
-    on_doubt: Annotated[
-        Literal["keep", "mark", "source", "fail"],
-        Parameter(
-            help="Action for translations with failed checks: keep them, mark them (--mark), write "
-            "the source instead, or fail at the end with exit status 1 and their line numbers.",
-        ),
-    ] = "keep"
-    mark: Annotated[
-        str,
-        Parameter(
-            allow_leading_hyphen=True, help="Prefix of marked translations, for --on-doubt mark."
-        ),
-    ] = "[?] "
+    check: bool = False
+    check_source: bool = False
+    languages: str | None = None
+
+    second_try: bool = False
+    on_doubt: Literal["keep", "mark", "source", "fail"] = "keep"
+    mark: Annotated[str, Parameter(allow_leading_hyphen=True)] = "[?] "
 
     @property
     def is_on(self) -> bool:
@@ -136,44 +106,27 @@ class CheckFlags:
         }
 
 
-UNCHECKED = CheckFlags()
-
-
-@Parameter(name="*", group=_CONSISTENCY)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Consistency", 45)
 class ConsistencyFlags:
-    """Consistency with the source where models often fail; see the guide on translating."""
+    """Consistency with the source where models often fail; see the guide on translating.
 
-    capitals: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Translate sentences in capitals as if in normal case, and write their "
-            "translations in capitals.",
-        ),
-    ] = False
-    copy_unknown: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Copy words with characters that the model's vocabulary lacks.",
-        ),
-    ] = False
-    numbers: Annotated[
-        Literal["model", "keep", "localize"],
-        Parameter(
-            help="Form of numbers: as the model writes them, as in the source (keep), or with the "
-            "separators of the target language (localize). keep and localize also correct wrong "
-            "and missing numbers."
-        ),
-    ] = "model"
+    Args:
+        capitals: Translate sentences in capitals as if in normal case, and write their translations
+            in capitals.
+        copy_unknown: Copy words with characters that the model's vocabulary lacks.
+        numbers: Form of numbers: as the model writes them, as in the source (keep), or with the
+            separators of the target language (localize). keep and localize also correct wrong and
+            missing numbers.
+    """
+
+    capitals: bool = False
+    copy_unknown: bool = False
+    numbers: Literal["model", "keep", "localize"] = "model"
 
     @property
     def is_on(self) -> bool:
         """True if any of the flags is set."""
-        return self != AS_THE_MODEL
+        return self != ConsistencyFlags()
 
     def applied(
         self, pipeline: TranslationPipeline, languages: tuple[str | None, str | None]
@@ -185,11 +138,8 @@ class ConsistencyFlags:
 
     def arguments(self) -> dict[str, Any]:
         """The flags as `ConsistentTranslation` takes them."""
-        return self.plain() | {"numbers": None if self.numbers == "model" else self.numbers}
-
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        return dataclasses.asdict(self)
+        numbers = None if self.numbers == "model" else self.numbers
+        return dataclasses.asdict(self) | {"numbers": numbers}
 
     def counts(self, translator: ConsistentTranslation | None) -> dict[str, int]:
         """Return counts of numbers that a translator made by `applied` corrected or left wrong."""
@@ -198,30 +148,22 @@ class ConsistencyFlags:
         return {"numbers_mended": translator.mended, "numbers_unmended": translator.unmended}
 
 
-AS_THE_MODEL = ConsistencyFlags()
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class GlossaryFlags:
-    """Glossary of required translations."""
+    """Glossary of required translations.
 
-    glossary: Annotated[
-        Path | None,
-        Parameter(
-            help="File of terms and their required translations, one a line: source, tab, target "
-            "(alternatives separated by |), and optionally a tab and flags (keep, ignore-case); "
-            "or a termbase (.tbx)."
-        ),
-    ] = None
-    glossary_mode: Annotated[
-        Literal["hard", "soft"],
-        Parameter(
-            help="Method for glossary terms: hard constrains the search to write each target as "
-            "given; soft shows the first target to a model trained with --soft-terms, which may "
-            "inflect it."
-        ),
-    ] = "hard"
+    Args:
+        glossary: File of terms and their required translations, one a line: source, tab, target
+            (alternatives separated by |), and optionally a tab and flags (keep, ignore-case);
+            or a termbase (.tbx).
+        glossary_mode: Method for glossary terms: hard constrains the search to write each target as
+            given; soft shows the first target to a model trained with --soft-terms, which may
+            inflect it.
+    """
+
+    glossary: Path | None = None
+    glossary_mode: Literal["hard", "soft"] = "hard"
 
     def read(self, model: Path, languages: str | None) -> Glossary | None:
         """Read the glossary; None without one.
@@ -242,14 +184,6 @@ class GlossaryFlags:
         codes = languages_of(model, languages)
         return Glossary.read(self.glossary, soft=soft, languages=codes)
 
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        file = None if self.glossary is None else str(self.glossary)
-        return {"glossary": file, "glossary_mode": self.glossary_mode}
-
-
-NO_TERMS = GlossaryFlags()
-
 
 def search_settings(flags: Any) -> SearchSettings:
     """Return search settings from flags; a temperature or a cut-off implies sampling."""
@@ -264,32 +198,23 @@ def sampling_settings(flags: Any, settings: type[_Settings]) -> _Settings:
     return settings.parse(values)
 
 
-@Parameter(name="*", group=_RUNNING)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Running", 50)
 class Running:
-    """Device, precision and batches; only the precision changes results, in their last digits."""
+    """Device, precision and batches; only the precision changes results, in their last digits.
 
-    ensemble: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Further model whose probabilities are averaged with the first one's; may be "
-            "repeated.",
-        ),
-    ] = ()
+    Args:
+        ensemble: Further model whose probabilities are averaged with the first one's; may be
+            repeated.
+        batch_size: Number of sentences in a batch, instead of --batch-tokens.
+        batch_tokens: Size of a batch in tokens: sentences x longest sentence x beam, padding
+            included; auto fills the free memory.
+    """
+
+    ensemble: tuple[Path, ...] = ()
     device: DeviceFlag = "auto"
     precision: PrecisionFlag = "auto"
-    batch_size: Annotated[
-        int | None, Parameter(help="Number of sentences in a batch, instead of --batch-tokens.")
-    ] = None
-    batch_tokens: Annotated[
-        BatchTokens,
-        Parameter(
-            help="Size of a batch in tokens: sentences x longest sentence x beam, padding "
-            "included; auto fills the free memory."
-        ),
-    ] = 4096
+    batch_size: int | None = None
+    batch_tokens: BatchTokens = 4096
 
     def load(
         self, model: Path, *, shortlist: bool | Path = False, split: Split | None = None
@@ -307,23 +232,70 @@ class Running:
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
         """Return the number of positions of a batch for this search."""
-        beam = 1
-        if settings is not None:
-            beam = settings.width
-        return positions_of(self.batch_tokens, pipeline, beam)
-
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        return {
-            "ensemble": [str(path) for path in self.ensemble],
-            "device": self.device,
-            "precision": self.precision,
-            "batch_size": self.batch_size,
-            "batch_tokens": self.batch_tokens,
-        }
+        return positions_of(self.batch_tokens, pipeline, 1 if settings is None else settings.width)
 
 
-STANDARD = Running()
+@flag_group("Shards", 60)
+class ShardFlags:
+    """Translation of a corpus in many files; see the guide on many machines.
+
+    Args:
+        shards: Files, patterns or folders to translate instead of --input: .txt, .tsv or .jsonl,
+            plain or .gz, or .parquet. Each becomes a file of the same name in --out.
+        out: Folder for the translated shards; finished shards are skipped, so the same command
+            continues after an interruption.
+        engine: Engine: this process (local), or Ray actors on many machines.
+        column: Column of the texts in .parquet, .jsonl and .tsv files; a number from 1 for .tsv
+            files without a header.
+        translation_column: Column for the translations in the written files.
+        retries: Number of retries of a shard whose machine failed (not its data).
+        address: Address of the Ray cluster (HOST:PORT), or auto for the cluster of this machine; if
+            unset, Ray starts on this machine alone.
+        actors: Number of Ray actors with a model each; as many as fit if unset.
+        threads: CPU cores of each Ray actor; 1 if unset.
+        actor_gpus: GPUs of each Ray actor, such as 1 or 0.5; none if unset.
+    """
+
+    shards: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
+    out: Path | None = None
+    engine: Literal["local", "ray"] = "local"
+    column: str = "text"
+    translation_column: str = "translation"
+    retries: int = 3
+    address: str | None = None
+    actors: int | None = None
+    threads: int | None = None
+    actor_gpus: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """True if shards are translated instead of a single text."""
+        return bool(self.shards)
+
+    def refuse(self, single: Mapping[str, Any]) -> None:
+        """Refuse flags of a single text, given by name, together with --shards.
+
+        Raises:
+            UserError: with the names of those that were given.
+        """
+        if unfit := [name for name, value in single.items() if value]:
+            raise UserError(
+                f"--shards and {', '.join(unfit)} exclude each other",
+                remedy="Shards come from --shards and go to --out; leave one out",
+            )
+
+    def refuse_alone(self) -> None:
+        """Refuse flags of shards without --shards.
+
+        Raises:
+            UserError: with the name of the flag.
+        """
+        for name, value in vars(self).items():
+            if value != getattr(ShardFlags(), name):
+                raise UserError(
+                    f"--{name.replace('_', '-')} needs --shards",
+                    remedy="Name the shards with --shards, or leave it out",
+                )
 
 
 @dataclass(frozen=True)
@@ -335,7 +307,7 @@ class TranslationRequest:
         settings: settings of the search.
         running: device, precision and batches.
         alignment: flag that returns word alignments.
-        checks: flags of checking.
+        checks: flags of checking, with the languages.
         prefixes: flag that translations have forced prefixes.
         shortlist: True for the model's lexical shortlist, or the file of another one.
         terms: glossary and its mode.
@@ -347,14 +319,14 @@ class TranslationRequest:
     model: Path
     settings: SearchSettings
     running: Running
-    alignment: bool
-    checks: CheckFlags
-    prefixes: bool
-    shortlist: bool | Path
-    terms: GlossaryFlags = NO_TERMS
+    alignment: bool = False
+    checks: CheckFlags = CheckFlags()
+    prefixes: bool = False
+    shortlist: bool | Path = False
+    terms: GlossaryFlags = GlossaryFlags()
     protect: tuple[str, ...] | None = None
     split: Split | None = None
-    consistency: ConsistencyFlags = AS_THE_MODEL
+    consistency: ConsistencyFlags = ConsistencyFlags()
 
     @property
     def is_plain(self) -> bool:
@@ -365,8 +337,32 @@ class TranslationRequest:
             and not (self.shortlist or self.terms.glossary or self.protect)
             and not running.ensemble
             and running.batch_size is None
-            and running.batch_tokens == STANDARD.batch_tokens
+            and running.batch_tokens == Running.batch_tokens
         )
+
+    def load(
+        self, glossary: Glossary | None
+    ) -> tuple[TranslationPipeline, ConsistentTranslation | None]:
+        """Load the translator, wrapped in a `ConsistentTranslation` if the flags ask for one.
+
+        Args:
+            glossary: terms of the request, which are checked.
+
+        Returns:
+            The translator, and the wrapper or None.
+
+        Raises:
+            UserError: when the translator cannot follow the request.
+        """
+        pipeline = self.running.load(self.model, shortlist=self.shortlist, split=self.split)
+        if glossary is not None:
+            pipeline.check_glossary(glossary)
+        pipeline.check_protection(self.protect)
+        if not self.consistency.is_on:
+            return pipeline, None
+        languages = languages_of(self.model, self.checks.languages)
+        consistent = self.consistency.applied(pipeline, languages)
+        return consistent, consistent
 
 
 def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
@@ -403,10 +399,10 @@ def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int
     """
     if isinstance(batch_tokens, int):
         return batch_tokens
-    from heedful.apps.planning.memory_budget import room_for
+    from heedful.apps.planning.memory_budget import fitting_batch
 
     models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
-    budget = room_for(models, pipeline.precision, beam=beam)
+    budget = fitting_batch(models, pipeline.precision, beam=beam)
     say(budget.reason)
     return budget.positions
 

@@ -3,66 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from heedful.cli.flags import ModelPath
-from heedful.cli.text_io import PLAIN, Output, Report, read_parallel, say, show_table, terminal
+from heedful.cli.parser import flag_group
+from heedful.cli.text_io import Output, Report, read_parallel, say, show_table, terminal
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.comparison.frontier_results import Frontier
     from heedful.apps.comparison.frontier_rounds import Grid, MeasuredTask
 
-_GRID = Group("Settings to measure", sort_key=10)
-_MANY = {"consume_multiple": True, "negative": (), "show_default": False}
 
-
-@Parameter(name="*", group=_GRID)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Settings to measure", 10)
 class GridFlags:
-    """The values of each search setting; all combinations are measured."""
+    """The values of each search setting; all combinations are measured.
+
+    Args:
+        precisions: Precisions to measure (--precision of translate).
+        beams: Beam widths to measure.
+        shortlists: Search without and with a lexical shortlist. [default: no, and yes if the model
+            has one]
+        shortlist_file: File of a lexical shortlist to use instead of the model's own.
+        batches: Batch sizes to measure (--batch-tokens of translate).
+        threads: Numbers of threads to measure (OMP_NUM_THREADS). [default: 1 and all cores]
+    """
 
     precisions: Annotated[
-        tuple[Literal["fp32", "bf16", "int8"], ...],
-        Parameter(
-            help="Precisions to measure (--precision of translate). [default: fp32 bf16 int8]",
-            **_MANY,
-        ),
+        tuple[Literal["fp32", "bf16", "int8"], ...], Parameter(consume_multiple=True)
     ] = ("fp32", "bf16", "int8")
-    beams: Annotated[
-        tuple[int, ...], Parameter(help="Beam widths to measure. [default: 1 4]", **_MANY)
-    ] = (1, 4)
-    shortlists: Annotated[
-        tuple[Literal["no", "yes"], ...],
-        Parameter(
-            help="Search without and with a lexical shortlist. [default: no, and yes if the model "
-            "has one]",
-            **_MANY,
-        ),
-    ] = ()
-    shortlist_file: Annotated[
-        Path | None,
-        Parameter(help="File of a lexical shortlist to use instead of the model's own."),
-    ] = None
-    batches: Annotated[
-        tuple[int, ...],
-        Parameter(
-            help="Batch sizes to measure (--batch-tokens of translate). [default: 1024 4096]",
-            **_MANY,
-        ),
-    ] = (1024, 4096)
-    threads: Annotated[
-        tuple[int, ...],
-        Parameter(
-            help="Numbers of threads to measure (OMP_NUM_THREADS). [default: 1 and all cores]",
-            **_MANY,
-        ),
-    ] = ()
+    beams: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (1, 4)
+    shortlists: Annotated[tuple[Literal["no", "yes"], ...], Parameter(consume_multiple=True)] = ()
+    shortlist_file: Path | None = None
+    batches: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (1024, 4096)
+    threads: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = ()
 
     def grid(self, task: MeasuredTask) -> Grid:
         """Return the combinations; unset values follow from the model and the machine.
@@ -88,33 +65,19 @@ class GridFlags:
         )
 
 
-_FLAGS = GridFlags()
-
-
 def frontier(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="File of sentences to translate, one a line.")],
-    reference: Annotated[Path, Parameter(help="File of reference translations, line by line.")],
-    out: Annotated[
-        Path, Parameter(help="Folder for measurements and results; an existing one is continued.")
-    ] = Path("frontier"),
-    minutes: Annotated[
-        float, Parameter(help="Minutes after which no further measurement starts.")
-    ] = 15.0,
-    rounds: Annotated[int, Parameter(help="Number of measurements of each setting.")] = 5,
-    lines: Annotated[
-        int, Parameter(help="Number of sentences to time, spread over the file.")
-    ] = 300,
-    alone: Annotated[
-        int,
-        Parameter(
-            help="Number of those sentences that are also translated one by one, for latency."
-        ),
-    ] = 30,
-    grid: GridFlags = _FLAGS,
-    output: Output = PLAIN,
+    source: Path,
+    reference: Path,
+    out: Path = Path("frontier"),
+    minutes: float = 15.0,
+    rounds: int = 5,
+    lines: int = 300,
+    alone: int = 30,
+    grid: GridFlags = GridFlags(),
+    output: Output = Output(),
 ) -> None:
     """Measure speed, memory and quality of a translator under many search settings.
 
@@ -129,11 +92,20 @@ def frontier(
 
         heedful frontier en-de --source test.en --reference test.de
         heedful frontier run --source a.en --reference a.de --precisions int8 --beams 1 2 4
+
+    Args:
+        source: File of sentences to translate, one a line.
+        reference: File of reference translations, line by line.
+        out: Folder for measurements and results; an existing one is continued.
+        minutes: Minutes after which no further measurement starts.
+        rounds: Number of measurements of each setting.
+        lines: Number of sentences to time, spread over the file.
+        alone: Number of those sentences that are also translated one by one, for latency.
     """
-    flags = {"model": str(model), "source": str(source), "reference": str(reference)}
-    flags |= {"out": str(out)}
     limits = {"minutes": minutes, "rounds": rounds, "lines": lines, "alone": alone}
-    report = Report("frontier", output, {**flags, **limits})
+    report = Report(
+        "frontier", output, limits, model=model, source=source, reference=reference, out=out
+    )
     if wrong := [name for name, value in limits.items() if value <= 0]:
         raise UserError("It must be positive", where=f"--{wrong[0]}")
     from heedful.apps.comparison.frontier_results import Frontier
@@ -145,7 +117,7 @@ def frontier(
     )
     settings = grid.grid(task).settings()
     stopped = False
-    with closing(terminal()) as events:
+    with terminal() as events:
         say(f"{len(settings)} settings, {rounds} rounds, {task.timed} sentences")
         try:
             measure(task, settings, out, rounds=rounds, minutes=minutes, events=events)
@@ -154,9 +126,9 @@ def frontier(
     results = Frontier(read_measurements(task, out), settings)
     if not results.points:
         raise KeyboardInterrupt if stopped else _nothing(results)
-    _write(results, out)
+    files = _write(results, out)
     if not output.json:
-        _show(results, out)
+        _show(results, files)
     report.finish({**results.plain(), "stopped": stopped})
     if stopped:
         raise KeyboardInterrupt
@@ -176,23 +148,23 @@ def _nothing(results: Frontier) -> UserError:
     )
 
 
-def _write(results: Frontier, out: Path) -> None:
-    """Write table.md, table.json and, where Altair is installed, picture.svg and page.html."""
+def _write(results: Frontier, out: Path) -> list[Path]:
+    """Write tables and, where Altair is installed, a chart and a page; return the files."""
     from heedful.apps.comparison.result_files import has_charts
 
-    page = None
-    if has_charts():
-        from heedful.apps import charts
-        from heedful.apps.comparison.frontier_page import page_of, picture
+    tables = [out / "table.md", out / "table.json"]
+    if not has_charts():
+        results.write(out)
+        return tables
+    from heedful.apps import charts
+    from heedful.apps.comparison.frontier_page import page_of, picture
 
-        charts.save(picture(results), out / "picture.svg")
-        page = page_of(results)
-    results.write(out, page)
+    charts.save(picture(results), out / "picture.svg")
+    results.write(out, page_of(results))
+    return [*tables, out / "picture.svg", out / "page.html"]
 
 
-def _show(results: Frontier, out: Path) -> None:
-    from heedful.apps.comparison.result_files import has_charts
-
+def _show(results: Frontier, files: list[Path]) -> None:
     faint = [i for i, p in enumerate(results.points) if p.setting in results.dominated]
     show_table(results.about(), results.COLUMNS, results.rows(), faint=faint)
     _say_missing("not possible here", list(map(str, results.problems)))
@@ -204,9 +176,8 @@ def _show(results: Frontier, out: Path) -> None:
         )
     for name, setting in results.recommended.items():
         say(f"{name}: {results.command(setting)}")
-    files = ["table.md", "table.json", *(["picture.svg", "page.html"] if has_charts() else [])]
-    say(f"Wrote {', '.join(str(out / name) for name in files)}")
-    if not has_charts():
+    say(f"Wrote {', '.join(map(str, files))}")
+    if len(files) == 2:
         say("For page.html: pip install 'heedful[studio]'")
 
 

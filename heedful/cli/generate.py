@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
 import heedful
-from heedful.cli.evaluation.text_measures import UNSTRETCHED, StretchedRotary
+from heedful.cli.evaluation.text_measures import StretchedRotary
 from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
 from heedful.cli.parser import flags_of
 from heedful.cli.text_io import (
-    PLAIN,
+    InputFile,
     Output,
+    OutputFile,
     Report,
     chunks,
-    is_standard,
     one_line,
     output_to,
     refuse_missing_folder,
@@ -44,43 +43,16 @@ def generate(
     model: ModelPath,
     /,
     *,
-    prompt: Annotated[
-        str | None,
-        Parameter(
-            allow_leading_hyphen=True, help="Text to continue, instead of the lines of --input."
-        ),
-    ] = None,
-    input: Annotated[
-        Path | None,
-        Parameter(
-            name=("--input", "-i"),
-            allow_leading_hyphen=True,
-            help="File of prompts, one a line, plain or gzip; standard input if unset.",
-        ),
-    ] = None,
-    output_file: Annotated[
-        Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            allow_leading_hyphen=True,
-            help="File for the continuations, which appears when all are done; standard output if "
-            "unset.",
-        ),
-    ] = None,
-    stream: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Print the continuation of --prompt token by token, with its line breaks.",
-        ),
-    ] = False,
+    prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    input: InputFile = None,
+    output_file: OutputFile = None,
+    stream: bool = False,
     settings: GenerationFlags | None = None,
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
-    batch_size: Annotated[int | None, Parameter(help="Number of prompts in a batch.")] = None,
-    rotary: StretchedRotary = UNSTRETCHED,
-    output: Output = PLAIN,
+    batch_size: int | None = None,
+    rotary: StretchedRotary = StretchedRotary(),
+    output: Output = Output(),
 ) -> None:
     """Continue text with a language model.
 
@@ -92,17 +64,23 @@ def generate(
 
         heedful generate run --prompt "Once upon a time" --stream --temperature 0.8 --seed 1
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
+
+    Args:
+        prompt: Text to continue, instead of the lines of --input.
+        input: File of prompts, one a line, plain or gzip; standard input if unset.
+        output_file: File for the continuations, which appears when all are done; standard output if
+            unset.
+        stream: Print the continuation of --prompt token by token, with its line breaks.
+        batch_size: Number of prompts in a batch.
     """
     search = sampling_settings(settings, GenerationSettings)
-    flags = {"model": str(model), **search.plain(), "device": device, "precision": precision}
-    flags |= rotary.options()
-    report = Report("generate", output, flags)
-    if output_file is not None and not is_standard(output_file):
-        refuse_missing_folder(output_file)
+    flags = {"model": model, "device": device, "precision": precision}
+    report = Report("generate", output, search.plain(), flags, rotary)
+    refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
     from heedful.text.unknown_characters import describe_unknown
 
-    pipeline = heedful.load_generator(model, device=device, precision=precision, **rotary.options())
+    pipeline = heedful.load_generator(model, device=device, precision=precision, **vars(rotary))
     loaded = report.seconds
     if stream:
         assert prompt is not None
@@ -112,7 +90,7 @@ def generate(
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
     counts = {"prompts": 0, "tokens": 0}
-    with closing(terminal()) as events, output_to(output_file) as file:
+    with terminal() as events, output_to(output_file) as file:
         for prompts in [[prompt]] if prompt is not None else chunks(input, CHUNK):
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)

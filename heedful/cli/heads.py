@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter
-
-from heedful.cli.corpus_flags import CORPUS, SCORING, Corpus, Scoring, format_range, head_list
+from heedful.cli.corpus_flags import Corpus, Scoring, head_list
 from heedful.cli.flags import ModelPath, SearchFlags
 from heedful.cli.text_io import (
-    PLAIN,
     Output,
     Report,
     print_json,
@@ -23,7 +19,7 @@ from heedful.cli.text_io import (
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.apps.pruning import Bound, Effect, Pruning
+    from heedful.apps.pruning import Effect, Pruning
     from heedful.inspect import HeadMeasures, Measures, ModelInput, Subject
 
 
@@ -34,15 +30,9 @@ def heads(
     model: ModelPath,
     /,
     *,
-    part: Annotated[
-        Part | None,
-        Parameter(
-            help="Attention to measure: of the encoder, of the decoder, or cross-attention; all "
-            "if unset."
-        ),
-    ] = None,
-    corpus: Corpus = CORPUS,
-    output: Output = PLAIN,
+    part: Part | None = None,
+    corpus: Corpus = Corpus(),
+    output: Output = Output(),
 ) -> None:
     """Measure the attention of every head over a corpus.
 
@@ -56,15 +46,19 @@ def heads(
 
         heedful heads run --source valid.en --target valid.de --limit 300
         heedful heads bert --data texts.txt --json
+
+    Args:
+        part: Attention to measure: of the encoder, of the decoder, or cross-attention; all if
+            unset.
     """
-    report = Report("heads", output, {"model": str(model), "part": part, **corpus.plain()})
+    report = Report("heads", output, corpus, model=model, part=part)
     subject = corpus.load(model)
     readings = corpus.readings(subject)
     from heedful.inspect import parts_of
 
     parts: tuple[Part, ...] = parts_of(subject.model) if part is None else (part,)
     results = []
-    with closing(terminal()) as events:
+    with terminal() as events:
         for number, each in enumerate(parts):
             events.progress(number, len(parts), "measured")
             results.append(_measure_part(subject, readings, each))
@@ -117,31 +111,17 @@ def _head_row(head: HeadMeasures, kinds: list[str]) -> tuple[str, ...]:
 
 def prune(
     model: ModelPath,
-    out: Annotated[Path, Parameter(help="Model directory to write, which must not exist.")],
+    out: Path,
     /,
     *,
-    heads_left: Annotated[int | None, Parameter(help="Number of heads to keep.")] = None,
-    within_bleu: Annotated[
-        float | None,
-        Parameter(help="Maximum loss of BLEU of a translator, such as 0.5."),
-    ] = None,
-    within_loss: Annotated[
-        float | None,
-        Parameter(
-            help="Maximum increase of the loss, in nats per token; 0.01 if no limit is given."
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["greedy", "gradient"],
-        Parameter(
-            help="Method to choose heads: greedy tries every head at each step; gradient ranks "
-            "them once by importance (Michel 2019), which is faster."
-        ),
-    ] = "greedy",
-    corpus: Corpus = CORPUS,
-    scoring: Scoring = SCORING,
+    heads_left: int | None = None,
+    within_bleu: float | None = None,
+    within_loss: float | None = None,
+    method: Literal["greedy", "gradient"] = "greedy",
+    corpus: Corpus = Corpus(),
+    scoring: Scoring = Scoring(),
     search: SearchFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """Prune the attention heads that a model needs least.
 
@@ -156,10 +136,17 @@ def prune(
         heedful prune run small --source valid.en --target valid.de --heads-left 24 \
 --method gradient
         heedful prune lm smaller-lm --data texts.txt --within-loss 0.01
+
+    Args:
+        out: Model directory to write, which must not exist.
+        heads_left: Number of heads to keep.
+        within_bleu: Maximum loss of BLEU of a translator, such as 0.5.
+        within_loss: Maximum increase of the loss, in nats per token; 0.01 if no limit is given.
+        method: Method to choose heads: greedy tries every head at each step; gradient ranks them
+            once by importance (Michel 2019), which is faster.
     """
-    flags: dict[str, Any] = {"model": str(model), "out": str(out), "heads_left": heads_left}
-    flags |= {"within_bleu": within_bleu, "within_loss": within_loss, "method": method}
-    report = Report("prune", output, {**flags, **corpus.plain()})
+    bounds = {"heads_left": heads_left, "within_bleu": within_bleu, "within_loss": within_loss}
+    report = Report("prune", output, bounds, corpus, model=model, out=out, method=method)
     refuse_existing(out)
     limits = [limit for limit in (heads_left, within_bleu, within_loss) if limit is not None]
     if len(limits) > 1 or any(limit < 0 for limit in limits):
@@ -174,8 +161,10 @@ def prune(
     examples = corpus.examples(subject)
     from heedful.apps import pruning
 
-    bound = _bound(within_bleu, within_loss)
-    with closing(terminal()) as events:
+    bound = None if within_loss is None else pruning.Bound("loss", within_loss)
+    if within_bleu is not None:
+        bound = pruning.Bound("bleu", within_bleu)
+    with terminal() as events:
         result = pruning.prune(
             subject,
             examples,
@@ -196,14 +185,6 @@ def prune(
         + (f"Removed: {head_list(sorted(removed))}." if removed else "No head could be removed.")
     )
     report.finish({**facts, "heads_left": left, "examples": len(examples), **result.plain()})
-
-
-def _bound(bleu: float | None, loss: float | None) -> Bound | None:
-    from heedful.apps.pruning import Bound
-
-    if bleu is not None:
-        return Bound("bleu", bleu)
-    return None if loss is None else Bound("loss", loss)
 
 
 def _show_pruning(pruning: Pruning, left: int) -> None:
@@ -241,50 +222,16 @@ _DIGITS = {"loss": 4, "accuracy": 4, "bleu": 2}
 def ablate(
     model: ModelPath,
     /,
-    *what: Annotated[
-        str,
-        Parameter(
-            help="Parts to remove, such as decoder.*.cross, where * matches anything between two "
-            "dots; every head if none, or every sub-layer of a model without heads."
-        ),
-    ],
-    how: Annotated[
-        Literal["off", "mean"],
-        Parameter(help="Output of a removed part: zero (off), or its mean over the corpus (mean)."),
-    ] = "off",
-    together: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Remove all parts at once instead of one at a time.",
-        ),
-    ] = False,
-    bleu: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Measure BLEU as well, by translating without each part; slower, and for "
-            "translators only.",
-        ),
-    ] = False,
-    samples: Annotated[
-        int,
-        Parameter(
-            help="Number of resamples of the paired bootstrap; more give more precise intervals."
-        ),
-    ] = 1000,
-    parts: Annotated[
-        bool,
-        Parameter(
-            negative=(), show_default=False, help="List the names of parts instead of removing any."
-        ),
-    ] = False,
-    corpus: Corpus = CORPUS,
-    scoring: Scoring = SCORING,
+    *what: str,
+    how: Literal["off", "mean"] = "off",
+    together: bool = False,
+    bleu: bool = False,
+    samples: int = 1000,
+    parts: bool = False,
+    corpus: Corpus = Corpus(),
+    scoring: Scoring = Scoring(),
     search: SearchFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """Measure the loss of quality when parts of a model are removed.
 
@@ -301,10 +248,19 @@ def ablate(
         heedful ablate run decoder.*.cross --source valid.en --target valid.de --bleu
         heedful ablate run encoder.positions --parts
         heedful ablate lm decoder.0.self.head.* --data texts.txt --how mean
+
+    Args:
+        what: Parts to remove, such as decoder.*.cross, where * matches anything between two dots;
+            every head if none, or every sub-layer of a model without heads.
+        how: Output of a removed part: zero (off), or its mean over the corpus (mean).
+        together: Remove all parts at once instead of one at a time.
+        bleu: Measure BLEU as well, by translating without each part; slower, and for translators
+            only.
+        samples: Number of resamples of the paired bootstrap; more give more precise intervals.
+        parts: List the names of parts instead of removing any.
     """
-    flags: dict[str, Any] = {"model": str(model), "what": list(what), "how": how}
-    flags |= {"together": together, "bleu": bleu, "samples": samples, **corpus.plain()}
-    report = Report("ablate", output, flags)
+    flags = {"what": what, "how": how, "together": together, "bleu": bleu, "samples": samples}
+    report = Report("ablate", output, flags, corpus, model=model)
     if samples < 1:
         raise UserError("The bootstrap needs at least one resample", where="--samples")
     subject = corpus.load(model)
@@ -320,7 +276,7 @@ def ablate(
     means = None
     if how == "mean":
         means = pruning.mean_outputs(subject, [example.reading for example in examples])
-    with closing(terminal()) as events:
+    with terminal() as events:
         effects = pruning.effects(
             subject,
             examples,
@@ -358,6 +314,6 @@ def _effect_row(effect: Effect) -> tuple[str, ...]:
     names = effect.what if len(effect.what) < 4 else (*effect.what[:3], f"… {len(effect.what)}")
     ranges = []
     for name, score in effect.scores.items():
-        change = score.difference
-        ranges.append(format_range(change.score, change.low, change.high, _DIGITS[name]))
+        change, digits = score.difference, f"+.{_DIGITS[name]}f"
+        ranges.append(f"{change.score:{digits}} ({change.low:{digits}} to {change.high:{digits}})")
     return (" ".join(names), *ranges)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter
-
-from heedful.cli.text_io import PLAIN, Output, Report, engineering, say, show_table
+from heedful.cli.text_io import Output, Report, engineering, say, show_table, show_values
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
@@ -16,28 +14,16 @@ if TYPE_CHECKING:
 
 
 def info(
-    model: Annotated[str, Parameter(help="Model or run directory, name of a model, or preset.")],
+    model: str,
     /,
     *,
-    vocabulary: Annotated[
-        int | None,
-        Parameter(help="Vocabulary size of a preset; not for models, which have their own."),
-    ] = None,
-    source_tokens: Annotated[int, Parameter(help="Length of a source sentence in tokens.")] = 25,
-    target_tokens: Annotated[int, Parameter(help="Length of the translation in tokens.")] = 25,
-    beam: Annotated[int, Parameter(help="Beam width of decoding.")] = 4,
-    batch_tokens: Annotated[
-        int,
-        Parameter(
-            help="Size of a batch in tokens: of each side in training, of all hypotheses in "
-            "decoding."
-        ),
-    ] = 4096,
-    precision: Annotated[
-        Literal["fp32", "bf16"],
-        Parameter(help="Precision of matmuls, for estimates of peak memory."),
-    ] = "fp32",
-    output: Output = PLAIN,
+    vocabulary: int | None = None,
+    source_tokens: int = 25,
+    target_tokens: int = 25,
+    beam: int = 4,
+    batch_tokens: int = 4096,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    output: Output = Output(),
 ) -> None:
     """Show a model's parameters, operations and memory.
 
@@ -48,23 +34,35 @@ def info(
     the same name.
 
     Example: `heedful info transformer-base --vocabulary 37000 --precision bf16`
+
+    Args:
+        model: Model or run directory, name of a model, or preset.
+        vocabulary: Vocabulary size of a preset; not for models, which have their own.
+        source_tokens: Length of a source sentence in tokens.
+        target_tokens: Length of the translation in tokens.
+        beam: Beam width of decoding.
+        batch_tokens: Size of a batch in tokens: of each side in training, of all hypotheses in
+            decoding.
+        precision: Precision of matmuls, for estimates of peak memory.
     """
     counts = (source_tokens, target_tokens, beam, batch_tokens, vocabulary or 1)
     if min(counts) < 1:
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
-    report = Report("info", output, {"model": model, "vocabulary": vocabulary})
+    report = Report("info", output, model=model, vocabulary=vocabulary)
     spec, facts = find_spec(model, vocabulary)
     workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
-    from heedful.models.cost import count_parameters
+    from heedful.models.cost import count_parameters, parameter_table
 
     if spec.kind != "translator":
         _report_modules(model, spec, facts, workload, report)
         return
+    count = count_parameters(spec)
+    table = [{**asdict(row), "total": row.total} for row in parameter_table(spec)]
     facts = {
-        "parameters": _parameters(spec),
+        "parameters": {"total": count, "table": table},
         "operations": _operations(spec, source_tokens, target_tokens, beam),
         "memory_bytes": _memory(spec, source_tokens, target_tokens, beam, batch_tokens),
-        "peak_memory": workload.peaks(spec, count_parameters(spec)),
+        "peak_memory": workload.peaks(spec, count),
         "model": spec.plain(),
         **facts,
     }
@@ -93,23 +91,15 @@ class _Workload:
 
         number_bytes = FLOAT32 if self.precision == "fp32" else BFLOAT16
         at_once = batches_at_once(torch.device("cpu"), MOST_AT_ONCE)
+        sizes = (spec, self.batch_tokens)
+        options: dict[str, Any] = {
+            "length": self.length,
+            "parameters": parameters,
+            "number_bytes": number_bytes,
+        }
         peaks = {
-            "training": training_peak(
-                spec,
-                self.batch_tokens,
-                length=self.length,
-                parameters=parameters,
-                number_bytes=number_bytes,
-            ),
-            "decoding": decoding_peak(
-                spec,
-                self.batch_tokens,
-                length=self.length,
-                parameters=parameters,
-                beam=self.beam,
-                number_bytes=number_bytes,
-                at_once=at_once,
-            ),
+            "training": training_peak(*sizes, **options),
+            "decoding": decoding_peak(*sizes, **options, beam=self.beam, at_once=at_once),
         }
         return {
             "batch_tokens": self.batch_tokens,
@@ -194,24 +184,16 @@ def _report_modules(
     if not report.output.json:
         published = facts.get("published_parameters")
         beside = "" if published is None else f" (published: {published:,})"
-        show_table(
-            f"{model}: {spec.kind.replace('_', ' ')}, {total:,} parameters{beside}",
-            ("module", "parameters"),
-            [(name, f"{count:,}") for name, count in counts.items()],
-            numbers=1,
-        )
+        title = f"{model}: {spec.kind.replace('_', ' ')}, {total:,} parameters{beside}"
+        rows = [(name, f"{count:,}") for name, count in counts.items()]
+        show_table(title, ("module", "parameters"), rows, numbers=1)
         if operations:
-            rows = [(name.replace("_", " "), engineering(n)) for name, n in operations.items()]
-            show_table("Operations", ("for", "FLOP"), rows, numbers=1)
+            show_values("Operations", ("for", "FLOP"), operations, engineering)
         _show_peaks(peaks)
         _show_text(facts)
     table = [{"component": name, "total": count} for name, count in counts.items()]
-    facts = {
-        "parameters": {"total": total, "table": table},
-        "peak_memory": peaks,
-        "model": spec.plain(),
-        **facts,
-    }
+    parameters = {"total": total, "table": table}
+    facts = {"parameters": parameters, "peak_memory": peaks, "model": spec.plain(), **facts}
     report.finish(facts | ({"operations": operations} if operations else {}))
 
 
@@ -223,13 +205,6 @@ def _image_operations(spec: ModelSpec) -> dict[str, int]:
         return {}
     forward = image_work(spec).total
     return {"image": forward, "training_image": (1 + BACKWARD_PER_FORWARD) * forward}
-
-
-def _parameters(spec: TranslatorSpec) -> dict[str, Any]:
-    from heedful.models.cost import count_parameters, parameter_table
-
-    rows = [{**asdict(row), "total": row.total} for row in parameter_table(spec)]
-    return {"total": count_parameters(spec), "table": rows}
 
 
 def _operations(
@@ -275,42 +250,19 @@ def _memory(
 def _show(model: str, facts: dict[str, Any]) -> None:
     from heedful.models.cost import human_bytes
 
+    columns = ("part", "component", "each", "count", "total", "note")
     rows = [
-        (
-            row["part"],
-            row["component"],
-            f"{row['each']:,}",
-            str(row["count"]),
-            f"{row['total']:,}",
-            row["note"],
-        )
+        [f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in columns]
         for row in facts["parameters"]["table"]
     ]
-    show_table(
-        f"{model}: {facts['parameters']['total']:,} parameters",
-        ("part", "component", "each", "count", "total", "note"),
-        rows,
-    )
-    lengths = facts["operations"]
-    show_table(
-        f"Operations: {lengths['source_tokens']} source and {lengths['target_tokens']} target "
-        f"tokens, beam {lengths['beam']}",
-        ("for", "FLOP"),
-        [
-            (name.replace("_", " "), engineering(count))
-            for name, count in lengths.items()
-            if name not in ("source_tokens", "target_tokens", "beam")
-        ],
-        numbers=1,
-    )
-    memory = dict(facts["memory_bytes"])
+    show_table(f"{model}: {facts['parameters']['total']:,} parameters", columns, rows)
+    operations, memory = dict(facts["operations"]), dict(facts["memory_bytes"])
+    lengths = (operations.pop(name) for name in ("source_tokens", "target_tokens", "beam"))
+    title = "Operations: {} source and {} target tokens, beam {}".format(*lengths)
+    show_values(title, ("for", "FLOP"), operations, engineering)
     batch = memory.pop("training_batch_tokens")
-    show_table(
-        f"Memory in float32: batches of {batch:,} positions to train, one sentence to translate",
-        ("for", "bytes"),
-        [(name.replace("_", " "), human_bytes(size)) for name, size in memory.items()],
-        numbers=1,
-    )
+    title = f"Memory in float32: batches of {batch:,} positions to train, one sentence to translate"
+    show_values(title, ("for", "bytes"), memory, human_bytes)
     _show_peaks(facts["peak_memory"])
     _show_text(facts)
 
@@ -323,7 +275,7 @@ _SPELLING = {
 
 
 def _show_text(facts: dict[str, Any]) -> None:
-    """Print what training left with a model, and the spelling in which it reads text."""
+    """Print the facts of a model's training and the normalisation of its text."""
     for name, value in facts["training"].items():
         if name == "scores":
             shown = ", ".join(f"{metric} {score:.4g}" for metric, score in value.items())
@@ -359,7 +311,7 @@ def _show_peaks(peaks: dict[str, Any]) -> None:
         say(f"{verb}: {describe_fit(peaks[verb]['total'], available)}")
 
 
-def presets(*, output: Output = PLAIN) -> None:
+def presets(*, output: Output = Output()) -> None:
     """List the named model sizes.
 
     A preset is a set of settings: `heedful train RUN --preset tiny …` starts from it, and flags
@@ -372,32 +324,29 @@ def presets(*, output: Output = PLAIN) -> None:
     """
     from heedful.models.preset_files import preset_names
 
-    report = Report("presets", output, {})
+    report = Report("presets", output)
     facts = [_preset_facts(name) for name in preset_names()]
     facts.sort(key=lambda preset: preset["parameters"])
     if not output.json:
-        show_table(
-            "Presets",
-            ("name", "for", "tasks", "pieces", "parameters", "exactly", "published"),
-            [
-                (
-                    p["name"],
-                    p["description"],
-                    _tasks(p["tasks"]),
-                    "" if p["vocabulary"] is None else f"{p['vocabulary']:,}",
-                    engineering(p["parameters"]),
-                    f"{p['parameters']:,}",
-                    "" if p["published_parameters"] is None else f"{p['published_parameters']:,}",
-                )
-                for p in facts
-            ],
-            numbers=4,
-        )
+        rows = [
+            (
+                each["name"],
+                each["description"],
+                "all of text" if len(each["tasks"]) > 4 else ", ".join(each["tasks"]),
+                _count(each["vocabulary"]),
+                engineering(each["parameters"]),
+                _count(each["parameters"]),
+                _count(each["published_parameters"]),
+            )
+            for each in facts
+        ]
+        columns = ("name", "for", "tasks", "pieces", "parameters", "exactly", "published")
+        show_table("Presets", columns, rows, numbers=4)
     report.finish({"presets": facts})
 
 
-def _tasks(names: list[str]) -> str:
-    return "all of text" if len(names) > 4 else ", ".join(names)
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
 
 
 def _preset_facts(name: str) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heedful.cli.flags import DeviceFlag, ModelPath
-from heedful.cli.text_io import PLAIN, Output, Report, print_json, refuse_missing_folder, writing
+from heedful.cli.text_io import (
+    Output,
+    OutputFile,
+    Report,
+    print_json,
+    refuse_missing_folder,
+    writing,
+)
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,73 +30,19 @@ _CHARTS = (".html", ".png", ".svg")
 
 def inspect(
     model: ModelPath,
-    text: Annotated[str, Parameter(help="Input text of the model; the source of a translator.")],
+    text: str,
     /,
     *,
-    target: Annotated[
-        str | None,
-        Parameter(
-            allow_leading_hyphen=True,
-            help="Second text: a translation, a continuation, or the other text of a pair; if "
-            "unset, a translator's own translation.",
-        ),
-    ] = None,
-    more: Annotated[
-        int | None,
-        Parameter(
-            name="--continue",
-            help="Maximum number of tokens that a language model appends to the text.",
-        ),
-    ] = None,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None,
-        Parameter(
-            help="Attention to show: of the encoder, of the decoder, or cross-attention; "
-            "cross-attention of a translator if unset."
-        ),
-    ] = None,
-    layer: Annotated[
-        tuple[int, ...],
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Layer to show, counted from 0; may be repeated; the mean of all if unset.",
-        ),
-    ] = (),
-    head: Annotated[
-        tuple[int, ...],
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Head to show, counted from 0; may be repeated; the mean of all if unset.",
-        ),
-    ] = (),
-    shapes: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="List the name and shape of every tensor that can be captured, instead of "
-            "attention.",
-        ),
-    ] = False,
-    output_file: Annotated[
-        Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            allow_leading_hyphen=True,
-            help="File for a chart (.html, .png or .svg), or for the output of --json (.json).",
-        ),
-    ] = None,
-    view: Annotated[
-        View | None,
-        Parameter(
-            help="Kind of chart: one matrix of the mean, a matrix for each head (heads), or lines "
-            "between tokens; if unset, heads for several layers or heads, otherwise matrix.",
-        ),
-    ] = None,
+    target: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    more: Annotated[int | None, Parameter(name="--continue")] = None,
+    part: Literal["encoder", "decoder", "cross"] | None = None,
+    layer: tuple[int, ...] = (),
+    head: tuple[int, ...] = (),
+    shapes: bool = False,
+    output_file: OutputFile = None,
+    view: View | None = None,
     device: DeviceFlag = "auto",
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """Show the attention of a model for one text.
 
@@ -105,19 +58,40 @@ def inspect(
         heedful inspect run "A dog runs." -o attention.html --view lines
         heedful inspect run "A dog runs." -o heads.png --layer 2 --layer 3
         heedful inspect run "A dog." --shapes
+
+    Args:
+        text: Input text of the model; the source of a translator.
+        target: Second text: a translation, a continuation, or the other text of a pair; if unset, a
+            translator's own translation.
+        more: Maximum number of tokens that a language model appends to the text.
+        part: Attention to show: of the encoder, of the decoder, or cross-attention; cross-attention
+            of a translator if unset.
+        layer: Layer to show, counted from 0; may be repeated; the mean of all if unset.
+        head: Head to show, counted from 0; may be repeated; the mean of all if unset.
+        shapes: List the name and shape of every tensor that can be captured, instead of attention.
+        output_file: File for a chart (.html, .png or .svg), or for the output of --json (.json).
+        view: Kind of chart: one matrix of the mean, a matrix for each head (heads), or lines
+            between tokens; if unset, heads for several layers or heads, otherwise matrix.
     """
-    flags: dict[str, Any] = {"model": str(model), "text": text, "target": target, "part": part}
-    flags |= {"continue": more, "layers": list(layer), "heads": list(head), "device": device}
-    flags |= {"view": view}
+    flags: dict[str, Any] = {"model": model, "text": text, "target": target, "part": part}
+    flags |= {"continue": more, "layers": layer, "heads": head, "device": device, "view": view}
     report = Report("inspect", output, flags)
     _check_file(output_file, view, shapes)
     import heedful.inspect
 
     subject = heedful.inspect.load(model, device=device)
     reading = _read(subject, text, target, more)
-    attention = None if shapes else _attention(subject, reading, part, layer, head)
     result: dict[str, Any] = {"text": reading.text, "target": reading.target}
-    result |= _shapes(subject, reading) if attention is None else attention.plain()
+    attention = None
+    if shapes:
+        captured = heedful.inspect.tensors(subject, [reading])
+        by_address = heedful.inspect.shapes(subject.model, captured)
+        result["shapes"] = {address: list(shape) for address, shape in by_address.items()}
+    else:
+        attention = heedful.inspect.attention(
+            subject, reading, part, layers=layer or None, heads=head or None
+        )
+        result |= attention.plain()
     if output_file is not None:
         if attention is not None and output_file.suffix in _CHARTS:
             _write_chart(output_file, attention, view, several=max(len(layer), len(head)) > 1)
@@ -127,7 +101,14 @@ def inspect(
     if output.json:
         print_json(result)
     elif output_file is None:
-        print(_list_shapes(result["shapes"]) if attention is None else _draw(attention))
+        if attention is None:
+            margin = max(map(len, result["shapes"]))
+            for address, shape in result["shapes"].items():
+                print(f"{address:<{margin}}  {' × '.join(map(str, shape))}")
+        else:
+            from heedful.inspect.attention_maps import draw_attention
+
+            print(draw_attention(attention, width=shutil.get_terminal_size().columns))
     report.finish({"tokens": reading.length}, summary=False)
 
 
@@ -142,37 +123,6 @@ def _read(subject: Subject, text: str, target: str | None, more: int | None) -> 
     if subject.model.spec.kind != "causal_lm":
         raise UserError("Only a language model continues a text", where=f"--continue {more}")
     return read(subject, text, search=GenerationSettings.parse({"max_length": more}))
-
-
-def _attention(
-    subject: Subject,
-    reading: ModelInput,
-    part: Literal["encoder", "decoder", "cross"] | None,
-    layers: tuple[int, ...],
-    heads: tuple[int, ...],
-) -> AttentionMap:
-    from heedful.inspect import attention
-
-    return attention(subject, reading, part, layers=layers or None, heads=heads or None)
-
-
-def _shapes(subject: Subject, reading: ModelInput) -> dict[str, Any]:
-    from heedful.inspect import shapes, tensors
-
-    by_address = shapes(subject.model, tensors(subject, [reading]))
-    return {"shapes": {address: list(shape) for address, shape in by_address.items()}}
-
-
-def _draw(attention: AttentionMap) -> str:
-    from heedful.inspect.attention_maps import draw_attention
-
-    return draw_attention(attention, width=shutil.get_terminal_size().columns)
-
-
-def _list_shapes(shapes: dict[str, list[int]]) -> str:
-    margin = max(map(len, shapes))
-    lines = [f"{address:<{margin}}  {' × '.join(map(str, s))}" for address, s in shapes.items()]
-    return "\n".join(lines)
 
 
 def _write_chart(path: Path, attention: AttentionMap, view: View | None, several: bool) -> None:
@@ -197,15 +147,12 @@ def _check_file(path: Path | None, view: View | None, shapes: bool) -> None:
     if path is None:
         return
     if path.suffix != ".json" and (shapes or not chart):
+        kind = path.suffix or "none"
         raise UserError(
-            "Shapes are no chart" if chart else _not_written(path),
+            "Shapes are no chart" if chart else f"Files of kind {kind!r} are not written",
             where=str(path),
             remedy="Name a .json file" + ("" if shapes else ", or .html, .png or .svg for a chart"),
         )
     refuse_missing_folder(path)
     if chart:
         import heedful.apps.charts  # noqa: F401  raises an error if a library is missing
-
-
-def _not_written(path: Path) -> str:
-    return f"Files of kind {path.suffix or 'none'!r} are not written"

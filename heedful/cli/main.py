@@ -16,7 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import heedful
@@ -69,18 +69,20 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def run() -> int:
-    """Run the command line as the installed command does, in a process that then ends.
+    """Run the command line in a process that ends with it.
 
     Returns:
         The exit status of `main`; the process must end with it.
     """
-    at_exit = _ImmediateExit()
+    # Registered before PyTorch is loaded, the handler runs after all other exit handlers.
+    done: list[int] = []
+    atexit.register(_exit_at_once, done)
     show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
     try:
-        at_exit.status = main()
+        done.append(main())
     finally:
         warnings.showwarning = show_as_before
-    return at_exit.status
+    return done[0]
 
 
 def _show_warning(
@@ -97,26 +99,17 @@ def _show_warning(
     sys.stderr.write(text)
 
 
-class _ImmediateExit:
-    """End the process without freeing objects one by one.
+def _exit_at_once(done: list[int]) -> None:
+    """End the process without freeing every object of PyTorch, which takes a sixth of a second.
 
-    Freeing every object of PyTorch's modules takes a sixth of a second. The handler is registered
-    before those modules are loaded, so it runs after all other exit handlers.
+    Args:
+        done: exit status; empty after SystemExit or an error, which Python reports.
     """
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        atexit.register(self._exit)
-
-    def _exit(self) -> None:
-        if self.status is None:  # SystemExit or an error, which Python reports
-            return
-        try:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-        except (OSError, ValueError):  # Python reports a failing flush as well
-            return
-        os._exit(self.status)
+    with suppress(OSError, ValueError):  # Python reports a failing flush as well
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for status in done:
+            os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -163,7 +156,7 @@ def set_environment() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Load modules in a context in which the garbage collector never scans their objects."""
+    """A context for imports: the garbage collector never scans the objects made in it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -223,7 +216,8 @@ def normalize(words: Sequence[str]) -> list[str]:
     for position, word in enumerate(words):
         if word == "--":
             return [*result, *words[position:]]
-        if word in ("true", "false") and result and _is_bare_flag(result[-1]):
+        last = result[-1] if result else ""
+        if word in ("true", "false") and last.startswith("--") and "=" not in last:
             result[-1] += f"={word}"
         elif word.startswith("--"):
             name, equals, value = word.partition("=")
@@ -231,10 +225,6 @@ def normalize(words: Sequence[str]) -> list[str]:
         else:
             result.append(word)
     return result
-
-
-def _is_bare_flag(word: str) -> bool:
-    return word.startswith("--") and "=" not in word
 
 
 def exit_status(error: KeyboardInterrupt | Exception, verb: str = "") -> int:
@@ -251,7 +241,7 @@ def exit_status(error: KeyboardInterrupt | Exception, verb: str = "") -> int:
         return FAILED
     if _is_misuse(error):
         help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
-        return _report(f"{_one_line(str(error))} See: {help_command}", WRONG)
+        return _report(f"{error} See: {help_command}", WRONG)
     return report_error(error)
 
 
@@ -267,9 +257,9 @@ def report_error(error: Exception) -> int:
     if os.environ.get("HEEDFUL_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
     if known is not None:
-        return _report(_one_line(str(known)), known.exit_status)
+        return _report(str(known), known.exit_status)
     return _report(
-        f"Heedful failed in a way it should not: {type(error).__name__}: {_one_line(str(error))} "
+        f"Heedful failed in a way it should not: {type(error).__name__}: {error} "
         "Please report it, with the command and what it prints when HEEDFUL_DEBUG=1 is set.",
         FAILED,
     )
@@ -315,18 +305,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _discard_standard_output() -> None:
     """Discard output whose reader has gone, so that flushing it at exit does not fail."""
     null = os.open(os.devnull, os.O_WRONLY)
-    try:
+    with suppress(OSError, ValueError):  # a stand-in without a file descriptor
         os.dup2(null, sys.stdout.fileno())
-    except (OSError, ValueError):  # a stand-in without a file descriptor
-        pass
-    finally:
-        os.close(null)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    os.close(null)
 
 
 def _report(text: str, status: int) -> int:
-    print(text, file=sys.stderr, flush=True)
+    print(" ".join(text.split()), file=sys.stderr, flush=True)
     return status

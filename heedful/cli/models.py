@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from heedful.cli.text_io import PLAIN, Output, Report, engineering, print_json, show_table
+from heedful.cli.text_io import Output, Report, engineering, print_json, show_table
 from heedful.errors import ModelError, suggest
 from heedful.pretrained.catalogue import Card, ModelAtHand, models_at_hand
 
 
 def models(
-    name: Annotated[
-        str, Parameter(help="Name of a model whose card is shown; a table of all models if unset.")
-    ] = "",
+    name: str = "",
     /,
     *,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> None:
     """List the trained models that come with Heedful.
 
@@ -30,8 +26,11 @@ def models(
         heedful models
         heedful models en-de
         echo "I love cats." | heedful translate en-de
+
+    Args:
+        name: Name of a model whose card is shown; a table of all models if unset.
     """
-    report = Report("models", output, {"name": name})
+    report = Report("models", output, name=name)
     at_hand = models_at_hand()
     if name and name not in at_hand:
         raise ModelError(
@@ -65,7 +64,7 @@ def models(
 
 
 def _qualities(scores: Sequence[Mapping[str, Any]]) -> str:
-    """Return the qualities of a card, with what they are against where that differs."""
+    """Return the scores of a card as text, grouped by the system they are measured against."""
     groups: dict[str, list[str]] = {}
     for score in scores:
         groups.setdefault(score["against"], []).append(f"{score['metric']} {score['value']:g}")

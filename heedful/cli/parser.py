@@ -1,18 +1,31 @@
 """The parser of a verb's arguments, built by cyclopts, and the help that it prints.
 
-`flags_of` makes a flag `--section.key` of every field of a settings class, with its default and
-description, so that help, TOML files and the library always agree. cyclopts would parse the text of
-each of a hundred flags as Markdown; `overview.prose` is quicker.
+A verb is a function: its parameters are the flags, and the `Args:` of its docstring their help.
+`flag_group` makes a class of flags that verbs share. `flags_of` makes a flag `--section.key` of
+every field of a settings class, with its default and description, so that help, TOML files and the
+library always agree.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import keyword
+import re
 import types
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 import pydantic
 from cyclopts import App, Group, Parameter
@@ -29,7 +42,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MODULES = {
-    **dict.fromkeys(("answer", "fill", "tag"), "encoder_verbs"),
+    **dict.fromkeys(("answer", "classify", "fill", "tag"), "encoder_verbs"),
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
@@ -47,6 +60,11 @@ _NAME_SHARE = 0.35
 
 _BORDERS, _GAP = 4, 2
 """Widths, in characters, of both borders of a panel and of the gap between columns."""
+
+_ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+"""An entry below `Args:` in a docstring."""
+
+_Flags = TypeVar("_Flags")
 
 
 def build_app(verb: str) -> App:
@@ -78,6 +96,8 @@ def _app(command: App, verb: str) -> App:
         version=heedful.__version__,
         help_format="plaintext",  # formatted by _HelpFormatter
         suppress_keyboard_interrupt=False,
+        # Switches have no `--no-…`, unless they say so, and being off is no default to print.
+        default_parameter=Parameter(negative=(), show_default=_default_text),
     )
     group = app
     for word in verb.split()[:-1]:
@@ -95,9 +115,34 @@ class _Explained(App):
 
     def assemble_argument_collection(self, **options: Any) -> ArgumentCollection:
         if self._collected is None:
-            options["parse_docstring"] = True
+            # cyclopts also reads the source of each class, which took a sixth of the time of --help
+            options["parse_docstring"] = False
             self._collected = super().assemble_argument_collection(**options)
+            _explain(self._collected, self.default_command)
         return self._collected
+
+
+def _explain(arguments: ArgumentCollection, verb: Any) -> None:
+    """Give flags the help that stands in the docstrings of the verb and of its groups of flags."""
+    texts = of_verb = _explanations(verb)
+    for argument in arguments:
+        if not argument.keys:  # a parameter of the verb, or a group, whose flags follow it
+            texts, text = _explanations(argument.hint), of_verb.get(argument.field_info.name)
+        else:
+            text = texts.get(argument.field_info.name)
+        if text is not None:
+            argument.parameter = Parameter.combine(argument.parameter, Parameter(help=text))
+
+
+def _explanations(documented: Any) -> dict[str, str]:
+    """Return the entries below `Args:` of a docstring, by argument."""
+    _, _, entries = (inspect.getdoc(documented) or "").partition("\nArgs:\n")
+    return {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(entries)}
+
+
+def _default_text(value: Any) -> str:
+    """Return the default of a flag as help shows it; empty for nothing, none and off."""
+    return "" if value is None or value is False else _spell(value)
 
 
 class _HelpFormatter(DefaultFormatter):
@@ -153,6 +198,22 @@ def _description(entry: HelpEntry) -> Text:
     if entry.required:
         text.append(" [required]", style="cyclopts.required")
     return text
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def flag_group(title: str, position: int) -> Callable[[type[_Flags]], type[_Flags]]:
+    """Return a decorator that makes a class a group of flags that verbs can share.
+
+    Args:
+        title: heading of the flags in the help of a verb.
+        position: number by which the headings of a verb are sorted.
+    """
+
+    def decorate(flags: type[_Flags]) -> type[_Flags]:
+        group = Parameter(name="*", group=Group(title, sort_key=position))
+        return group(dataclasses.dataclass(frozen=True, kw_only=True)(flags))
+
+    return decorate
 
 
 def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) -> Any:
@@ -230,8 +291,6 @@ def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, A
         name="--" + ".".join(path).replace("_", "-"),
         group=group,
         help=_help(field),
-        show_default=False,
-        negative=(),
         consume_multiple=get_origin(kind) is tuple,
     )
     unset = dataclasses.field(default=None, metadata={_PATH: path})

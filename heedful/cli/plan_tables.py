@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from heedful.apps.planning.plans import reason
-from heedful.cli.text_io import engineering, say, show_table
+from heedful.cli.text_io import engineering, say, show_table, show_values
 from heedful.models.cost import human_bytes
 
 if TYPE_CHECKING:
@@ -113,16 +113,13 @@ class PlanAnswer:
         chosen = self.chosen
         if chosen not in plans:
             plans = [chosen, *plans]
-        figures = ["accumulate", "memory", "update", "tokens/s", "utilization"]
-        # Days and cost have a column only if tokens and price are known.
-        figures += ["days"] if self.tokens is not None else []
-        figures += ["money"] if self.money(chosen) is not None else []
+        figures = list(self._figures(chosen))
         rows = [
             (
                 ("→ " if plan is chosen else "  ") + plan.layout.describe(),
                 plan.checkpointing,
                 reason(plan, chosen),
-                *(self._figure(plan, name) for name in figures),
+                *self._figures(plan).values(),
             )
             for plan in plans
         ]
@@ -134,28 +131,27 @@ class PlanAnswer:
             faint=[number for number, plan in enumerate(plans) if not plan.memory.fits],
         )
 
-    def _figure(self, plan: TrainingPlan, name: str) -> str:
-        """Return a cell of the table of plans."""
+    def _figures(self, plan: TrainingPlan) -> dict[str, str]:
+        """Return a plan's figures by column; days and cost only if tokens and price are known."""
         cells = {
             "accumulate": str(plan.accumulate),
             "memory": human_bytes(plan.memory.needed),
             "update": _time(plan.seconds),
             "tokens/s": engineering(plan.positions_per_second),
             "utilization": f"{plan.utilization:.0%}",
-            "days": f"{self.days(plan) or 0:,.1f}",
-            "money": f"{self.money(plan) or 0:,.0f}",
         }
-        return cells[name]
+        if (days := self.days(plan)) is not None:
+            cells["days"] = f"{days:,.1f}"
+        if (money := self.money(plan)) is not None:
+            cells["money"] = f"{money:,.0f}"
+        return cells
 
     def _show_chosen(self) -> None:
         memory, compute = self.chosen.memory, self.chosen.compute
         title = self.chosen.layout.describe()
-        parts = [(part, human_bytes(size)) for part, size in memory.parts.items() if size]
-        parts += [
-            ("needed", human_bytes(memory.needed)),
-            ("available", human_bytes(memory.available)),
-        ]
-        show_table(f"{title}: memory of each device", ("for", "bytes"), parts, numbers=1)
+        parts = {part: size for part, size in memory.parts.items() if size}
+        parts |= {"needed": memory.needed, "available": memory.available}
+        show_values(f"{title}: memory of each device", ("for", "bytes"), parts, human_bytes)
         rows = [(name, "", _time(time), _time(time)) for name, time in asdict(compute).items()]
         rows += [
             (each.kind, human_bytes(round(each.sent)), _time(each.seconds), _time(each.shown))

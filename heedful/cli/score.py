@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from heedful.cli.flags import STANDARD, ModelPath, Running
-from heedful.cli.text_io import PLAIN, Output, Report, output_to, read_parallel, terminal
+from heedful.cli.flags import ModelPath, Running
+from heedful.cli.text_io import Output, Report, output_to, read_parallel, terminal
 
 
 def score(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="File of source text, one item a line.")],
-    target: Annotated[Path, Parameter(help="File of translations to score, line by line.")],
-    running: Running = STANDARD,
-    output: Output = PLAIN,
+    source: Path,
+    target: Path,
+    running: Running = Running(),
+    output: Output = Output(),
 ) -> None:
     """Score given translations (log-probability).
 
@@ -30,15 +26,15 @@ def score(
     For example:
 
         heedful score run --source test.en --target test.de
+
+    Args:
+        source: File of source text, one item a line.
+        target: File of translations to score, line by line.
     """
-    report = Report(
-        "score",
-        output,
-        {"model": str(model), "source": str(source), "target": str(target), **running.plain()},
-    )
+    report = Report("score", output, running, model=model, source=source, target=target)
     sources, targets = read_parallel(source, target)
     pipeline = running.load(model)
-    with closing(terminal()) as events:
+    with terminal() as events:
         scores = pipeline.score(
             sources,
             targets,
@@ -49,7 +45,11 @@ def score(
         )
     with output_to(None) as stream:
         for each in scores:
-            item = {"score": each.score, "tokens": _tokens(each.tokens, each.token_scores)}
+            # The end token has a score and no text; it comes last.
+            names = [*each.tokens, *[None] * (len(each.token_scores) - len(each.tokens))]
+            pairs = zip(names, each.token_scores, strict=True)
+            scored = [{"token": name, "score": value} for name, value in pairs]
+            item = {"score": each.score, "tokens": scored}
             line = json.dumps(item, ensure_ascii=False) if output.json else f"{each.score:.6f}"
             stream.write(line + "\n")
     tokens = sum(len(each.token_scores) for each in scores)
@@ -63,13 +63,3 @@ def score(
         },
         summary=False,
     )
-
-
-def _tokens(
-    pieces: tuple[str, ...], token_scores: tuple[float, ...]
-) -> list[dict[str, str | float | None]]:
-    """Return each token with its log-probability; the end token, whose text is null, is last."""
-    names = [*pieces, *[None] * (len(token_scores) - len(pieces))]
-    return [
-        {"token": name, "score": score} for name, score in zip(names, token_scores, strict=True)
-    ]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import ipaddress
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from cyclopts import Group, Parameter
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.cli.flags import (
-    AS_THE_MODEL,
     ConsistencyFlags,
     DeviceFlag,
     PrecisionFlag,
@@ -21,7 +16,8 @@ from heedful.cli.flags import (
     SplitFlag,
     search_settings,
 )
-from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
+from heedful.cli.parser import flag_group
+from heedful.cli.text_io import Output, Report, print_json, say
 from heedful.errors import ConfigError
 from heedful.search.search_settings import SearchSettings
 
@@ -40,65 +36,36 @@ _NEEDED = (
 )
 
 
-@Parameter(name="*", group=Group("Access", sort_key=20))
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Access", 20)
 class Access:
-    """Flags of the address, access rights and the log."""
+    """Flags of the address, access rights and the log.
 
-    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 admits other machines.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, Parameter(help="Port to listen on; 0 chooses a free one.")] = 5000
-    keys: Annotated[
-        Path | None, Parameter(help="File of API keys; if unset, requests need no key.")
-    ] = None
-    new_key: Annotated[
-        str | None,
-        Parameter(
-            help="Create an API key for this name, print it, add it to the file --keys, and exit "
-            "without starting a server."
-        ),
-    ] = None
-    without_keys: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Allow requests without a key on an address that other machines can reach.",
-        ),
-    ] = False
-    cors: Annotated[
-        tuple[str, ...],
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Origin of web pages whose scripts may send requests (CORS), such as "
-            "https://example.org, or *; may be repeated.",
-        ),
-    ] = ()
-    suggestions: Annotated[
-        Path | None,
-        Parameter(
-            help="File for better translations that clients suggest (LibreTranslate's /suggest), "
-            "a line of JSON for each; if unset, none are taken."
-        ),
-    ] = None
-    forwarded_from: Annotated[
-        tuple[str, ...],
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Address or network of a proxy, such as 127.0.0.1 or 10.0.0.0/8, whose "
-            "X-Forwarded-For, -Proto and -Host are believed, or *; may be repeated.",
-        ),
-    ] = ()
-    access_log: Annotated[
-        str,
-        Parameter(
-            help="File for the access log, a line of JSON for each request, without its text; - "
-            "is standard error, none turns the log off."
-        ),
-    ] = "-"
+    Args:
+        host: Address to listen on; 0.0.0.0 admits other machines.
+        port: Port to listen on; 0 chooses a free one.
+        keys: File of API keys; if unset, requests need no key.
+        new_key: Create an API key for this name, print it, add it to the file --keys, and exit
+            without starting a server.
+        without_keys: Allow requests without a key on an address that other machines can reach.
+        cors: Origin of web pages whose scripts may send requests (CORS), such as
+            https://example.org, or *; may be repeated.
+        suggestions: File for better translations that clients suggest (LibreTranslate's /suggest),
+            a line of JSON for each; if unset, none are taken.
+        forwarded_from: Address or network of a proxy, such as 127.0.0.1 or 10.0.0.0/8, whose
+            X-Forwarded-For, -Proto and -Host are believed, or *; may be repeated.
+        access_log: File for the access log, a line of JSON for each request, without its text; - is
+            standard error, none turns the log off.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5000
+    keys: Path | None = None
+    new_key: str | None = None
+    without_keys: bool = False
+    cors: tuple[str, ...] = ()
+    suggestions: Path | None = None
+    forwarded_from: tuple[str, ...] = ()
+    access_log: str = "-"
 
     def check(self) -> None:
         """Refuse files that cannot be used, and a public address without a file of keys.
@@ -139,58 +106,40 @@ class Access:
             )
 
 
-@Parameter(name="*", group=Group("Load", sort_key=30))
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Load", 30)
 class Load:
-    """Flags of workers, batches and the limits of a request."""
+    """Flags of workers, batches and the limits of a request.
 
-    workers: Annotated[
-        int, Parameter(help="Number of worker processes, which share the CPU cores.")
-    ] = 1
-    memory: Annotated[
-        float | None,
-        Parameter(
-            help="Maximum size in GB of the loaded models; the least recently used one is "
-            "unloaded first; unlimited if unset."
-        ),
-    ] = None
-    queue: Annotated[
-        int,
-        Parameter(
-            help="Maximum number of waiting texts; further requests are answered with status 429."
-        ),
-    ] = 1000
-    deadline: Annotated[float, Parameter(help="Time limit of a request in seconds.")] = 60.0
-    batch_tokens: Annotated[
-        int,
-        Parameter(help="Size of a batch in tokens: texts x longest text x beam, padding included."),
-    ] = 2048
-    requests_per_minute: Annotated[
-        int | None,
-        Parameter(
-            help="Maximum number of requests of a client in a minute; a client is a key, or an "
-            "address without keys; unlimited if unset."
-        ),
-    ] = None
-    characters_per_minute: Annotated[
-        int | None,
-        Parameter(help="Maximum number of characters of a client in a minute; likewise."),
-    ] = None
-    max_texts: Annotated[int, Parameter(help="Maximum number of texts in a request.")] = 1000
-    max_characters: Annotated[int, Parameter(help="Maximum number of characters in a request.")] = (
-        100_000
-    )
-    max_body: Annotated[float, Parameter(help="Maximum size of a request in MB.")] = 2.0
-    max_file: Annotated[
-        float, Parameter(help="Maximum size of a request with a document in MB.")
-    ] = 20.0
-    jobs: Annotated[
-        Path | None,
-        Parameter(
-            help="Folder for documents that are translated as jobs, which then go on after a "
-            "restart; if unset, they end with the server."
-        ),
-    ] = None
+    Args:
+        workers: Number of worker processes, which share the CPU cores.
+        memory: Maximum size in GB of the loaded models; the least recently used one is unloaded
+            first; unlimited if unset.
+        queue: Maximum number of waiting texts; further requests are answered with status 429.
+        deadline: Time limit of a request in seconds.
+        batch_tokens: Size of a batch in tokens: texts x longest text x beam, padding included.
+        requests_per_minute: Maximum number of requests of a client in a minute; a client is a key,
+            or an address without keys; unlimited if unset.
+        characters_per_minute: Maximum number of characters of a client in a minute; likewise.
+        max_texts: Maximum number of texts in a request.
+        max_characters: Maximum number of characters in a request.
+        max_body: Maximum size of a request in MB.
+        max_file: Maximum size of a request with a document in MB.
+        jobs: Folder for documents that are translated as jobs, which then go on after a restart; if
+            unset, they end with the server.
+    """
+
+    workers: int = 1
+    memory: float | None = None
+    queue: int = 1000
+    deadline: float = 60.0
+    batch_tokens: int = 2048
+    requests_per_minute: int | None = None
+    characters_per_minute: int | None = None
+    max_texts: int = 1000
+    max_characters: int = 100_000
+    max_body: float = 2.0
+    max_file: float = 20.0
+    jobs: Path | None = None
 
     def check(self) -> None:
         """Refuse limits that are not positive; make the folder of jobs.
@@ -212,27 +161,19 @@ class Load:
                 raise ConfigError(f"It must be positive: {value}", where=f"--{flag}")
 
 
-@Parameter(name="*", group=Group("Terms", sort_key=46))
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Terms", 46)
 class ServedTerms:
-    """Flags of the glossaries of the served models."""
+    """Flags of the glossaries of the served models.
 
-    glossary: Annotated[
-        tuple[str, ...],
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Glossary file as for `heedful translate`, or NAME=FILE for one of several "
-            "models; may be repeated.",
-        ),
-    ] = ()
-    glossary_mode: Annotated[
-        Literal["hard", "soft"],
-        Parameter(
-            help="Method for glossary terms: hard constrains the search; soft is for models "
-            "trained with --soft-terms."
-        ),
-    ] = "hard"
+    Args:
+        glossary: Glossary file as for `heedful translate`, or NAME=FILE for one of several models;
+            may be repeated.
+        glossary_mode: Method for glossary terms: hard constrains the search; soft is for models
+            trained with --soft-terms.
+    """
+
+    glossary: tuple[str, ...] = ()
+    glossary_mode: Literal["hard", "soft"] = "hard"
 
     def arguments(self, models: ServedModels) -> dict[str, Any]:
         """Return the settings of glossaries; each file is read once to find mistakes early.
@@ -266,29 +207,17 @@ class ServedTerms:
         return {"glossaries": files, "soft_terms": self.glossary_mode == "soft"}
 
 
-_ACCESS = Access()
-_TERMS = ServedTerms()
-_LOAD = Load()
-
-
 def serve(
-    *models: Annotated[
-        str,
-        Parameter(
-            help="Models to serve: directories, names of models that come with Heedful, or "
-            "OWNER/NAME of the Hugging Face hub; LANGUAGES=MODEL, such as en-de=run or "
-            "pt-BR:en=run, names the languages."
-        ),
-    ],
-    access: Access = _ACCESS,
-    load: Load = _LOAD,
+    *models: str,
+    access: Access = Access(),
+    load: Load = Load(),
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     split: SplitFlag = None,
     search: SearchFlags | None = None,
-    consistency: ConsistencyFlags = AS_THE_MODEL,
-    terms: ServedTerms = _TERMS,
-    output: Output = PLAIN,
+    consistency: ConsistencyFlags = ConsistencyFlags(),
+    terms: ServedTerms = ServedTerms(),
+    output: Output = Output(),
 ) -> None:
     """Serve translators and language models over HTTP.
 
@@ -304,16 +233,22 @@ def serve(
         heedful serve en-de=run de-fr=other-run --precision int8 --port 8000
         heedful serve --new-key alice --keys keys.txt
         heedful serve en-de --host 0.0.0.0 --keys keys.txt --workers 2
+
+    Args:
+        models: Models to serve: directories, names of models that come with Heedful, or OWNER/NAME
+            of the Hugging Face hub; LANGUAGES=MODEL, such as en-de=run or pt-BR:en=run, names the
+            languages.
     """
     if access.new_key is not None:
         _make_key(access.new_key, access.keys)
         return
-    _refuse_missing()
+    from heedful.apps.sockets import check_packages
+
+    check_packages(_NEEDED, "The server", "serve")
     settings = search_settings(search)
-    flags = {"models": list(models), "device": device, "precision": precision, "split": split}
-    flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
-    flags |= {**consistency.plain(), **dataclasses.asdict(terms)}
-    report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
+    flags = {"models": models, "device": device, "precision": precision, "split": split}
+    groups = (access, load, settings.plain(), consistency, terms)
+    report = Report("serve", output, flags, *groups)
     from heedful.apps.serve.served_models import ServedModels, parse_model, pinned_model
     from heedful.apps.serve.server import serve as run
     from heedful.apps.serve.server_settings import Allowance, ServerSettings
@@ -365,20 +300,6 @@ def serve(
     report.finish({"address": address}, summary=False)
 
 
-def _refuse_missing() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"The server needs {' and '.join(missing)}",
-            where="heedful serve",
-            remedy="Install it with: pip install 'heedful[serve]'",
-        )
-
-
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
-
-
 def _limits(load: Load, settings: SearchSettings) -> Limits:
     from heedful.apps.serve.server_settings import Limits
 
@@ -391,13 +312,8 @@ def _limits(load: Load, settings: SearchSettings) -> Limits:
 def _gate(access: Access, load: Load) -> GateSettings:
     from heedful.apps.serve.server_settings import GateSettings
 
-    return GateSettings(
-        access.host,
-        int(load.max_body * 1e6),
-        int(load.max_file * 1e6),
-        origins=access.cors,
-        proxies=access.forwarded_from,
-    )
+    sizes = int(load.max_body * 1e6), int(load.max_file * 1e6)
+    return GateSettings(access.host, *sizes, origins=access.cors, proxies=access.forwarded_from)
 
 
 def _make_key(name: str, file: Path | None) -> None:

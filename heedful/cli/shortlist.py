@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from heedful.cli.flags import ModelPath
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, terminal
+from heedful.cli.text_io import Output, Report, refuse_missing_folder, say, terminal
 from heedful.errors import ModelError, UserError
 from heedful.search.search_settings import FREQUENT, PER_TOKEN
 
@@ -18,23 +17,12 @@ def shortlist(
     model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="File of source sentences, one a line, plain or gzip.")],
-    target: Annotated[Path, Parameter(help="File of translations of --source, line by line.")],
-    output_file: Annotated[
-        Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            help="File for the shortlist; shortlist.safetensors in the model's directory if unset.",
-        ),
-    ] = None,
-    per_token: Annotated[
-        int, Parameter(help="Maximum number of target tokens for each source token.")
-    ] = PER_TOKEN,
-    frequent: Annotated[
-        int,
-        Parameter(help="Number of most frequent target tokens, which every sentence may use."),
-    ] = FREQUENT,
-    output: Output = PLAIN,
+    source: Path,
+    target: Path,
+    output_file: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    per_token: int = PER_TOKEN,
+    frequent: int = FREQUENT,
+    output: Output = Output(),
 ) -> None:
     """Build a lexical shortlist from sentence pairs, for faster translation.
 
@@ -46,9 +34,17 @@ def shortlist(
 
         heedful shortlist run --source train.en --target train.de
         heedful translate run --shortlist -i test.en
+
+    Args:
+        source: File of source sentences, one a line, plain or gzip.
+        target: File of translations of --source, line by line.
+        output_file: File for the shortlist; shortlist.safetensors in the model's directory if
+            unset.
+        per_token: Maximum number of target tokens for each source token.
+        frequent: Number of most frequent target tokens, which every sentence may use.
     """
-    flags = {"model": str(model), "source": str(source), "target": str(target)}
-    report = Report("shortlist", output, {**flags, "per_token": per_token, "frequent": frequent})
+    flags = {"model": model, "source": source, "target": target}
+    report = Report("shortlist", output, flags, per_token=per_token, frequent=frequent)
     for name, value in (("--per-token", per_token), ("--frequent", frequent)):
         if value < 1:
             raise UserError("At least one token is needed", where=f"{name} {value}")
@@ -58,7 +54,7 @@ def shortlist(
     from heedful.search.lexical_shortlist import make_shortlist, shortlist_path
 
     described = describe_any(model)
-    if described.spec.kind != "translator" or described.tokenizers is None:
+    if described.spec.reads != "pairs" or described.tokenizers is None:
         raise ModelError(
             f"This model is no translator; its kind is {described.spec.kind!r}",
             where=str(model),
@@ -72,7 +68,7 @@ def shortlist(
         )
     path = shortlist_path(model) if output_file is None else output_file
     refuse_missing_folder(path)
-    with closing(terminal()) as events:
+    with terminal() as events:
         result = make_shortlist(
             source,
             target,

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import secrets
+import threading
+import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
-from heedful.errors import ConfigError
+from heedful.cli.text_io import Output, Report, print_json, say
 from heedful.pretrained.catalogue import directory_of, models_at_hand
-
-_NEEDED = ("starlette", "uvicorn")
 
 
 def studio(
-    *models: Annotated[Path, Parameter(help="Model, run or Hugging Face directories to open.")],
-    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 admits other machines.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, Parameter(help="Port to listen on; 0 chooses a free one.")] = 8765,
-    browser: Annotated[
-        bool,
-        Parameter(name="--open", negative="--no-browser", help="Open the studio in a browser."),
-    ] = True,
-    output: Output = PLAIN,
+    *models: Path,
+    host: str = ("127.0.0.1"),
+    port: int = 8765,
+    browser: Annotated[bool, Parameter(name="--open", negative="--no-browser")] = True,
+    output: Output = Output(),
 ) -> None:
     """Explore models, runs and ideas in a browser.
 
@@ -39,17 +32,23 @@ def studio(
 
         heedful studio run
         heedful studio run other-run --port 0 --no-browser
+
+    Args:
+        models: Model, run or Hugging Face directories to open.
+        host: Address to listen on; 0.0.0.0 admits other machines.
+        port: Port to listen on; 0 chooses a free one.
+        browser: Open the studio in a browser.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"The studio needs {' and '.join(missing)}",
-            where="heedful studio",
-            remedy="Install it with: pip install 'heedful[studio]'",
-        )
-    flags = {"models": [str(path) for path in models], "host": host, "port": port}
-    report = Report("studio", output, flags)
-    from heedful.apps.sockets import address_of, is_loopback, listen, outside_address
+    from heedful.apps.sockets import (
+        address_of,
+        check_packages,
+        is_loopback,
+        listen,
+        outside_address,
+    )
+
+    check_packages(("starlette", "uvicorn"), "The studio", "studio")
+    report = Report("studio", output, models=models, host=host, port=port)
     from heedful.apps.studio.app import serve
     from heedful.apps.studio.workspace import Workspace
 
@@ -70,17 +69,9 @@ def studio(
             if outside is not None:
                 say(f"From other machines: {address_of(listening, outside)}?token={token}")
             say("Everyone who has this address can use the studio and read its models")
-        if browser:
-            _open(address)
+        if browser:  # from a thread, as some browsers block until they are closed
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
         serve(workspace, host, listening, ready, token)
     report.finish({"address": address}, summary=False)
-
-
-def _open(address: str) -> None:
-    """Open a browser from a thread, as some browsers block until they are closed."""
-    import threading
-    import webbrowser
-
-    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -6,28 +6,33 @@ is for text and JSON; tables and messages go to standard error.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
 import selectors
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 import heedful
+from heedful.cli.parser import flag_group
 from heedful.durable import decode_line, whole
 from heedful.errors import DataError, ModelError, UserError
 
 if TYPE_CHECKING:
     from heedful.events import Events
+
+# A lone hyphen, which begins like a flag, is standard input or output.
+InputFile = Annotated[Path | None, Parameter(name=("--input", "-i"), allow_leading_hyphen=True)]
+OutputFile = Annotated[Path | None, Parameter(name=("--output", "-o"), allow_leading_hyphen=True)]
 
 STANDARD_INPUT = "standard input"
 
@@ -74,6 +79,22 @@ def read_lines(path: Path) -> list[str]:
     from heedful.data.text_file import TextFile
 
     return list(TextFile(path))
+
+
+def read_aligned(path: Path, lines: int) -> list[str]:
+    """Return all lines of a file, which correspond to those of a reference.
+
+    Raises:
+        DataError: when there is another number of lines than `lines`, or as from `read_lines`.
+    """
+    texts = read_lines(path)
+    if len(texts) != lines:
+        raise DataError(
+            f"There are {len(texts):,} lines here and {lines:,} in the reference",
+            where=str(path),
+            remedy="Give files that correspond line by line",
+        )
+    return texts
 
 
 def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
@@ -151,11 +172,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
     """Yield lines without their newline, and None before a read that would wait."""
-    rest = bytearray()
+    rest, read1 = bytearray(), getattr(stream, "read1", None)
     while True:
         if not _has_more(stream):
             yield None
-        block = _read_some(stream)
+        # The bytes that have arrived, at least one; none at the end.
+        block = read1(_READ) if read1 else stream.read(_READ)
         if not block:
             break
         start = len(rest)
@@ -168,15 +190,8 @@ def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
         yield bytes(rest)
 
 
-def _read_some(stream: BinaryIO) -> bytes:
-    """Read the bytes that have arrived, at least one; none at the end."""
-    read1 = getattr(stream, "read1", None)
-    block: bytes | None = read1(_READ) if read1 else stream.read(_READ)
-    return block or b""
-
-
 def _has_more(stream: BinaryIO) -> bool:
-    """Return True if a read would not wait, or where that is unknown."""
+    """Return True if a read would return at once, or if this cannot be known."""
     try:
         with selectors.DefaultSelector() as waiting:  # select() knows no descriptor above 1023
             waiting.register(stream, selectors.EVENT_READ)
@@ -185,12 +200,17 @@ def _has_more(stream: BinaryIO) -> bool:
         return True
 
 
-def refuse_missing_folder(path: Path) -> None:
+def refuse_missing_folder(path: Path | None) -> None:
     """Check that a file can be written to this path, before long work.
+
+    Args:
+        path: path of the file; standard output if None or `-`.
 
     Raises:
         UserError: when its folder is missing, or the path is a folder.
     """
+    if path is None or is_standard(path):
+        return
     if path.is_dir():
         raise UserError("This is a directory", where=str(path), remedy="Name a file")
     folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
@@ -204,6 +224,19 @@ def refuse_missing_folder(path: Path) -> None:
             where=str(folder),
             remedy="Choose another directory, or change its permissions",
         )
+
+
+def refuse_chart(path: Path | None) -> None:
+    """Check that a chart can be written to this path, before long work.
+
+    Raises:
+        UserError: when a library or the folder is missing, or the kind of file is unknown.
+    """
+    if path is not None:
+        from heedful.apps import charts
+
+        charts.kind_of(path)
+        refuse_missing_folder(path)
 
 
 def refuse_existing(out: Path) -> None:
@@ -226,121 +259,17 @@ def refuse_existing(out: Path) -> None:
         )
 
 
-_GROUP = Group("Output", sort_key=90)
-
-
-@Parameter(name="*", group=_GROUP)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Output", 90)
 class Output:
-    """The flags of every verb."""
+    """The flags of every verb.
 
-    json: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Print JSON to standard output, one object a line.",
-        ),
-    ] = False
-    report: Annotated[
-        Path | None, Parameter(help="File for a JSON report of settings, results, time and memory.")
-    ] = None
+    Args:
+        json: Print JSON to standard output, one object a line.
+        report: File for a JSON report of settings, results, time and memory.
+    """
 
-
-PLAIN = Output()
-
-_SHARDS = Group("Shards", sort_key=60)
-
-
-@Parameter(name="*", group=_SHARDS)
-@dataclass(frozen=True, kw_only=True)
-class ShardFlags:
-    """Translation of a corpus in many files; see the guide on many machines."""
-
-    shards: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            consume_multiple=True,
-            negative=(),
-            show_default=False,
-            help="Files, patterns or folders to translate instead of --input: .txt, .tsv or "
-            ".jsonl, plain or .gz, or .parquet. Each becomes a file of the same name in --out.",
-        ),
-    ] = ()
-    out: Annotated[
-        Path | None,
-        Parameter(
-            help="Folder for the translated shards; finished shards are skipped, so the same "
-            "command continues after an interruption."
-        ),
-    ] = None
-    engine: Annotated[
-        Literal["local", "ray"],
-        Parameter(help="Engine: this process (local), or Ray actors on many machines."),
-    ] = "local"
-    column: Annotated[
-        str,
-        Parameter(
-            help="Column of the texts in .parquet, .jsonl and .tsv files; a number from 1 for "
-            ".tsv files without a header."
-        ),
-    ] = "text"
-    translation_column: Annotated[
-        str, Parameter(help="Column for the translations in the written files.")
-    ] = "translation"
-    retries: Annotated[
-        int, Parameter(help="Number of retries of a shard whose machine failed (not its data).")
-    ] = 3
-    address: Annotated[
-        str | None,
-        Parameter(
-            help="Address of the Ray cluster (HOST:PORT), or auto for the cluster of this "
-            "machine; if unset, Ray starts on this machine alone."
-        ),
-    ] = None
-    actors: Annotated[
-        int | None,
-        Parameter(help="Number of Ray actors with a model each; as many as fit if unset."),
-    ] = None
-    threads: Annotated[int | None, Parameter(help="CPU cores of each Ray actor; 1 if unset.")] = (
-        None
-    )
-    actor_gpus: Annotated[
-        float | None, Parameter(help="GPUs of each Ray actor, such as 1 or 0.5; none if unset.")
-    ] = None
-
-    @property
-    def is_on(self) -> bool:
-        """True if shards are translated instead of a single text."""
-        return bool(self.shards)
-
-    def refuse(self, single: Mapping[str, Any]) -> None:
-        """Refuse flags of a single text, given by name, together with --shards.
-
-        Raises:
-            UserError: with the names of those that were given.
-        """
-        if unfit := [name for name, value in single.items() if value]:
-            raise UserError(
-                f"--shards and {', '.join(unfit)} exclude each other",
-                remedy="Shards come from --shards and go to --out; leave one out",
-            )
-
-    def refuse_alone(self) -> None:
-        """Refuse flags of shards without --shards.
-
-        Raises:
-            UserError: with the name of the flag.
-        """
-        for name, value in vars(self).items():
-            if value != getattr(NO_SHARDS, name):
-                raise UserError(
-                    f"--{name.replace('_', '-')} needs --shards",
-                    remedy="Name the shards with --shards, or leave it out",
-                )
-
-
-NO_SHARDS = ShardFlags()
+    json: bool = False
+    report: Path | None = None
 
 
 class Report:
@@ -349,17 +278,19 @@ class Report:
     Args:
         verb: name of the verb.
         output: flags of every verb.
-        settings: flags of this verb, as plain data.
+        groups: groups of flags of this verb, or settings as plain data.
+        flags: further flags of this verb, by name.
     """
 
-    def __init__(self, verb: str, output: Output, settings: Mapping[str, Any]) -> None:
+    def __init__(self, verb: str, output: Output, /, *groups: Any, **flags: Any) -> None:
         self.verb = verb
         self.version = heedful.__version__
         self.output = output
-        self.settings = settings
+        self.settings: dict[str, Any] = plain(flags)
+        for group in groups:
+            self.settings |= plain(group)
         self.started = time.perf_counter()
-        if output.report is not None:
-            refuse_missing_folder(output.report)
+        refuse_missing_folder(output.report)
 
     @property
     def seconds(self) -> float:
@@ -387,7 +318,7 @@ class Report:
         record = {
             "command": self.verb,
             "version": self.version,
-            "settings": dict(self.settings),
+            "settings": self.settings,
             **({"commits": commits} if commits else {}),
             **facts,
             "seconds": round(self.seconds, 3),
@@ -399,6 +330,19 @@ class Report:
                 stream.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         if summary and self.output.json:
             print_json(record)
+
+
+def plain(value: Any) -> Any:
+    """Return a flag or a group of flags as JSON data."""
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def print_json(item: Mapping[str, Any]) -> None:
@@ -446,16 +390,33 @@ def show_table(
     console.print(table)
 
 
+def show_values(
+    title: str, columns: Sequence[str], values: Mapping[str, Any], text: Callable[[Any], str]
+) -> None:
+    """Print a table of named values to standard error.
+
+    Args:
+        title: text above the table.
+        columns: headings of the names and of the values.
+        values: values by name, with underscores for spaces.
+        text: function that formats a value.
+    """
+    rows = [(name.replace("_", " "), text(value)) for name, value in values.items()]
+    show_table(title, columns, rows, numbers=1)
+
+
 def say(text: str = "") -> None:
     """Print a line to standard error."""
     print(text, file=sys.stderr)
 
 
-def terminal() -> Events:
-    """Return events that print progress and warnings to standard error."""
+@contextmanager
+def terminal() -> Iterator[Events]:
+    """A context with events that print progress and warnings to standard error."""
     from heedful.events import Events, Terminal  # 6 ms, which help texts do without
 
-    return Events([Terminal()])
+    with closing(Events([Terminal()])) as events:
+        yield events
 
 
 def engineering(count: float, unit: str = "") -> str:

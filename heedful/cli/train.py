@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter, validators
 
 from heedful.cli.parser import flags_of, overrides
-from heedful.cli.text_io import PLAIN, Output, Report, say, terminal
+from heedful.cli.text_io import Output, Report, say, terminal
 from heedful.config import merge
 from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError
@@ -27,84 +27,24 @@ if TYPE_CHECKING:
 else:
     SettingsFlags = flags_of(RunSettings, "Run", skip=_NOT_FLAGS)
 
-_CORPORA_FLAGS = Group("Corpora", sort_key=1)
-_PROCESSES_FLAGS = Group("Processes", sort_key=2)
+_CORPORA = Parameter(group=Group("Corpora", sort_key=1), consume_multiple=True)
+_PROCESSES = Parameter(group=Group("Processes", sort_key=2))
 
 
 def train(
-    run: Annotated[Path, Parameter(help="Folder for the run and its model, created if missing.")],
+    run: Path,
     /,
     *,
-    train: Annotated[
-        list[str] | None,
-        Parameter(
-            group=_CORPORA_FLAGS,
-            consume_multiple=True,
-            negative=(),
-            help="Training files; several corpora follow one another. Translation: source and "
-            "target files, aligned line by line, or a .tsv or .jsonl file of pairs. Language "
-            "models: files of text. Classifiers: .tsv or .jsonl files of texts with labels. "
-            "Images: IDX files of images and labels, or a folder with a subfolder of images for "
-            "each label. Text files may be .gz.",
-        ),
-    ] = None,
-    valid: Annotated[
-        list[str] | None,
-        Parameter(
-            group=_CORPORA_FLAGS,
-            consume_multiple=True,
-            negative=(),
-            help="Validation files, in the format of --train.",
-        ),
-    ] = None,
-    weights: Annotated[
-        list[float] | None,
-        Parameter(
-            group=_CORPORA_FLAGS,
-            consume_multiple=True,
-            negative=(),
-            help="Number of passes over each corpus of --train in an epoch; 0.5 reads half of it.",
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        Parameter(
-            help="Named settings or model size to start from; `heedful presets` lists them with "
-            "their tasks."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        Parameter(help="TOML file of settings; it overrides the preset, and flags override it."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Continue from the last checkpoint of the run, with its settings.",
-        ),
-    ] = False,
-    processes: Annotated[
-        int,
-        Parameter(
-            group=_PROCESSES_FLAGS,
-            validator=validators.Number(gte=1),
-            help="Number of training processes on this machine; --parallel.* divides the work "
-            "among them. For several machines, start the command with torchrun on each.",
-        ),
-    ] = 1,
-    restarts: Annotated[
-        int,
-        Parameter(
-            group=_PROCESSES_FLAGS,
-            validator=validators.Number(gte=0),
-            help="Number of times that all processes restart from the last checkpoint after one "
-            "was lost.",
-        ),
-    ] = 3,
+    train: Annotated[list[str] | None, _CORPORA] = None,
+    valid: Annotated[list[str] | None, _CORPORA] = None,
+    weights: Annotated[list[float] | None, _CORPORA] = None,
+    preset: str | None = None,
+    config: Path | None = None,
+    resume: bool = False,
+    processes: Annotated[int, _PROCESSES, Parameter(validator=validators.Number(gte=1))] = 1,
+    restarts: Annotated[int, _PROCESSES, Parameter(validator=validators.Number(gte=0))] = 3,
     settings: SettingsFlags | None = None,
-    output: Output = PLAIN,
+    output: Output = Output(),
 ) -> int:
     """Train a translator from sentence pairs, or another model from text or images.
 
@@ -124,14 +64,30 @@ def train(
 
     Every setting below is also a key of the TOML file --config: `--model.width 256` is
     `width = 256` in the table `[model]`. RUN/config.toml records all of them.
+
+    Args:
+        run: Folder for the run and its model, created if missing.
+        train: Training files; several corpora follow one another. Translation: source and target
+            files, aligned line by line, or a .tsv or .jsonl file of pairs. Language models: files
+            of text. Classifiers: .tsv or .jsonl files of texts with labels. Images: IDX files of
+            images and labels, or a folder with a subfolder of images for each label. Text files may
+            be .gz.
+        valid: Validation files, in the format of --train.
+        weights: Number of passes over each corpus of --train in an epoch; 0.5 reads half of it.
+        preset: Named settings or model size to start from; `heedful presets` lists them with their
+            tasks.
+        config: TOML file of settings; it overrides the preset, and flags override it.
+        resume: Continue from the last checkpoint of the run, with its settings.
+        processes: Number of training processes on this machine; --parallel.* divides the work among
+            them. For several machines, start the command with torchrun on each.
+        restarts: Number of times that all processes restart from the last checkpoint after one was
+            lost.
     """
     values = overrides(settings)
     # IDX files of images and labels are pairs as well
     pairs = _task(run, config, values, resume=resume) in ("translation", "images")
     values = merge(values, corpora_settings(train, valid, weights, pairs=pairs))
-    report = Report(
-        "train", output, {"run": str(run), "preset": preset, "overrides": values, "resume": resume}
-    )
+    report = Report("train", output, run=run, preset=preset, overrides=values, resume=resume)
     if train is None and config is None and not resume:
         raise UserError(
             "There is nothing to train on",
@@ -162,11 +118,8 @@ def _train(
 ) -> int:
     from heedful.train.run import run_training
 
-    events = terminal()
-    try:
+    with terminal() as events:
         summary = run_training(run, settings, resume=resume, events=events)
-    finally:
-        events.close()
     if os.environ.get("RANK", "0") != "0":
         return summary.exit_status  # the first process reports
     if not output.json:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from heedful.cli.info import find_spec
-from heedful.cli.text_io import PLAIN, Output, Report
+from heedful.cli.parser import flag_group
+from heedful.cli.text_io import Output, Report
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,52 +38,32 @@ _SHOWN = 10
 _MOST_DEVICES = 65_536
 """Above this number of devices there are too many layouts to enumerate in a minute."""
 
-_DEVICES = Group("Devices", sort_key=10)
-_WORK = Group("Work", sort_key=20)
-_LAYOUT = Group("Layout", sort_key=30)
 
-
-@Parameter(name="*", group=_DEVICES)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Devices", 10)
 class DeviceFlags:
-    """The devices, their links and their price."""
+    """The devices, their links and their price.
 
-    devices: Annotated[
-        str,
-        Parameter(
-            help="Number and kind of devices in each host, such as 8xH100; cpu is a process on "
-            "this machine."
-        ),
-    ]
-    hosts: Annotated[int, Parameter(help="Number of identical hosts.")] = 1
-    interconnect: Annotated[
-        float | None,
-        Parameter(
-            help="Bandwidth between devices of a host, in GB/s per direction (NVLink 4: "
-            "450, PCIe 4: 32); that of the data sheet if unset."
-        ),
-    ] = None
-    network: Annotated[
-        float | None,
-        Parameter(
-            help="Network bandwidth of each host in Gbit/s (8 InfiniBand cards: 3200, Ethernet: "
-            "100); a typical value for the devices if unset."
-        ),
-    ] = None
-    efficiency: Annotated[
-        float | None,
-        Parameter(
-            help="Share of the peak rate that matmuls reach in training, between 0 and 1; from "
-            "published measurements if unset."
-        ),
-    ] = None
-    overlap: Annotated[
-        bool,
-        Parameter(help="Overlap communication with computation."),
-    ] = True
-    price: Annotated[
-        float | None, Parameter(help="Price of a device per hour, in any currency.")
-    ] = None
+    Args:
+        devices: Number and kind of devices in each host, such as 8xH100; cpu is a process on this
+            machine.
+        hosts: Number of identical hosts.
+        interconnect: Bandwidth between devices of a host, in GB/s per direction (NVLink 4: 450,
+            PCIe 4: 32); that of the data sheet if unset.
+        network: Network bandwidth of each host in Gbit/s (8 InfiniBand cards: 3200, Ethernet: 100);
+            a typical value for the devices if unset.
+        efficiency: Share of the peak rate that matmuls reach in training, between 0 and 1; from
+            published measurements if unset.
+        overlap: Overlap communication with computation.
+        price: Price of a device per hour, in any currency.
+    """
+
+    devices: str
+    hosts: int = 1
+    interconnect: float | None = None
+    network: float | None = None
+    efficiency: float | None = None
+    overlap: Annotated[bool, Parameter(negative="--no-overlap")] = True
+    price: float | None = None
 
     def cluster(self, width: int) -> Cluster:
         """Return the hosts and their devices.
@@ -94,8 +74,7 @@ class DeviceFlags:
         Raises:
             ConfigError: when there are no such devices, or one of the numbers is not possible.
         """
-        from heedful.apps.planning.cluster import Cluster
-        from heedful.apps.planning.device_catalogue import adapted, read_devices
+        from heedful.apps.planning.cluster import Cluster, adapted, read_devices
 
         if self.hosts < 1:
             raise ConfigError(
@@ -123,35 +102,23 @@ class DeviceFlags:
         return Cluster(device=device, per_host=per_host, hosts=self.hosts)
 
 
-@Parameter(name="*", group=_WORK)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Work", 20)
 class WorkFlags:
-    """Training data, its batches and their precision."""
+    """Training data, its batches and their precision.
 
-    tokens: Annotated[
-        str | None,
-        Parameter(
-            help="Number of training tokens, such as 300B (k, M, B or T); for pairs, of each side."
-        ),
-    ] = None
-    batch_tokens: Annotated[
-        str | None,
-        Parameter(
-            help="Number of tokens in an update on all devices, such as 4M; for pairs, of each "
-            "side. [default: 25,000 for pairs, 524,288 for text]"
-        ),
-    ] = None
-    max_length: Annotated[
-        int | None,
-        Parameter(
-            help="Length of a sequence in tokens. [default: the maximum of a language model, 25 "
-            "for pairs, otherwise 512]"
-        ),
-    ] = None
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None,
-        Parameter(help="Precision of matmuls. [default: bf16 if the devices support it]"),
-    ] = None
+    Args:
+        tokens: Number of training tokens, such as 300B (k, M, B or T); for pairs, of each side.
+        batch_tokens: Number of tokens in an update on all devices, such as 4M; for pairs, of each
+            side. [default: 25,000 for pairs, 524,288 for text]
+        max_length: Length of a sequence in tokens. [default: the maximum of a language model, 25
+            for pairs, otherwise 512]
+        precision: Precision of matmuls. [default: bf16 if the devices support it]
+    """
+
+    tokens: str | None = None
+    batch_tokens: str | None = None
+    max_length: int | None = None
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
 
     def batch(self, spec: ModelSpec, cluster: Cluster, settings: UsualWork) -> UpdateBatch:
         """Return the batch of an update.
@@ -188,52 +155,31 @@ class WorkFlags:
         return UpdateBatch(positions=positions, length=length, precision=precision)
 
 
-@Parameter(name="*", group=_LAYOUT)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Layout", 30)
 class LayoutFlags:
-    """Settings of a layout; unset ones are chosen for each plan."""
+    """Settings of a layout; unset ones are chosen for each plan.
 
-    checkpointing: Annotated[
-        Literal["none", "selective", "full"] | None,
-        Parameter(
-            help="Activation checkpointing: recompute nothing, everything but matmuls (selective) "
-            "or whole blocks (full). [default: the fastest that fits]"
-        ),
-    ] = None
-    accumulate: Annotated[
-        int | None,
-        Parameter(
-            help="Number of batches that each device accumulates in an update. [default: as few "
-            "as fit]"
-        ),
-    ] = None
+    Args:
+        checkpointing: Activation checkpointing: recompute nothing, everything but matmuls
+            (selective) or whole blocks (full). [default: the fastest that fits]
+        accumulate: Number of batches that each device accumulates in an update. [default: as few as
+            fit]
+    """
 
-
-_WORK_FLAGS = WorkFlags()
-_LAYOUT_FLAGS = LayoutFlags()
+    checkpointing: Literal["none", "selective", "full"] | None = None
+    accumulate: int | None = None
 
 
 def plan(
-    spec: Annotated[
-        str,
-        Parameter(
-            help="Model to plan for: a preset, a TOML file with settings of a run or a table "
-            "[spec], a model, run or Hugging Face directory, or the name of a model."
-        ),
-    ],
+    spec: str,
     /,
     *,
     devices: DeviceFlags,
-    work: WorkFlags = _WORK_FLAGS,
-    layout: LayoutFlags = _LAYOUT_FLAGS,
-    vocabulary: Annotated[
-        int | None,
-        Parameter(help="Vocabulary size of a preset; not for models, which have their own."),
-    ] = None,
-    all: Annotated[
-        bool, Parameter(negative=(), help="Show all plans instead of the best ten.")
-    ] = False,
-    output: Output = PLAIN,
+    work: WorkFlags = WorkFlags(),
+    layout: LayoutFlags = LayoutFlags(),
+    vocabulary: int | None = None,
+    all: bool = False,
+    output: Output = Output(),
 ) -> None:
     """Estimate memory, time and cost of training on many devices, and choose a layout.
 
@@ -247,6 +193,12 @@ def plan(
 
         heedful plan transformer-big --devices 8xP100 --batch-tokens 25k --tokens 7.5B
         heedful plan llama-7b --devices 8xA100 --hosts 32 --batch-tokens 4M --tokens 1T --price 2
+
+    Args:
+        spec: Model to plan for: a preset, a TOML file with settings of a run or a table [spec], a
+            model, run or Hugging Face directory, or the name of a model.
+        vocabulary: Vocabulary size of a preset; not for models, which have their own.
+        all: Show all plans instead of the best ten.
     """
     from heedful.apps.planning.cluster import NUMBER_BYTES
     from heedful.apps.planning.model_costs import model_costs
@@ -254,7 +206,9 @@ def plan(
     from heedful.apps.planning.plans import CHECKPOINTING, PlanQuestion, choose
     from heedful.cli.plan_tables import PlanAnswer
 
-    report = Report("plan", output, {"spec": spec, **_given(devices, work, layout)})
+    flags = vars(devices) | vars(work) | vars(layout)
+    given = {name: value for name, value in flags.items() if value is not None}
+    report = Report("plan", output, given, spec=spec)
     if Path(spec).suffix == ".toml":
         model, usual = read_settings(Path(spec), vocabulary)
     else:
@@ -303,10 +257,3 @@ def read_count(words: str, flag: str) -> int:
             remedy="Write a number above 0, with k, M, B or T for thousands to trillions",
         )
     return count
-
-
-def _given(*flags: Any) -> dict[str, Any]:
-    """Return the flags that have a value, as plain data."""
-    return {
-        key: value for each in flags for key, value in asdict(each).items() if value is not None
-    }

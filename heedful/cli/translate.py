@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -16,16 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from heedful.cli.flags import (
-    AS_THE_MODEL,
-    NO_TERMS,
-    STANDARD,
-    UNCHECKED,
     CheckFlags,
     ConsistencyFlags,
     GlossaryFlags,
     ModelPath,
     Running,
     SearchFlags,
+    ShardFlags,
     SplitFlag,
     TranslationRequest,
     say_counts,
@@ -33,14 +29,12 @@ from heedful.cli.flags import (
 )
 from heedful.cli.main import uncollected
 from heedful.cli.text_io import (
-    NO_SHARDS,
-    PLAIN,
+    InputFile,
     Output,
+    OutputFile,
     Prefixes,
     Report,
-    ShardFlags,
     chunks,
-    is_standard,
     output_to,
     refuse_missing_folder,
     terminal,
@@ -49,7 +43,7 @@ from heedful.cli.text_io import (
 if TYPE_CHECKING:
     from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.apps.quality.reports import TranslationReport
-    from heedful.cli.checking import CheckedTranslations
+    from heedful.cli.check import CheckedTranslations
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
 
@@ -61,91 +55,24 @@ def translate(
     model: ModelPath,
     /,
     *,
-    input: Annotated[
-        Path | None,
-        Parameter(
-            name=("--input", "-i"),
-            allow_leading_hyphen=True,
-            help="File of text, one sentence or paragraph a line, plain or gzip; standard input "
-            "if unset.",
-        ),
-    ] = None,
-    output_file: Annotated[
-        Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            allow_leading_hyphen=True,
-            help="File for the translations, which appears when all are done; standard output if "
-            "unset.",
-        ),
-    ] = None,
-    scores: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Write the log-probability (natural) and a tab before each translation.",
-        ),
-    ] = False,
-    alignment: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Append a tab and the word alignment (source-target pairs, counted from 0) to "
-            "each translation; with --json, words and weights.",
-        ),
-    ] = False,
-    prefix: Annotated[
-        str | None,
-        Parameter(
-            allow_leading_hyphen=True,
-            help="Forced beginning (prefix) of every translation.",
-        ),
-    ] = None,
-    prefix_file: Annotated[
-        Path | None,
-        Parameter(help="File with a prefix for each line's translation; empty for none."),
-    ] = None,
-    terms: GlossaryFlags = NO_TERMS,
-    protect: Annotated[
-        list[str] | None,
-        Parameter(
-            consume_multiple=True,
-            negative=(),
-            help="Kinds of text that are kept byte for byte: all, none, or some of urls, emails, "
-            "tags, markup, code, placeholders, emoji; if unset, those that the model was trained "
-            "for, or all.",
-        ),
-    ] = None,
+    input: InputFile = None,
+    output_file: OutputFile = None,
+    scores: bool = False,
+    alignment: bool = False,
+    prefix: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    prefix_file: Path | None = None,
+    terms: GlossaryFlags = GlossaryFlags(),
+    protect: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     split: SplitFlag = None,
-    stream: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Translate each line before reading the next one. Without it, all lines that "
-            "have arrived are translated as a batch, which is faster.",
-        ),
-    ] = False,
-    shortlist: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Restrict the output vocabulary to the lexical shortlist that `heedful "
-            "shortlist` made: faster, but an approximation.",
-        ),
-    ] = False,
-    shortlist_file: Annotated[
-        Path | None, Parameter(help="File of a lexical shortlist outside the model's directory.")
-    ] = None,
-    checks: CheckFlags = UNCHECKED,
-    consistency: ConsistencyFlags = AS_THE_MODEL,
+    stream: bool = False,
+    shortlist: bool = False,
+    shortlist_file: Path | None = None,
+    checks: CheckFlags = CheckFlags(),
+    consistency: ConsistencyFlags = ConsistencyFlags(),
     search: SearchFlags | None = None,
-    running: Running = STANDARD,
-    shards: ShardFlags = NO_SHARDS,
-    output: Output = PLAIN,
+    running: Running = Running(),
+    shards: ShardFlags = ShardFlags(),
+    output: Output = Output(),
 ) -> int | None:
     """Translate text line by line.
 
@@ -160,23 +87,31 @@ def translate(
         heedful translate run -i text.en -o text.de --beam 5
         heedful translate en-de -i text.en --check --json
         heedful translate en-de --shards corpus --out corpus.de --engine ray
+
+    Args:
+        input: File of text, one sentence or paragraph a line, plain or gzip; standard input if
+            unset.
+        output_file: File for the translations, which appears when all are done; standard output if
+            unset.
+        scores: Write the log-probability (natural) and a tab before each translation.
+        alignment: Append a tab and the word alignment (source-target pairs, counted from 0) to each
+            translation; with --json, words and weights.
+        prefix: Forced beginning (prefix) of every translation.
+        prefix_file: File with a prefix for each line's translation; empty for none.
+        protect: Kinds of text that are kept byte for byte: all, none, or some of urls, emails,
+            tags, markup, code, placeholders, emoji; if unset, those that the model was trained for,
+            or all.
+        stream: Translate each line before reading the next one. Without it, all lines that have
+            arrived are translated as a batch, which is faster.
+        shortlist: Restrict the output vocabulary to the lexical shortlist that `heedful shortlist`
+            made: faster, but an approximation.
+        shortlist_file: File of a lexical shortlist outside the model's directory.
     """
     settings = search_settings(search)
-    flags = {
-        "model": str(model),
-        **settings.plain(),
-        **running.plain(),
-        "scores": scores,
-        "alignment": alignment,
-        "stream": stream,
-        "shortlist": str(shortlist_file) if shortlist_file else shortlist,
-        **terms.plain(),
-        "protect": protect,
-        "split": split,
-        **checks.plain(),
-        **consistency.plain(),
-    }
-    report = Report("translate", output, flags)
+    flags: dict[str, Any] = {"scores": scores, "alignment": alignment, "stream": stream}
+    flags |= {"shortlist": shortlist_file or shortlist, "protect": protect, "split": split}
+    groups = (settings.plain(), running, flags, terms, checks.plain(), consistency)
+    report = Report("translate", output, *groups, model=model)
     request = TranslationRequest(
         model,
         settings,
@@ -203,11 +138,10 @@ def translate(
         shards.refuse(single | {"--stream": stream, "--on-doubt fail": fails})
         return _translate_shards(shards, request, form, prefix, report)
     shards.refuse_alone()
-    if output_file is not None and not is_standard(output_file):
-        refuse_missing_folder(output_file)
+    refuse_missing_folder(output_file)
     lines, prefixes = TranslatedLines(request, form), Prefixes(prefix, prefix_file)
     done = 0
-    with closing(terminal()) as events, output_to(output_file) as writable:
+    with terminal() as events, output_to(output_file) as writable:
         for texts in chunks(input, 1 if stream else CHUNK):
             translated = lines.translate(texts, done + 1, events.warn, prefixes.take(len(texts)))
             writable.writelines(f"{line}\n" for line in translated)
@@ -249,7 +183,7 @@ def _translate_shards(
 
     load = partial(TranslatedLines, request, form, prefix)
     settings = {"prefix": prefix, "mark": request.checks.mark, "version": report.version}
-    with closing(terminal()) as events:
+    with terminal() as events:
         facts = run_shards(
             ShardOptions(**vars(shards)), {**report.settings, **settings}, load, events
         )
@@ -373,11 +307,13 @@ class TranslatedLines:
             lines.append(self._form.line(translation, report))
             if translation.missing:
                 warn(f"line {number}: the translation lacks {'; '.join(translation.missing)}")
-        self._counts["lines"] += len(translations)
-        self._counts["tokens"] += sum(len(translation.tokens) for translation in translations)
-        self._counts["cut"] += sum(not translation.finished for translation in translations)
-        self._counts["required"] += sum(translation.required for translation in translations)
-        self._counts["missing"] += sum(len(translation.missing) for translation in translations)
+        self._counts.update(
+            lines=len(translations),
+            tokens=sum(len(each.tokens) for each in translations),
+            cut=sum(not each.finished for each in translations),
+            required=sum(each.required for each in translations),
+            missing=sum(len(each.missing) for each in translations),
+        )
         return lines
 
     def totals(self) -> dict[str, int]:
@@ -450,29 +386,12 @@ class LazyTranslator:
     def _load_full(self) -> Translate:
         """Load the PyTorch pipeline, and return its method with the options of the request."""
         request, start = self.request, time.perf_counter()
-        pipeline = request.running.load(
-            request.model, shortlist=request.shortlist, split=request.split
-        )
+        pipeline, self.consistent = request.load(self._glossary)
         positions = request.running.positions(pipeline, request.settings)
-        if self._glossary is not None:
-            pipeline.check_glossary(self._glossary)
-        pipeline.check_protection(request.protect)
-        if request.consistency.is_on:
-            from heedful.cli.flags import languages_of
-
-            languages = languages_of(request.model, request.checks.languages)
-            pipeline = self.consistent = request.consistency.applied(pipeline, languages)
         if request.checks.is_on:
-            from heedful.cli.checking import CheckedTranslations
+            from heedful.cli.check import CheckedTranslations
 
-            self.checked = CheckedTranslations(
-                request.checks,
-                request.model,
-                pipeline,
-                request.settings,
-                glossary=self._glossary,
-                protect=request.protect,
-            )
+            self.checked = CheckedTranslations(request, pipeline, self._glossary)
         self.load_seconds += time.perf_counter() - start
         return partial(
             pipeline.translate,

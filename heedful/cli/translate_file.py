@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,28 +10,24 @@ from cyclopts import Parameter
 
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.cli.flags import (
-    AS_THE_MODEL,
-    NO_TERMS,
-    STANDARD,
+    CheckFlags,
     ConsistencyFlags,
     GlossaryFlags,
     Running,
     SearchFlags,
+    TranslationRequest,
     languages_of,
     say_counts,
     search_settings,
 )
 from heedful.cli.parser import flags_of, overrides
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, terminal
+from heedful.cli.text_io import Output, Report, refuse_missing_folder, say, terminal
 from heedful.durable import open_regular, whole
 from heedful.errors import ConfigError, UserError, suggest
-from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.apps.documents.line_up import TranslatedSentence
-    from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.events import Events
-    from heedful.pipelines.translation import TranslationPipeline
 
     DocumentFlags = Any
 else:
@@ -42,54 +37,21 @@ _LEFT_OUT_SAID = 10
 
 
 def translate_file(
-    input: Annotated[Path, Parameter(help="Document to translate, in one of the formats above.")],
-    output_file: Annotated[
-        Path,
-        Parameter(
-            name="OUT", help="File for the translated document, which appears when it is complete."
-        ),
-    ],
+    input: Path,
+    output_file: Annotated[Path, Parameter(name="OUT")],
     /,
     *,
-    model: Annotated[
-        Path,
-        Parameter(
-            help="Model, run or Hugging Face directory, or the name of a model that comes with "
-            "Heedful."
-        ),
-    ],
-    format: Annotated[
-        str | None,
-        Parameter(
-            help="Format of the document, such as html; guessed from the file name if unset."
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        Parameter(negative=(), show_default=False, help="Overwrite OUT if it exists."),
-    ] = False,
-    lenient: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Leave passages as they are whose translation would change the structure of the "
-            "document; without it, such a passage is an error.",
-        ),
-    ] = False,
-    languages: Annotated[
-        str | None,
-        Parameter(
-            help="Language codes of source and target, such as en-de, for --numbers and where the "
-            "document's are not given; taken from the model's name or card if unset."
-        ),
-    ] = None,
+    model: Path,
+    format: str | None = None,
+    force: bool = False,
+    lenient: bool = False,
+    languages: str | None = None,
     document: DocumentFlags | None = None,
-    terms: GlossaryFlags = NO_TERMS,
-    consistency: ConsistencyFlags = AS_THE_MODEL,
+    terms: GlossaryFlags = GlossaryFlags(),
+    consistency: ConsistencyFlags = ConsistencyFlags(),
     search: SearchFlags | None = None,
-    running: Running = STANDARD,
-    output: Output = PLAIN,
+    running: Running = Running(),
+    output: Output = Output(),
 ) -> None:
     """Translate the text of a document, and keep its format.
 
@@ -104,6 +66,17 @@ def translate_file(
         heedful translate-file page.html seite.html --model en-de
         heedful translate-file items.csv artikel.csv --model run --columns title description
         heedful translate-file en.json de.json --model run --keys "**.text"
+
+    Args:
+        input: Document to translate, in one of the formats above.
+        output_file: File for the translated document, which appears when it is complete.
+        model: Model, run or Hugging Face directory, or the name of a model that comes with Heedful.
+        format: Format of the document, such as html; guessed from the file name if unset.
+        force: Overwrite OUT if it exists.
+        lenient: Leave passages as they are whose translation would change the structure of the
+            document; without it, such a passage is an error.
+        languages: Language codes of source and target, such as en-de, for --numbers and where the
+            document's are not given; taken from the model's name or card if unset.
     """
     from heedful.apps.documents.formats import FORMATS, format_of, open_document
 
@@ -116,10 +89,9 @@ def translate_file(
         raise ConfigError(
             f"There is no format {name!r}", where="--format", remedy=suggest(name, FORMATS)
         )
-    flags = {"input": str(input), "output": str(output_file), "model": str(model), "format": name}
-    flags |= {**settings.plain(), **search_options.plain(), **running.plain()}
-    flags |= terms.plain() | consistency.plain()
-    report = Report("translate-file", output, flags)
+    flags = {"input": input, "output": output_file, "model": model, "format": name}
+    flags |= {**settings.plain(), **search_options.plain()}
+    report = Report("translate-file", output, flags, running, terms, consistency)
     refuse_missing_folder(output_file)
     if output_file.exists() and not force:
         raise UserError(
@@ -127,11 +99,18 @@ def translate_file(
         )
     with open_regular(input) as stream:
         data = stream.read()
+    request = TranslationRequest(
+        model,
+        search_options,
+        running,
+        checks=CheckFlags(languages=languages),
+        terms=terms,
+        split=None if settings.split == "sentences" else "lines",
+        consistency=consistency,
+    )
     opened = open_document(data, format=name, settings=settings, name=str(input))
-    with closing(terminal()) as events:
-        translator = _Translator(
-            running, model, search_options, terms, consistency, events, languages, settings.split
-        )
+    with terminal() as events:
+        translator = _Translator(request, events)
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
             [sentence.alignment for sentence in opened.sentences],
@@ -155,7 +134,7 @@ def translate_file(
 def _with_languages(
     settings: DocumentSettings, source: str | None, target: str | None
 ) -> DocumentSettings:
-    """Return settings in which the model's languages stand for those that are not given."""
+    """Return settings with the languages of the model where none are set."""
     codes = {"language": source, "target_language": target}
     given = settings.model_fields_set
     return settings.model_copy(
@@ -164,7 +143,7 @@ def _with_languages(
 
 
 def _say_left_out(left_out: Sequence[str]) -> None:
-    """Say which passages were not translated, and why; of many the first."""
+    """Print the passages that were not translated, with the reasons; at most ten of them."""
     if left_out:
         say(f"{len(left_out):,} {'passages' if len(left_out) > 1 else 'passage'} left as before:")
     for each in left_out[:_LEFT_OUT_SAID]:
@@ -176,31 +155,12 @@ def _say_left_out(left_out: Sequence[str]) -> None:
 class _Translator:
     """A translator of sentences that reports its progress."""
 
-    def __init__(
-        self,
-        running: Running,
-        model: Path,
-        settings: SearchSettings,
-        terms: GlossaryFlags,
-        consistency: ConsistencyFlags,
-        events: Events,
-        languages: str | None,
-        split: str,
-    ) -> None:
+    def __init__(self, request: TranslationRequest, events: Events) -> None:
         # Mistakes in it are found before the model loads.
-        self.glossary = glossary = terms.read(model, languages)
-        self.pipeline: TranslationPipeline = running.load(
-            model, split=None if split == "sentences" else "lines"
-        )
-        self.consistent: ConsistentTranslation | None = None
-        if consistency.is_on:
-            codes = languages_of(model, languages)
-            self.pipeline = self.consistent = consistency.applied(self.pipeline, codes)
-        if glossary is not None:
-            self.pipeline.check_glossary(glossary)
-        self.positions = running.positions(self.pipeline, settings)
-        self.batch_size = running.batch_size
-        self.settings = settings
+        self.glossary = request.terms.read(request.model, request.checks.languages)
+        self.pipeline, self.consistent = request.load(self.glossary)
+        self.positions = request.running.positions(self.pipeline, request.settings)
+        self.request = request
         self.events = events
 
     def translate(self, texts: Sequence[str], aligned: Sequence[bool]) -> list[TranslatedSentence]:
@@ -217,10 +177,10 @@ class _Translator:
             numbers = [i for i, wanted in enumerate(aligned) if wanted == alignment]
             translations = self.pipeline.translate(
                 [texts[i] for i in numbers],
-                settings=self.settings,
+                settings=self.request.settings,
                 glossary=self.glossary,
                 alignment=alignment,
-                batch_size=self.batch_size,
+                batch_size=self.request.running.batch_size,
                 batch_tokens=self.positions,
                 # The pipeline counts lines; here they are sentences.
                 warn=lambda text: self.events.warn(text.replace("line ", "sentence ")),

@@ -53,11 +53,13 @@ def test_many_at_once() -> None:
 
 
 def test_some_languages_only() -> None:
-    (first, second) = detect_languages("Das Wetter ist heute schön.", among=("en", "de"))
+    detector = language_detector()
+    columns = [detector.languages.index(code) for code in ("de", "en")]
+    ((german, english),) = detector.probabilities(["Das Wetter ist heute schön."], columns)
     REFERENCE.set_languages(["de", "en"])
-    assert (first[0], second[0]) == ("de", "en")
-    assert first[1] == pytest.approx(REFERENCE.classify("Das Wetter ist heute schön.")[1], abs=1e-4)
-    assert first[1] + second[1] == pytest.approx(1)
+    assert german == pytest.approx(REFERENCE.classify("Das Wetter ist heute schön.")[1], abs=1e-4)
+    assert german + english == pytest.approx(1)
+    assert german > english
 
 
 def test_all_languages_the_surest_first() -> None:
@@ -66,7 +68,6 @@ def test_all_languages_the_surest_first() -> None:
     assert [p for _, p in found] == sorted((p for _, p in found), reverse=True)
     assert len(found) > 100
     assert detect_languages(" \n") == []
-    assert len(detect_languages("abc", among=("no such",))) > 100
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.apps.planning.device_catalogue import read_devices
+from heedful.apps.planning.cluster import read_devices
 from heedful.apps.planning.estimates import PASSES
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -38,6 +38,16 @@ def test_flags_say_what_may_be_chosen_and_what_must_be_given(capsys):
     assert "[default: inverse_sqrt] [choices: inverse_sqrt, cosine, linear, constant]" in shown
 
 
+def test_a_switch_that_is_off_has_neither_a_default_nor_a_negative(capsys):
+    main(["translate", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--copy-unknown Copy words" in shown
+    assert "--no-copy-unknown" not in shown
+    assert "[default: ]" not in shown
+    assert "[default: False]" not in shown
+    assert main(["translate", "run", "--no-copy-unknown"]) == 2
+
+
 def test_help_is_found_before_and_after_the_verb(capsys):
     shown = []
     for words in (["info", "-h"], ["--help", "info"], ["info", "--json", "--help", "x"]):

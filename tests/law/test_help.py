@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from heedful.cli.main import VERBS
-from heedful.cli.parser import build_app
+from heedful.cli.parser import build_app, print_help
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.train.run_settings import RunSettings
 
@@ -85,6 +85,22 @@ def test_no_two_flags_of_a_verb_share_a_text(verb: str) -> None:
     # the corpora of training and validation have the same settings, under two headings
     texts = [text for name, text in flags_of_verb(verb) if not name.startswith("--data.valid.")]
     assert len(texts) == len(set(texts)), sorted(t for t in set(texts) if texts.count(t) > 1)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_text_is_shown(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    print_help(verb)
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    missing = [
+        name
+        for name, text in flags_of_verb(verb)
+        if " ".join(text.replace("`", "").split()) not in shown
+    ]
+    assert not missing
+    assert "Args:" not in shown
 
 
 def test_every_setting_of_a_run_is_explained() -> None:

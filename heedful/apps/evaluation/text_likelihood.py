@@ -1,4 +1,7 @@
-"""Likelihood of texts under a language model: perplexity, bits per byte, loss by position."""
+"""Likelihood of texts under a language model: perplexity, bits per byte, loss by position.
+
+A masked language model has a pseudo-likelihood (Salazar 2020).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional
 
 from heedful.apps.evaluation.text_losses import (
     BATCH_TOKENS,
     DEFAULT_LENGTH,
     FramedTexts,
-    Notice,
-    losses_of_wholes,
+    Progress,
+    losses_of_whole_texts,
     losses_of_windows,
     text_windows,
     window_length,
@@ -22,6 +27,8 @@ from heedful.apps.evaluation.text_losses import (
 from heedful.errors import ConfigError
 from heedful.evaluate.bootstrap import Interval, ratio_interval
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
+from heedful.pipelines.encoder_input import EncoderInput, encode, frame, longest_input
+from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.pipelines.text_generation import GenerationPipeline
 
 
@@ -88,23 +95,10 @@ class TextLikelihood:
         }
         return {prefix + name: score for name, score in scores.items()}
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Numbers of texts, tokens, bytes, characters and unknown tokens, by name."""
-        names = ("texts", "tokens", "bytes", "characters", "unknown")
-        return {name: getattr(self, name) for name in names}
-
     def plain(self) -> dict[str, Any]:
         """Return scores, counts, and the length, stride and memory of the context, as JSON data."""
-        return {
-            "scores": self.scores,
-            **self.counts,
-            "negative_log_likelihood": self.negative_log_likelihood,
-            "lossless": self.lossless,
-            "length": self.length,
-            "stride": self.stride,
-            "memory": self.memory,
-        }
+        fields = {name: value for name, value in vars(self).items() if name != "pseudo"}
+        return {"scores": self.scores, **fields}
 
 
 def text_likelihood(
@@ -114,7 +108,7 @@ def text_likelihood(
     length: int | None = None,
     stride: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    progress: Notice | None = None,
+    progress: Progress | None = None,
 ) -> TextLikelihood:
     """Measure the likelihood of texts under a causal language model.
 
@@ -147,9 +141,9 @@ def text_likelihood(
             )
         framed = FramedTexts.of(pipeline.tokenizer, texts)
         # With a memory each text is one sequence, whatever the length of its segments.
-        total = sum(losses_of_wholes(pipeline, framed, length, batch_tokens, progress))
-        predictions = sum(framed.predictions)
-        return likelihood_of(framed, total, predictions, length, length, memory=memory)
+        total = sum(losses_of_whole_texts(pipeline, framed, length, batch_tokens, progress))
+        tokens, facts = sum(framed.predictions), framed.facts
+        return TextLikelihood(total, tokens, **facts, length=length, stride=length, memory=memory)
     # Half the length: for twice the cost, every token past the first window has at least half a
     # window of context.
     stride = max(1, length // 2) if stride is None else stride
@@ -164,7 +158,8 @@ def text_likelihood(
     total = 0.0
     for window, losses in losses_of_windows(pipeline, framed, windows, batch_tokens, progress):
         total += float(losses[window.scored - window.start :].sum())
-    return likelihood_of(framed, total, sum(framed.predictions), length, stride)
+    tokens = sum(framed.predictions)
+    return TextLikelihood(total, tokens, **framed.facts, length=length, stride=stride)
 
 
 @dataclass(frozen=True)
@@ -200,7 +195,7 @@ def loss_by_position(
     length: int | None = None,
     samples: int = 1000,
     batch_tokens: int = BATCH_TOKENS,
-    progress: Notice | None = None,
+    progress: Progress | None = None,
 ) -> list[PositionLoss]:
     """Measure the loss by position in the text, up to and beyond the trained length.
 
@@ -255,33 +250,72 @@ def loss_by_position(
     return results
 
 
-def likelihood_of(
-    framed: FramedTexts,
-    total: float,
-    tokens: int,
-    length: int,
-    stride: int,
+def pseudo_likelihood(
+    pipeline: EncoderPipeline,
+    texts: Sequence[str],
     *,
-    memory: int | None = None,
-    pseudo: bool = False,
+    length: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
 ) -> TextLikelihood:
-    """Return the likelihood of texts.
+    """Measure how well a masked model predicts each token of a text from all others (Salazar 2020).
+
+    Each token is hidden once, so a text of n tokens is read n times.
 
     Args:
-        framed: texts with their token ids.
-        total: sum of the losses of all predictions in nats.
-        tokens, length, stride, memory, pseudo: fields of `TextLikelihood`.
+        pipeline: masked language model, from `heedful.load_encoder`.
+        texts: texts, at least one; texts longer than `length` are cut into windows.
+        length: maximum number of tokens of an input, special ones included.
+        batch_tokens: positions of a batch.
+        progress: receiver of (done, total) tokens.
+
+    Raises:
+        ModelError: when the model cannot fill masks.
+        ConfigError: when a window has no room for a token.
+        DataError: when there is no text.
     """
-    return TextLikelihood(
-        negative_log_likelihood=total,
-        tokens=tokens,
-        bytes=sum(len(text.encode()) for text in framed.texts),
-        characters=sum(map(len, framed.texts)),
-        texts=len(framed.texts),
-        unknown=framed.unknown,
-        lossless=framed.lossless,
-        length=length,
-        stride=stride,
-        memory=memory,
-        pseudo=pseudo,
-    )
+    pipeline.require("masked_lm")
+    tokenizer, mask = pipeline.tokenizer, pipeline.tokenizer.mask
+    if mask is None:
+        raise ConfigError("The model's tokenizer has no mask token", remedy="Give a masked model")
+    length = longest_input(pipeline.model.spec) or DEFAULT_LENGTH if length is None else length
+    # Every window has special tokens of its own.
+    room = length - len(tokenizer.first) - len(tokenizer.last)
+    if room < 1:
+        raise ConfigError(f"There is no room for a token in {length}", where="length")
+    framed = FramedTexts.of(tokenizer, texts)
+    tokens = sum(framed.predictions) - len(texts)  # end tokens are not predicted
+    total, done = 0.0, 0  # nats; tokens
+    for ids in framed.ids:
+        # The begin and end token of a causal language model are left out.
+        for start in range(1, len(ids) - 1, room):
+            part = ids[start : min(start + room, len(ids) - 1)]
+            total += _hidden_loss(pipeline, part, mask, batch_tokens)
+            done += len(part)
+            if progress is not None:
+                progress(done, tokens)
+    return TextLikelihood(total, tokens, **framed.facts, length=length, stride=room, pseudo=True)
+
+
+def _hidden_loss(
+    pipeline: EncoderPipeline, ids: Sequence[int], mask: int, batch_tokens: int
+) -> float:
+    """Return the summed loss of tokens in nats, each predicted while it alone is hidden."""
+    whole = frame(pipeline.tokenizer, ids)
+    items = [
+        EncoderInput((*whole.ids[:place], mask, *whole.ids[place + 1 :]), whole.first, whole.second)
+        for place in range(whole.first, whole.first + len(ids))
+    ]
+    right = torch.tensor(ids, device=pipeline.model.embedding.weight.device)
+    total = 0.0
+    with pipeline.computing():
+        for batch in encode(
+            pipeline.model, items, padding=pipeline.tokenizer.pad, batch_tokens=batch_tokens
+        ):
+            rows = torch.tensor(batch.numbers, device=right.device)
+            # Input i hides token i of the part, which comes after the first special tokens.
+            states = batch.states[torch.arange(len(rows)), rows + whole.first]
+            # The head runs on the hidden tokens only: 1 / L of the cost of all positions.
+            logits = pipeline.model.masked_lm_logits(states).float()
+            total += float(functional.cross_entropy(logits, right[rows], reduction="sum"))
+    return total

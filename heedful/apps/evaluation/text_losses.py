@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError
-from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.text.tokenizer import TextTokenizer
@@ -34,7 +33,7 @@ DEFAULT_LENGTH = 1024
 _LOGIT_NUMBERS = 1 << 24
 """Maximum number of logits in memory at once: 64 MB."""
 
-Notice = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Receiver of the number of finished items and of all items."""
 
 
@@ -113,6 +112,17 @@ class FramedTexts:
         return cls(framed, texts, unknown, exact)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """Sizes of the texts, and what the tokenizer loses of them."""
+        return {
+            "bytes": sum(len(text.encode()) for text in self.texts),
+            "characters": sum(map(len, self.texts)),
+            "texts": len(self.texts),
+            "unknown": self.unknown,
+            "lossless": self.lossless,
+        }
+
+    @property
     def predictions(self) -> list[int]:
         """Number of predictions of each text."""
         return [len(ids) - 1 for ids in self.ids]
@@ -150,7 +160,7 @@ def losses_of_windows(
     framed: FramedTexts,
     windows: Sequence[LossWindow],
     batch_tokens: int,
-    progress: Notice | None,
+    progress: Progress | None,
 ) -> Iterator[tuple[LossWindow, npt.NDArray[np.float64]]]:
     """Compute the losses of windows.
 
@@ -175,22 +185,15 @@ def losses_of_windows(
 
     def run(numbers: list[int]) -> list[npt.NDArray[np.float64]]:
         rows = [windows[number] for number in numbers]
-        size = max(row.stop - row.start for row in rows)
-        ids, targets, positions = (
-            torch.full((len(rows), size), filling) for filling in (0, 0, NOTHING_HERE)
-        )
-        for place, row in enumerate(rows):
-            text, count = framed.ids[row.text], row.stop - row.start
-            ids[place, :count] = torch.tensor(text[row.start : row.stop])
-            # As in training, the begin token replaces the first token of a window.
-            ids[place, 0] = tokenizer.bos
-            targets[place, :count] = torch.tensor(text[row.start + 1 : row.stop + 1])
-            positions[place, :count] = torch.arange(count)
+        # As in training, the begin token replaces the first token of a window.
+        inputs = [framed.ids[row.text][row.start + 1 : row.stop] for row in rows]
+        ids, positions = pad(inputs, 0, first=tokenizer.bos)
+        targets, _ = pad([framed.ids[row.text][row.start + 1 : row.stop + 1] for row in rows], 0)
         ids, targets, positions = (each.to(device) for each in (ids, targets, positions))
         states = model(ids, positions)
         losses = _cross_entropy(model, states.flatten(0, 1), targets.flatten())  # [B · L]
         # In float64, as sums run over the millions of losses of a corpus.
-        table = losses.view(len(rows), size).double().cpu().numpy()
+        table = losses.view(targets.shape).double().cpu().numpy()
         return [line[: row.stop - row.start] for line, row in zip(table, rows, strict=True)]
 
     done = 0
@@ -202,12 +205,12 @@ def losses_of_windows(
                 progress(done, len(windows))
 
 
-def losses_of_wholes(
+def losses_of_whole_texts(
     pipeline: GenerationPipeline,
     framed: FramedTexts,
     length: int,
     batch_tokens: int,
-    progress: Notice | None,
+    progress: Progress | None,
 ) -> Iterator[float]:
     """Compute the losses of whole texts with a model that has a memory.
 

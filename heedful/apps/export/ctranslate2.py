@@ -22,7 +22,7 @@ from heedful.interop.hf_tokenizers import SETTINGS_FILE
 from heedful.interop.tokenizer_export import write_tokenizers
 from heedful.models.checkpoint import read_weights, write_directory
 from heedful.models.model_directory import find_model_directory, load_tokenizers, read_facts
-from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import SinusoidalPositions
@@ -67,7 +67,12 @@ def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
     facts = read_facts(directory)
     spec = facts.spec
     if spec.kind != "translator" and spec.kind != "causal_lm":
-        raise unsupported_kind(spec, str(directory))
+        raise ModelError(
+            f"A model of the kind {spec.kind!r} cannot be exported to CTranslate2",
+            where=str(directory),
+            remedy="Give a translator or a causal language model; encoders go to --format onnx "
+            "or hf",
+        )
     # Checked before the package is imported, since the answer does not depend on it.
     if problems := unsupported(spec):
         raise ModelError(
@@ -337,7 +342,7 @@ def _has_kind(bias: BiasSpec | None, kind: str) -> bool:
 
 def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
     """Return the settings of a model that CTranslate2 does not support."""
-    problems = list(_in_embedding(spec))
+    problems = [] if spec.embedding.num_segments is None else ["embedding.num_segments"]
     if spec.kind == "translator" and spec.output_scale not in (None, spec.width**-0.5):
         problems.append(f"output_scale = {spec.output_scale}")
     if spec.logits_softcap is not None:
@@ -360,20 +365,6 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
         values = ", ".join(map(str, sorted(epsilons)))
         problems.append(f"norms with different epsilons: {values}")
     return problems
-
-
-def unsupported_kind(spec: ModelSpec, where: str) -> ModelError:
-    """Return an error about a model that generates no text."""
-    return ModelError(
-        f"A model of the kind {spec.kind!r} cannot be exported to CTranslate2",
-        where=where,
-        remedy="Give a translator or a causal language model; encoders go to --format onnx or hf",
-    )
-
-
-def _in_embedding(spec: TranslatorSpec | CausalLMSpec) -> Iterator[str]:
-    if spec.embedding.num_segments is not None:
-        yield "embedding.num_segments"
 
 
 def _norms(stack: StackSpec) -> Iterator[NormSpec]:

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from heedful.apps.planning.cluster import CPU, NUMBER_BYTES, Cluster, Precision
-from heedful.apps.planning.collectives import Traffic, all_reduce_bytes, gather_bytes, traffic
-from heedful.apps.planning.layouts import Layout
+from heedful.apps.planning.layouts import Layout, Traffic, all_reduce_bytes, gather_bytes, traffic
 from heedful.apps.planning.model_costs import ModelCosts
 from heedful.engines.cost_memory import PRIMITIVES, PROCESS, SLACK, logit_bytes, loss_bytes
 from heedful.nn.work import FLOAT32

@@ -28,7 +28,7 @@ most rows and its logits take the most memory."""
 
 
 @dataclass(frozen=True)
-class Room:
+class FittingBatch:
     """A batch size that fits into memory.
 
     Args:
@@ -40,13 +40,13 @@ class Room:
     reason: str
 
 
-def room_for(
+def fitting_batch(
     models: Sequence[AnyModel],
     precision: Precision | None,
     *,
     beam: int = 1,
     available: int | None = None,
-) -> Room:
+) -> FittingBatch:
     """Return the largest batch size for decoding with loaded models.
 
     Args:
@@ -91,7 +91,7 @@ def room_for(
             remedy="Free memory, or take a smaller beam or model",
         )
     most = " (the most that pays)" if positions == LARGEST_DECODING else ""
-    return Room(
+    return FittingBatch(
         positions,
         f"Batches of {positions:,} positions{most}: {human_bytes(needed(positions))} needed at "
         f"{name}, {human_bytes(available)} free on {device.type}",

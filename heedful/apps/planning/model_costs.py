@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from heedful.engines.cost_memory import (
     embedding_saved,
@@ -41,7 +41,8 @@ MASKED_SHARE = 0.15
 """Share of the tokens that a masked language model predicts (Devlin 2019)."""
 
 
-class Activations(NamedTuple):
+@dataclass(frozen=True)
+class Activations:
     """Bytes of a position that the forward pass keeps for the backward pass.
 
     Args:
@@ -52,9 +53,11 @@ class Activations(NamedTuple):
     inside: float = 0.0
     outside: float = 0.0
 
-    def plus(self, other: Activations, times: float = 1) -> Activations:
-        """Return the sum of this and `times` the other."""
-        return Activations(self.inside + times * other.inside, self.outside + times * other.outside)
+    def __add__(self, other: Activations) -> Activations:
+        return Activations(self.inside + other.inside, self.outside + other.outside)
+
+    def __rmul__(self, times: int) -> Activations:
+        return Activations(times * self.inside, times * self.outside)
 
     def divided(self, tensor: int) -> float:
         """Return the bytes on each device of a tensor-parallel group."""
@@ -92,17 +95,8 @@ class BlockCosts:
 
     def plus(self, other: BlockCosts, times: int) -> BlockCosts:
         """Return the sum of this and `times` the other."""
-        return BlockCosts(
-            layers=self.layers + times * other.layers,
-            parameters=self.parameters + times * other.parameters,
-            divisible=self.divisible + times * other.divisible,
-            kept=self.kept.plus(other.kept, times),
-            products=self.products.plus(other.products, times),
-            inputs=self.inputs.plus(other.inputs, times),
-            exchanges=self.exchanges + times * other.exchanges,
-            exchanged=self.exchanged + times * other.exchanged,
-            keys_values=self.keys_values + times * other.keys_values,
-        )
+        theirs = vars(other)
+        return BlockCosts(**{name: own + times * theirs[name] for name, own in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +167,8 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
             total = total.plus(blocks[-1], layers)
     parts = [each.part for stack in spec.stacks().values() for each in stack.sublayers()]
     forward = forward_work(spec, length)
-    masked = _predicts_masked(spec)
+    # An encoder that has no head yet will be trained to predict masked tokens.
+    masked = spec.kind == "encoder" and spec.predicts in (None, "masked_token")
     if masked:
         table = 2 * spec.width * spec.predicted_vocabulary
         forward += Work(output=round(MASKED_SHARE * table * length))
@@ -211,7 +206,7 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
         around = Activations(outside=sublayer_saved(sublayer, width).bytes(number_bytes))
         costs = BlockCosts(
             layers=0,
-            kept=around.plus(Activations(outside=kept)),
+            kept=around + Activations(outside=kept),
             products=Activations(outside=result + kept),
             keys_values=_keys_values(sublayer.part, width) * number_bytes,
         )
@@ -219,8 +214,8 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
             inside = _products(sublayer.part, saved) * number_bytes
             costs = replace(
                 costs,
-                divisible=_matrix_numbers(part),
-                kept=around.plus(Activations(inside=kept)),
+                divisible=sum(each.numel() for each in part.parameters() if each.dim() == 2),
+                kept=around + Activations(inside=kept),
                 products=Activations(inside=inside, outside=result),
                 exchanges=1,
                 exchanged=result,
@@ -248,10 +243,6 @@ def _products(part: PartSpec, saved: Saved) -> int:
     return saved.numbers
 
 
-def _matrix_numbers(part: Any) -> int:
-    return sum(matrix.numel() for matrix in part.parameters() if matrix.dim() == 2)
-
-
 def _keys_values(part: PartSpec, width: int) -> int:
     if part.kind != "attention" or part.over == "memory":
         return 0
@@ -273,11 +264,6 @@ def _refuses_context(spec: ModelSpec, parts: Sequence[PartSpec]) -> str:
     if others := sorted({part.kind for part in parts} - {"attention", "feedforward"}):
         return f"a ring passes keys and values of attention, and this model has {others[0]}"
     return ""
-
-
-def _predicts_masked(spec: ModelSpec) -> bool:
-    """Return True if masked tokens are predicted, also by an encoder that has no head yet."""
-    return spec.kind == "encoder" and spec.predicts in (None, "masked_token")
 
 
 def forward_work(spec: ModelSpec, length: int) -> Work:

@@ -82,7 +82,9 @@ class PlanQuestion:
             if refusal:
                 refusals[refusal] = None
             else:
-                found.append(self._best(layout))
+                # The fastest of those that fit, or else the one with the least memory.
+                kinds = (self._fewest(layout, kind) for kind in self.checkpointing)
+                found.append(min(kinds, key=_rank))
         if not found:
             raise ConfigError(
                 f"{self.cluster.devices} devices cannot share this work: {next(iter(refusals))}",
@@ -90,11 +92,6 @@ class PlanQuestion:
                 remedy="Use larger batches (--batch-tokens) or another number of devices",
             )
         return sorted(found, key=_rank)
-
-    def _best(self, layout: Layout) -> TrainingPlan:
-        """Return the fastest plan of a layout that fits, or else the one with least memory."""
-        each = [self._fewest(layout, kind) for kind in self.checkpointing]
-        return min(each, key=_rank)
 
     def _fewest(self, layout: Layout, kind: Checkpointing) -> TrainingPlan:
         """Return the plan that fits with the fewest batches an update, or else with the most."""
@@ -160,7 +157,8 @@ def reason(plan: TrainingPlan, chosen: TrainingPlan) -> str:
     memory = plan.memory
     if not memory.fits:
         over = human_bytes(memory.needed - memory.available)
-        return f"does not fit: {over} too much on each device, most of it {_largest_part(plan)}"
+        largest = max(memory.parts, key=memory.parts.__getitem__)
+        return f"does not fit: {over} too much on each device, most of it {largest}"
     causes = _causes(plan, chosen)
     if plan is chosen:
         hidden = "computing hides its messages" if plan.messages else "nothing is sent"
@@ -198,11 +196,6 @@ def _difference(plan: TrainingPlan, chosen: TrainingPlan) -> str:
         if count > getattr(chosen.layout, name)
     ]
     return f"more is divided: {', '.join(names)}" if names else "it takes more batches"
-
-
-def _largest_part(plan: TrainingPlan) -> str:
-    parts = plan.memory.parts
-    return max(parts, key=parts.__getitem__)
 
 
 def _rank(plan: TrainingPlan) -> tuple[bool, float, float]:

@@ -21,6 +21,7 @@ from heedful.apps.pruning.ablation import (
     parts,
     usual_parts,
 )
+from heedful.apps.pruning.effects import Bleu, Effect, effects
 from heedful.apps.pruning.examples import (
     AnsweredInput,
     Answers,
@@ -29,14 +30,11 @@ from heedful.apps.pruning.examples import (
     examples_of_tags,
     examples_of_text,
 )
-from heedful.apps.pruning.pruning import (
-    Bleu,
+from heedful.apps.pruning.head_pruning import (
     Bound,
-    Effect,
     Point,
     Pruning,
     by_importance,
-    effects,
     importance,
     prune,
     pruned,

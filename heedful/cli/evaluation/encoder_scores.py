@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import heedful
 from heedful.cli.flags import Running
-from heedful.cli.text_io import Report, show_table
+from heedful.cli.text_io import Report, show_values
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def evaluate_encoder(
     }
     scored = scorers[heads[0]](pipeline, data, columns, options)
     if not report.output.json:
-        rows = [(name, f"{score:.4f}") for name, score in scored.scores.items()]
-        show_table(f"{scored.total:,} {scored.name}", ("metric", "score"), rows, numbers=1)
+        title = f"{scored.total:,} {scored.name}"
+        show_values(title, ("metric", "score"), scored.scores, "{:.4f}".format)
     scores = {name: {"name": name, "score": score} for name, score in scored.scores.items()}
     report.finish({scored.name: scored.total, "scores": scores})
 

@@ -2,116 +2,66 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 import heedful
 from heedful.cli.flags import Running
-from heedful.cli.text_io import Report, say, show_table, terminal
+from heedful.cli.parser import flag_group
+from heedful.cli.text_io import Report, say, show_table, show_values, terminal
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.evaluation.text_likelihood import PositionLoss, TextLikelihood
 
-_GROUP = Group("Language models", sort_key=20)
 
-
-_ROTARY = Group("Rotary positions", sort_key=40)
-
-
-@Parameter(name="*", group=_ROTARY)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Rotary positions", 40)
 class StretchedRotary:
-    """Rotary positions of a trained model, stretched to longer texts than it was trained on."""
+    """Rotary positions of a trained model, stretched to longer texts than it was trained on.
 
-    rotary_scaling: Annotated[
-        Literal["linear", "ntk", "yarn", "by_wavelength"] | None,
-        Parameter(
-            help="Method that stretches rotary positions for longer texts; needs --rotary-factor."
-        ),
-    ] = None
-    rotary_factor: Annotated[
-        float | None,
-        Parameter(help="Factor of --rotary-scaling: 4 reads texts four times as long."),
-    ] = None
-    rotary_original_length: Annotated[
-        int | None,
-        Parameter(help="Maximum length in tokens before stretching; that of the model if unset."),
-    ] = None
+    Args:
+        rotary_scaling: Method that stretches rotary positions for longer texts; needs
+            --rotary-factor.
+        rotary_factor: Factor of --rotary-scaling: 4 reads texts four times as long.
+        rotary_original_length: Maximum length in tokens before stretching; that of the model if
+            unset.
+    """
+
+    rotary_scaling: Literal["linear", "ntk", "yarn", "by_wavelength"] | None = None
+    rotary_factor: float | None = None
+    rotary_original_length: int | None = None
 
     @property
     def is_set(self) -> bool:
         """True if the positions are to be stretched."""
-        return self != UNSTRETCHED
-
-    def options(self) -> dict[str, Any]:
-        """The flags as arguments of `heedful.load_generator`, and as JSON data."""
-        return dataclasses.asdict(self)
+        return self != StretchedRotary()
 
 
-UNSTRETCHED = StretchedRotary()
-
-
-@Parameter(name="*", group=_GROUP)
-@dataclass(frozen=True, kw_only=True)
+@flag_group("Language models", 20)
 class TextFlags:
-    """Text to score with a language model, and the windows it is read in."""
+    """Text to score with a language model, and the windows it is read in.
 
-    text: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            consume_multiple=True,
-            negative=(),
-            show_default=False,
-            help="Files of text (plain, gzip or .jsonl) to measure the perplexity of a "
-            "language model on.",
-        ),
-    ] = ()
-    documents: Annotated[
-        Literal["file", "paragraph", "line"],
-        Parameter(
-            help="Unit of text in the files, as in training; units are scored independently."
-        ),
-    ] = "file"
-    length: Annotated[
-        int | None,
-        Parameter(
-            help="Length of a window in tokens; the model's maximum length if unset, and four "
-            "times that with --by-position. For a model with memory, the length of a segment."
-        ),
-    ] = None
-    stride: Annotated[
-        int | None,
-        Parameter(
-            help="Tokens between the starts of overlapping windows; half of --length if unset. "
-            "Smaller strides give tokens more context and take longer."
-        ),
-    ] = None
-    by_position: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Measure the loss at each position of the window, up to and beyond the trained "
-            "length.",
-        ),
-    ] = False
+    Args:
+        text: Files of text (plain, gzip or .jsonl) to measure the perplexity of a language model
+            on.
+        documents: Unit of text in the files, as in training; units are scored independently.
+        length: Length of a window in tokens; the model's maximum length if unset, and four times
+            that with --by-position. For a model with memory, the length of a segment.
+        stride: Tokens between the starts of overlapping windows; half of --length if unset. Smaller
+            strides give tokens more context and take longer.
+        by_position: Measure the loss at each position of the window, up to and beyond the trained
+            length.
+    """
 
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        return {
-            "text": [str(path) for path in self.text],
-            "documents": self.documents,
-            "length": self.length,
-            "stride": self.stride,
-            "by_position": self.by_position,
-        }
+    text: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
+    documents: Literal["file", "paragraph", "line"] = "file"
+    length: int | None = None
+    stride: int | None = None
+    by_position: bool = False
 
     def check(self) -> None:
         """Refuse flags of --text without it, and flags that exclude each other.
@@ -142,18 +92,9 @@ class TextFlags:
         return [d.text for path in self.text for d in DocumentReader(path, self.documents)]
 
 
-NO_TEXT = TextFlags()
-
-
-def measure_text(
-    model: Path,
-    flags: TextFlags,
-    rotary: StretchedRotary,
-    running: Running,
-    chart: Path | None,
-    report: Report,
-) -> None:
-    """Measure a language model on text and report it.
+@dataclass(frozen=True)
+class TextMeasurement:
+    """A measurement of a language model on text.
 
     Args:
         model: the model's directory.
@@ -162,105 +103,94 @@ def measure_text(
         running: device, precision and batches.
         chart: file for a chart of the loss by position.
         report: report of the command.
-
-    Raises:
-        UserError: when the model is an ensemble, or a chart of a perplexity is asked for.
-        ModelError: when the model is no language model.
     """
-    from heedful.interop.hugging_face import describe_any
 
-    if running.ensemble:
-        raise UserError("Only translators make an ensemble", where="--ensemble")
-    if chart is not None and not flags.by_position:
-        raise UserError(
-            "Perplexity is one number and has no chart", where="--chart", remedy="Add --by-position"
-        )
-    texts = flags.read()
-    spec = describe_any(model).spec
-    masked = any(head.kind == "masked_lm" for head in getattr(spec, "heads", ()))
-    if spec.reads == "texts" and spec.predicts == "next_token":
-        _measure_causal(model, texts, flags, rotary, running, chart, report)
-    elif masked and not flags.by_position:
-        _measure_masked(model, texts, flags, rotary, running, report)
-    else:
-        raise ModelError(
-            f"A model of kind {spec.kind!r} "
-            + ("reads all positions at once" if masked else "is no language model"),
-            where=str(model),
-            remedy="Give a causal language model; for translators there is heedful score",
-        )
+    model: Path
+    flags: TextFlags
+    rotary: StretchedRotary
+    running: Running
+    chart: Path | None
+    report: Report
 
+    def run(self) -> None:
+        """Measure the model and report the result.
 
-def _measure_causal(
-    model: Path,
-    texts: list[str],
-    flags: TextFlags,
-    rotary: StretchedRotary,
-    running: Running,
-    chart: Path | None,
-    report: Report,
-) -> None:
-    from heedful.apps.evaluation.text_likelihood import loss_by_position, text_likelihood
+        Raises:
+            UserError: when the model is an ensemble, or a chart of a perplexity is asked for.
+            ModelError: when the model is no language model.
+        """
+        from heedful.interop.hugging_face import describe_any
 
-    pipeline = heedful.load_generator(
-        model, device=running.device, precision=running.precision, **rotary.options()
-    )
-    batch_tokens = running.positions(pipeline)
-    in_windows = flags.by_position or pipeline.model.spec.memory is None
-    with closing(terminal()) as events:
-
-        def progress(done: int, total: int) -> None:
-            events.progress(done, total, "windows read" if in_windows else "segments read")
-
-        if flags.by_position:
-            rows = loss_by_position(
-                pipeline,
-                texts,
-                length=flags.length,
-                batch_tokens=batch_tokens,
-                progress=progress,
+        flags = self.flags
+        if self.running.ensemble:
+            raise UserError("Only translators make an ensemble", where="--ensemble")
+        if self.chart is not None and not flags.by_position:
+            raise UserError(
+                "Perplexity is one number and has no chart",
+                where="--chart",
+                remedy="Add --by-position",
             )
+        texts = flags.read()
+        spec = describe_any(self.model).spec
+        masked = any(head.kind == "masked_lm" for head in getattr(spec, "heads", ()))
+        if spec.reads == "texts" and spec.predicts == "next_token":
+            self._measure_causal(texts)
+        elif masked and not flags.by_position:
+            self._measure_masked(texts)
         else:
-            result = text_likelihood(
+            raise ModelError(
+                f"A model of kind {spec.kind!r} "
+                + ("reads all positions at once" if masked else "is no language model"),
+                where=str(self.model),
+                remedy="Give a causal language model; for translators there is heedful score",
+            )
+
+    def _measure_causal(self, texts: list[str]) -> None:
+        from heedful.apps.evaluation.text_likelihood import loss_by_position, text_likelihood
+
+        flags, running = self.flags, self.running
+        pipeline = heedful.load_generator(
+            self.model, device=running.device, precision=running.precision, **vars(self.rotary)
+        )
+        positions, spec = running.positions(pipeline), pipeline.model.spec
+        what = "windows" if flags.by_position or spec.memory is None else "segments"
+        with terminal() as events:
+            options: dict[str, Any] = {
+                "length": flags.length,
+                "batch_tokens": positions,
+                "progress": lambda done, total: events.progress(done, total, f"{what} read"),
+            }
+            if flags.by_position:
+                rows = loss_by_position(pipeline, texts, **options)
+            else:
+                result = text_likelihood(pipeline, texts, stride=flags.stride, **options)
+        if flags.by_position:
+            _report_positions(rows, spec.max_length, self.chart, self.report)
+        else:
+            _report_likelihood(result, self.report)
+
+    def _measure_masked(self, texts: list[str]) -> None:
+        from heedful.apps.evaluation.text_likelihood import pseudo_likelihood
+
+        flags, running = self.flags, self.running
+        if flags.stride is not None or self.rotary.is_set:
+            raise UserError(
+                "These flags are for causal language models, and this is a masked one",
+                where="--stride" if flags.stride is not None else "--rotary-scaling",
+                remedy="Leave them out",
+            )
+        pipeline = heedful.load_encoder(
+            self.model, device=running.device, precision=running.precision
+        )
+        with terminal() as events:
+            result = pseudo_likelihood(
                 pipeline,
                 texts,
                 length=flags.length,
-                stride=flags.stride,
-                batch_tokens=batch_tokens,
-                progress=progress,
+                batch_tokens=running.positions(pipeline),
+                progress=lambda done, total: events.progress(done, total, "tokens hidden"),
             )
-    if flags.by_position:
-        _report_positions(rows, pipeline.model.spec.max_length, chart, report)
-    else:
-        _report_likelihood(result, report)
-
-
-def _measure_masked(
-    model: Path,
-    texts: list[str],
-    flags: TextFlags,
-    rotary: StretchedRotary,
-    running: Running,
-    report: Report,
-) -> None:
-    from heedful.apps.evaluation.pseudo_likelihood import pseudo_likelihood
-
-    if flags.stride is not None or rotary.is_set:
-        raise UserError(
-            "These flags are for causal language models, and this is a masked one",
-            where="--stride" if flags.stride is not None else "--rotary-scaling",
-            remedy="Leave them out",
-        )
-    pipeline = heedful.load_encoder(model, device=running.device, precision=running.precision)
-    with closing(terminal()) as events:
-        result = pseudo_likelihood(
-            pipeline,
-            texts,
-            length=flags.length,
-            batch_tokens=running.positions(pipeline),
-            progress=lambda done, total: events.progress(done, total, "tokens hidden"),
-        )
-    _report_likelihood(result, report)
+        _report_likelihood(result, self.report)
 
 
 def _report_likelihood(result: TextLikelihood, report: Report) -> None:
@@ -275,12 +205,7 @@ def _report_likelihood(result: TextLikelihood, report: Report) -> None:
             f"{texts}, {result.tokens:,} tokens, {result.bytes:,} bytes, "
             f"{result.characters:,} characters; {windows}"
         )
-        show_table(
-            "",
-            ("score", "value"),
-            [(name.replace("_", " "), f"{value:.4f}") for name, value in result.scores.items()],
-            numbers=1,
-        )
+        show_values("", ("score", "value"), result.scores, "{:.4f}".format)
     if result.unknown:
         say(
             f"warning: {result.unknown:,} tokens stand for characters that the tokenizer does not "
@@ -308,16 +233,9 @@ def _report_positions(
         )
     if chart is not None:
         _draw(rows, trained, chart)
+    parts = {"loss": "score", "low": "low", "high": "high"}
     facts = [
-        {
-            "first": row.first,
-            "last": row.last,
-            "tokens": row.tokens,
-            "loss": None if row.loss is None else row.loss.score,
-            "low": None if row.loss is None else row.loss.low,
-            "high": None if row.loss is None else row.loss.high,
-            "problem": row.problem,
-        }
+        vars(row) | {name: getattr(row.loss, part, None) for name, part in parts.items()}
         for row in rows
     ]
     report.finish({"trained_length": trained, "by_position": facts})

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import heedful
-from heedful.apps.evaluation.pseudo_likelihood import pseudo_likelihood
 from heedful.apps.evaluation.text_likelihood import (
     loss_by_position,
     position_bins,
+    pseudo_likelihood,
     text_likelihood,
 )
 from heedful.apps.evaluation.text_losses import text_windows

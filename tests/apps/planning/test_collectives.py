@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.apps.planning.cluster import LINK_SHARE, Cluster
-from heedful.apps.planning.collectives import all_reduce_bytes, gather_bytes, traffic
-from heedful.apps.planning.layouts import Group
+from heedful.apps.planning.layouts import Group, all_reduce_bytes, gather_bytes, traffic
 
 from .devices_for_tests import device
 

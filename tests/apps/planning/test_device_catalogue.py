@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from heedful.apps.planning.device_catalogue import adapted, device_names, read_devices
+from heedful.apps.planning.cluster import adapted, device_names, read_devices
 from heedful.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.apps.planning.memory_budget import room_for
+from heedful.apps.planning.memory_budget import fitting_batch
 from heedful.device import Precision
 from heedful.errors import RunError
 from heedful.models.shape import TranslatorShape
@@ -18,14 +18,14 @@ SHAPE = TranslatorShape(
 
 def test_the_room_grows_with_the_memory_and_shrinks_with_the_beam() -> None:
     model = Translator(translator_spec(SHAPE, 500, 500))
-    picked = [room_for([model], None, available=mib * 2**20) for mib in (2, 4, 10**4)]
+    picked = [fitting_batch([model], None, available=mib * 2**20) for mib in (2, 4, 10**4)]
     numbers = [room.positions for room in picked]
     assert numbers[0] < numbers[1] < numbers[2] == 16_384
     assert "the most that pays" in picked[2].reason
     assert f"{numbers[0]:,} positions" in picked[0].reason
-    two = room_for([model, model], None, available=4 * 2**20)
+    two = fitting_batch([model, model], None, available=4 * 2**20)
     assert two.positions < numbers[1]
-    half = room_for([model], Precision("bf16", "cpu"), available=4 * 2**20)
+    half = fitting_batch([model], Precision("bf16", "cpu"), available=4 * 2**20)
     assert "bf16" in half.reason
     with pytest.raises(RunError, match="no room"):
-        room_for([model], None, available=1000)
+        fitting_batch([model], None, available=1000)

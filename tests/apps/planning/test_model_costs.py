@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.apps.planning.model_costs import model_costs
+from heedful.apps.planning.model_costs import Activations, model_costs
 from heedful.models.preset_files import preset_spec
 
 
@@ -59,7 +59,7 @@ def test_activations_of_gpt2_by_hand() -> None:
     assert kept.kept.outside == around
     assert kept.products.inside == heads + 2 * 4 * d
     assert kept.products.outside == 4 * d + 2 * 2 * d
-    assert kept.inputs == (0, 4 * d)
+    assert kept.inputs == Activations(0, 4 * d)
     assert kept.kept.divided(2) == (heads + network) / 2 + around
 
 
