@@ -99,13 +99,11 @@ class Likelihood:
             language: code of the source's language; None where unknown.
             least: change of the log-probability by a repair from which it is called for.
         """
-        files = [
-            file_words(texts)
-            for texts in ([p.source for p in self.pairs], [p.target for p in self.pairs])
-        ]
-        if not self.is_corpus:
-            files = [FileWords(frozenset(), frozenset())] * 2
-        repairs = NameRepairs(language, *files, self._is_common)
+        sources = targets = FileWords(frozenset(), frozenset())
+        if self.is_corpus:
+            sources = file_words([each.source for each in self.pairs])
+            targets = file_words([each.target for each in self.pairs])
+        repairs = NameRepairs(language, sources, targets, self._is_common)
         found: list[list[Evidence]] = [[] for _ in self.pairs]
         jobs: list[tuple[int, Repair]] = []
         for number, pair in enumerate(self.pairs):
