@@ -447,8 +447,9 @@ def test_weights_are_shared_not_copied(write: Write, parts: Any) -> None:
     model = whole.models[0]
     few = share_weights(model)
     assert few is not None
-    assert isinstance(model.output_projection.packed, NativeLinear)
-    assert few.output.packed_weight == model.output_projection.packed.struct.packed_weight
+    layer = model.output_projection.packed
+    assert isinstance(layer, NativeLinear)
+    assert few.output.packed_weight == layer.packed.struct.packed_weight
     assert few.source_input.table[0] == model.source_embedding.weight.data_ptr()
     assert few.target_input.table[0] == model.target_embedding.weight.data_ptr()
 
