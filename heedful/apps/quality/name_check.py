@@ -151,6 +151,8 @@ class NameRepairs:
                 if (is_certain := self._is_name(word))
                 or (
                     name not in titles
+                    # In a file, an unknown word that begins a sentence is rarely a name.
+                    and (not self.sources.names or self._is_a_name_here(name, source))
                     and not self.is_common(name.text)
                     and len(word.text) <= _LONGEST
                 )
@@ -164,11 +166,10 @@ class NameRepairs:
 
     def _may_begin(self, word: Word, source: str) -> bool:
         """Return True for a name of the file, and for an unknown word if it begins a sentence."""
-        return (
-            word.text in self.sources.names
-            or _is_inside(word, source)
-            or not self.is_common(word.text)
-        )
+        return self._is_a_name_here(word, source) or not self.is_common(word.text)
+
+    def _is_a_name_here(self, word: Word, source: str) -> bool:
+        return word.text in self.sources.names or _is_inside(word, source)
 
     def _is_name(self, word: Word) -> bool:
         """Return True for a word of a translation that is a name in sources of the file."""
