@@ -59,9 +59,9 @@ def load(
         path: model directory, run directory (its best model) or Hugging Face directory; several
             make an ensemble.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
-        shortlist: restriction of translations to a shortlist of tokens, that of the (first) model
-            or that of a file; see `heedful shortlist`.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
+        shortlist: shortlist of the tokens that translations are made of: True for that of the
+            (first) model, or a file; see `heedful shortlist`.
         split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
             line breaks become spaces; as the model has learned if unset.
 
@@ -97,7 +97,7 @@ def load_generator(
     Args:
         path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
         rotary_scaling: method that extends rotary positions to longer texts than in training:
             linear, ntk, yarn or by_wavelength.
         rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
@@ -112,7 +112,7 @@ def load_generator(
     from heedful.models.rotary_override import stretching_reader
     from heedful.pipelines.text_generation import GenerationPipeline
 
-    # Within the reader, as the pipeline makes a copy of the model for its inference engine.
+    # Stretched by the reader, as the pipeline makes a copy of the model for its inference engine.
     read = stretching_reader(load_any, rotary_scaling, rotary_factor, rotary_original_length)
     return GenerationPipeline.load(path, device=device, precision=precision, read=read)
 
@@ -195,7 +195,7 @@ def load_encoder(
     Args:
         path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that is no encoder of text.
@@ -215,7 +215,7 @@ def load_filler(
     Args:
         path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that cannot fill gaps.
@@ -235,7 +235,7 @@ def load_vision(
     Args:
         path: model directory, run directory (its best model) or Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that does not label images.
@@ -248,7 +248,7 @@ def load_vision(
 
 
 def register(entry: Entry) -> Entry:
-    """Make a part from outside the package known: it trains, saves and loads like the package's.
+    """Register a part from outside the package, which then trains and loads like the package's.
 
     Args:
         entry: the spec of a mixer or a position bias, a tokenizer, all three classes, or an
@@ -258,7 +258,7 @@ def register(entry: Entry) -> Entry:
         The entry, so that this serves as a decorator.
 
     Raises:
-        ConfigError: when it is nothing of these, or another has its name.
+        ConfigError: when it is none of these, or another entry has its name.
     """
     from heedful import registry
 

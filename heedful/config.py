@@ -45,8 +45,9 @@ class Config(pydantic.BaseModel):
             ConfigError: when a value is refused, with every wrong key and suggestions.
         """
         try:
-            # Strict, so that a string or a boolean is no number. As JSON, for which pydantic's
-            # strict mode still accepts lists as tuples and mappings as models.
+            # Strict: a string or a boolean is not accepted as a number. The values are passed as
+            # JSON, for which pydantic's strict mode still accepts lists as tuples and mappings as
+            # models.
             current = json.dumps(dict(cls.upgrade(values)), default=str)
             return cls.model_validate_json(current, strict=True)
         except pydantic.ValidationError as error:
@@ -261,7 +262,7 @@ def _siblings(cls: type[pydantic.BaseModel], location: tuple[int | str, ...]) ->
         for model in here:
             field = model.model_fields.get(str(part))
             below |= _models_in(field.annotation) if field else set()
-        here = below or here  # an index or a union tag stays at the same models
+        here = below or here  # list indices and union tags do not change the model
     return sorted(name for model in here for name in model.model_fields)
 
 
@@ -340,12 +341,12 @@ _REGISTERED = "registered"
 def _read_registered(family: str, own: Mapping[str, Any], value: Any) -> Any:
     plain = isinstance(value, dict)
     spec = open_class(family, str(value["kind"] if plain else value.kind), own)
-    # Strict as `Config.parse` is, and as JSON for the same reason.
+    # Strict and through JSON, as in `Config.parse`.
     return spec.model_validate_json(json.dumps(value), strict=True) if plain else value
 
 
-# Choices that settings and specs share. They are here so that the flags of a run load no spec, by
-# which `heedful train --help` is 30 ms faster.
+# Choices that settings and specs share. They are here so that the flags of a run load no spec,
+# which makes `heedful train --help` 30 ms faster.
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 

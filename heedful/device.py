@@ -36,7 +36,7 @@ def usable_cores() -> int:
 own_products: ContextVar[bool] = ContextVar("own_products", default=True)
 """True if matmuls of training may use Heedful's own kernels."""
 
-_WORTH_IT = 1.15  # smaller gains are within the noise of timings: the plain route is kept
+_WORTH_IT = 1.15  # smaller gains are within the noise of timings, and the plain route is kept
 _EXACT = 8.0
 """Largest error of a route that counts as exact, relative to the error of plain float32: another
 order of summation errs a few times as much, bfloat16 a thousand times."""
@@ -270,7 +270,7 @@ def _onednn_route() -> Iterator[None]:
     mkldnn: Any = torch.backends.mkldnn
     settings = mkldnn.matmul
     before = settings.fp32_precision
-    # A permission to round to bfloat16, with which some processors take a faster exact kernel.
+    # This permits rounding to bfloat16; some processors then use a faster kernel that is exact.
     settings.fp32_precision = "bf16"
     try:
         yield

@@ -44,7 +44,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
     """
     is_kept = path.exists() and not (path.is_file() or path.is_dir())
     path = path if is_kept else Path(os.path.realpath(path))
-    # Hidden and with the process's number: two processes can write the same file.
+    # The name is hidden and contains the process id, as two processes can write the same file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         if is_kept:
@@ -78,7 +78,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     Raises:
         OSError: when a file or the folder cannot be written, with its path.
     """
-    # Not the process's number: processes of two machines that share the disk may have the same.
+    # A process id is not enough: processes of two machines that share the disk may have the same
+    # one.
     partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
     try:
         partial.mkdir()

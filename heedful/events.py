@@ -359,7 +359,7 @@ class _Bars:
 
     def say(self, text: str) -> None:
         console = self._start().console
-        # Without markup: a name in brackets could vanish as a tag.
+        # Markup is off: a name in brackets could vanish as a tag.
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:

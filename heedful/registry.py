@@ -51,7 +51,7 @@ def register(entry: Entry) -> Entry:
             `Architecture`. The same class again, as from a notebook's cell, replaces the first.
 
     Raises:
-        ConfigError: when it is of no family, or another has its name.
+        ConfigError: when it is of no family, or another entry has its name.
     """
     family: str = getattr(entry, "family", "")
     if family not in FAMILIES:
@@ -107,7 +107,7 @@ def _load_plugins() -> None:
     for point in entry_points(group=GROUP):
         if point in _loaded:
             continue
-        # Before loading: a plug-in that looks names up itself must not be loaded again.
+        # Set before loading: a plug-in that looks names up itself must not be loaded again.
         _loaded.add(point)
         try:
             found = point.load()
@@ -118,7 +118,7 @@ def _load_plugins() -> None:
                 where=f"{owner}, entry points of {GROUP}",
                 remedy="Fix it, or uninstall it",
             ) from error
-        if not isinstance(found, ModuleType):  # a module registers its own
+        if not isinstance(found, ModuleType):  # a module registers its parts itself
             register(found)
 
 

@@ -1,7 +1,7 @@
 """Blocks made ahead of training: by a thread, or by processes that tokenise.
 
-A process gets the planner once and the places of blocks through a pipe, and ends with it: when the
-process that trains is killed, the pipe is closed and its workers end, too.
+Each process gets the planner once, and the places of blocks through a pipe. When the training
+process is killed, the pipe is closed and the workers end, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BlocksAhead(Generic[T]):
 
     Args:
         planner: planner that makes a block.
-        following: function from a place to the one after it.
+        following: function from a place to the next place.
         workers: number of processes, each making one block ahead; 0 for a thread.
     """
 
@@ -79,7 +79,8 @@ class BlocksAhead(Generic[T]):
         self._asked.clear()
 
     def _start(self) -> None:
-        # At exit multiprocessing ends daemons by SIGTERM, which these block, and waits for them.
+        # At exit multiprocessing sends SIGTERM to daemons and waits for them. These workers block
+        # the signal, so they are closed before.
         atexit.register(self.close)
         if self._count == 0:
             self._workers.append(_Thread(self._planner))
@@ -177,7 +178,8 @@ def _work(connection: Connection, planner: Planner[Any]) -> None:
             result = planner.plan(place)
         except UserError as mistake:
             error = mistake
-        # As text, since an exception with arguments of its own may not survive pickling.
+        # The traceback is sent as text: an exception with arguments of its own may not survive
+        # pickling.
         except Exception:
             error = traceback.format_exc()
         try:

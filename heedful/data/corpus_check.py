@@ -160,7 +160,8 @@ def check_corpora(
         batches = _batch_report(train, selection, spec, seed)
     if valid is not None and len(valid):
         reports += _role_reports(valid, select_pairs(valid, spec), "valid", train)
-    # Unknown tokens first: they point to a wrong tokenizer, which also makes pairs too long.
+    # Unknown tokens are checked first: they point to a wrong tokenizer, which also makes pairs too
+    # long.
     for report in reports:
         for side, share in (("source", report.source_unknown), ("target", report.target_unknown)):
             refuse_unknown(share, side, report.name)
@@ -190,7 +191,7 @@ def _role_reports(
     left_out = {str(reason): _mask(rows, total) for reason, rows in selection.left_out.items()}
     reports = []
     for number, corpus in enumerate(pairs.corpora):
-        # Masks are over the pairs of all corpora, reports over those of one.
+        # Masks cover the pairs of all corpora, a report those of one corpus.
         part = slice(pairs.starts[number], pairs.starts[number + 1])
         findings = [_finding(what, True, mask[part]) for what, mask in left_out.items()]
         findings += [_finding(what, False, mask[part]) for what, mask in results.items()]
@@ -272,7 +273,7 @@ def _batch_report(
 
 def _outliers(pairs: EncodedPairs, kept: Mask) -> Mask:
     """Return a mask of the kept pairs whose length ratio is far from the median of their corpus."""
-    # In logarithms a source that is too long and a target that is too long count alike.
+    # Ratios are compared as logarithms, so that a long source and a long target count alike.
     ratios = np.log((pairs.source_lengths + 1) / (pairs.target_lengths + 1))
     for start, end in zip(pairs.starts[:-1], pairs.starts[1:], strict=True):
         # The median, not 1, since languages and tokenizers differ in tokens for the same content.

@@ -42,7 +42,8 @@ class CorpusSpec(Config):
     def _one_form(self) -> Self:
         pair = self.source is not None and self.target is not None
         forms = pair + (self.file is not None) + (self.shards is not None)
-        # The second test catches half a pair beside another form, such as source and file.
+        # The second test catches an incomplete pair beside another form, such as `source` and
+        # `file`.
         if forms != 1 or (self.source is None) != (self.target is None):
             raise ValueError("give either source and target, or file, or shards")
         return self
@@ -111,7 +112,7 @@ class DataSpec(Config):
     shuffle_shards: PositiveInt = Field(
         32, description="number of shards that are shuffled together, over all corpora"
     )
-    # In bytes of text, since tokens are not known before the block is read.
+    # The size is in bytes of text, since tokens are not known before the block is read.
     block_mb: Annotated[float, Field(gt=0)] = Field(
         4.0, description="megabytes of text from shards that are tokenised and batched at a time"
     )

@@ -152,7 +152,7 @@ class Denoising:
         kept = _kept(len(tokens) - hidden, len(lengths), bits)
         source: list[Ids] = []
         here = 0
-        # Not strict: the last entry of `kept`, the tokens after the last gap, is added below.
+        # `kept` has one entry more, the tokens after the last gap, which is added below.
         for before, length in zip(kept.tolist(), lengths.tolist(), strict=False):
             source += [sequence[here : here + before], self.mask]
             here += before + length

@@ -42,7 +42,8 @@ ERASED_AREA = (0.02, 0.33)
 ERASED_SHAPE = (0.3, 1 / 0.3)
 """Smallest and largest ratio of a hidden rectangle's height to its width (Zhong 2020)."""
 
-# A fixed number for each image, whatever is on: switching one change on keeps the others' draws.
+# A fixed number of draws for each image, whichever changes are on: switching one of them on leaves
+# the draws of the others as they are.
 _DRAWS = 10
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -68,7 +69,7 @@ def draws(seed: int, epoch: int, indices: Indices, count: int) -> npt.NDArray[np
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x = x ^ (x >> np.uint64(31))
-    # The upper 53 bits, as many as a float64's mantissa holds exactly.
+    # Only the upper 53 bits are used, as many as a float64's mantissa holds exactly.
     high: npt.NDArray[np.uint64] = x >> np.uint64(11)
     return high.astype(np.float64) * 2.0**-53
 
@@ -103,7 +104,7 @@ class Augmentation:
         if spec == AugmentSpec():
             return x
         drawn = draws(self.seed, epoch, indices, _DRAWS).astype(np.float32)
-        # One contiguous row for each draw: for a strided column PyTorch computes sines otherwise.
+        # Each draw is a contiguous row: PyTorch computes sines differently for a strided column.
         rows = torch.from_numpy(np.ascontiguousarray(drawn.T))
         if spec.flip:
             x = torch.where(rows[0, :, None, None, None] < 0.5, x.flip(-1), x)
@@ -146,7 +147,7 @@ class Augmentation:
             ((share / shape).sqrt(), drawn[4]),
         ):
             pixels = (length * side).round().clamp(1, side)
-            # The rectangle lies within the image; Zhong's draws again until it does.
+            # The rectangle lies within the image; Zhong (2020) draws again until it does.
             start = (place * (side - pixels + 1)).floor()
             within.append((at >= start[:, None]) & (at < (start + pixels)[:, None]))
         rows, columns = within

@@ -76,7 +76,7 @@ class Ragged:
     @property
     def lengths(self) -> Indices:
         """Length of every row in tokens."""
-        # From offsets alone: token ids stay on the disk.
+        # Lengths are computed from offsets alone, so token ids stay on the disk.
         return np.diff(self.offsets)
 
     def rows(self, numbers: Indices) -> list[Ids]:
@@ -243,7 +243,7 @@ def select_rows(
     lopsided = np.zeros(len(longer), dtype=bool)
     if spec.max_length_ratio is not None:
         lopsided = longer > spec.max_length_ratio * shorter
-    # In this order: a pair is reported by the first test that it fails, and only by that.
+    # The order counts: a pair is reported once, by the first test that it fails.
     tests: dict[Reason, Mask] = {
         "both empty": source_empty & target_empty,
         "empty source": source_empty,
@@ -279,7 +279,8 @@ def epoch_batches(
         epoch: number of the epoch, from 0.
     """
     bounds = np.searchsorted(selection.kept, pairs.starts)
-    # By the pairs that are kept: the share of a corpus does not depend on what is left out of it.
+    # Sizes count only pairs that are kept, so the share of a corpus does not depend on filtered
+    # pairs.
     weights = tempered(
         np.diff(bounds).tolist(),
         [corpus.spec.weight for corpus in pairs.corpora],

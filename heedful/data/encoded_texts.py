@@ -56,7 +56,8 @@ class EncodedTexts:
         self.readers = tuple(readers)
         self.ids = [part["ids"] for part in parts]
         self.starts = np.cumsum([0, *(len(ids) for ids in self.ids)], dtype=np.int64)
-        # Stored by file; in memory they count through the whole stream.
+        # Each file stores positions within its own tokens; here they become positions in the
+        # stream.
         self._begins = np.concatenate(
             [part["begins"] + start for part, start in zip(parts, self.starts, strict=False)]
         )
@@ -205,8 +206,8 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
         starts: number of the first token of every window [B].
         length: length L of a window; a shorter one at the end of the stream is padded.
     """
-    # Whole arrays: a loop over windows held Python's lock for 0.98 ms of a batch of nanoGPT's
-    # recipe, this for 0.15 (docs/design/log.md).
+    # Windows are cut as whole arrays: for a batch of nanoGPT's recipe a loop over windows held
+    # Python's lock for 0.98 ms, arrays for 0.15 (docs/design/log.md).
     tokens = starts[:, None] + np.arange(length + 1)  # numbers in the stream [B, L + 1]
     real = tokens[:, 1:] < len(texts)
     tokens = np.minimum(tokens, len(texts) - 1)
@@ -418,7 +419,8 @@ class FramedRows:
         """SHA-256, in hexadecimal, of all rows and of their division into files."""
         digest = hashlib.sha256(self.starts.tobytes())
         for ids, second, targets in zip(self.ids, self.second, self.targets, strict=True):
-            # Lengths first: without them other cuts of the same bytes would have the same hash.
+            # Lengths are hashed first: without them other cuts of the same bytes would have the
+            # same hash.
             digest.update(f"{len(ids)} {second} {targets.shape}".encode())
             digest.update(ids.tobytes() + targets.tobytes())
         return digest.hexdigest()

@@ -57,9 +57,9 @@ def read_image(source: Path | BinaryIO, channels: int, where: str | None = None)
 
     try:
         with warnings.catch_warnings():
-            # Pillow only warns up to twice its limit, where memory may be short already.
+            # Up to twice its limit Pillow only warns, although memory may run out.
             warnings.simplefilter("error", library.DecompressionBombWarning)
-            # Only these decoders see the bytes; Pillow has dozens more, some rarely maintained.
+            # Only these decoders are tried; Pillow has dozens more, some rarely maintained.
             with library.open(source, formats=_FORMATS) as image:
                 if image.mode.startswith(_DEEP):  # `convert` would clip them to 8 bits silently
                     raise DataError(

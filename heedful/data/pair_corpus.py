@@ -83,7 +83,8 @@ class CorpusReader:
         # `pair_form` refuses other suffixes than these two.
         (file,) = self.files
         parse = jsonl_pair if pair_form(file.path) == ".jsonl" else tsv_pair
-        # Not a generator expression: an error would keep its iterator, and so the file, open.
+        # A generator expression is avoided: an error would keep its iterator, and so the file,
+        # open.
         for line in file:
             yield parse(line, file)
 

@@ -151,7 +151,8 @@ class ShardStream:
 
     def _rows(self, numbers: Indices) -> Iterator[tuple[ShardFolder, int, list[int]]]:
         for folder, base in zip(self.folders, self.order.bounds.tolist(), strict=False):
-            # Example numbers count through all corpora; `mine` are those of one folder, from 0.
+            # Example numbers count through all corpora; `mine` are numbers within one folder, from
+            # 0.
             mine = numbers[(numbers >= base) & (numbers < base + len(folder))] - base
             shards = np.searchsorted(folder.starts, mine, side="right") - 1
             for shard in np.unique(shards).tolist():
@@ -245,7 +246,7 @@ class PairPlanner:
             rows = encode_pairs(some, self.tokenizers)
             source, target = (Ragged.of(*each) for each in zip(rows, types, strict=True))
             parts.append((source, target))
-            # By the text, not by the ids: a tokenizer may make a token of white space.
+            # Blank sides are found by text, not by ids: white space may have a token.
             empty.extend((not source.strip(), not target.strip()) for source, target in some)
             if self.keeps_texts:
                 texts.extend(some)
@@ -277,7 +278,8 @@ class PairPlanner:
             numbers,
             (source, target),
             texts if self.keeps_texts else None,
-            # From rows of this block to numbers in the stream; the padding of packed rows stays.
+            # Rows of this block become token numbers in the stream; the padding of packed rows
+            # stays.
             [np.where(rows == NO_PAIR, NO_PAIR, numbers[rows]) for rows in batches],
             left_out,
             (
@@ -335,7 +337,7 @@ class TextPlanner:
         for some in chunks(self.stream.texts(numbers), _AT_ONCE):
             rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(some)]
             parts.append(Ragged.of(rows, id_dtype(tokenizer.size)))
-        # In the order of `numbers`; `order` below repeats and shuffles them.
+        # Texts are read in the order of `numbers`; `order` below repeats and shuffles them.
         texts = Ragged.join(parts)
         bits = self.stream.bits(place)
         # Shards were read in ascending order; a window holds texts that are not neighbours there.

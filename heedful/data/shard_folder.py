@@ -101,7 +101,7 @@ class ShardFolder:
     @property
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, of the kind and of the shards in their order."""
-        # From the index alone: shards are verified when they are read, not at the start of a run.
+        # Only the index is read: shards are verified when they are read, not at the start of a run.
         parts = [f"{shard.sha256} {shard.examples}" for shard in self.index.shards]
         return hashlib.sha256("\n".join([self.index.kind, *parts]).encode()).hexdigest()
 
@@ -136,7 +136,7 @@ class ShardFolder:
         entry, path = self.index.shards[shard], self._file(shard)
         content = _checked_content(path, entry)
         try:
-            # At line feeds alone: `splitlines` also splits at other characters inside a text.
+            # Split at line feeds only: `splitlines` also splits at other characters inside a text.
             lines = gzip.decompress(content).decode().split("\n")
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise DataError(

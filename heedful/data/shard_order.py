@@ -2,9 +2,9 @@
 
 In each epoch every corpus is a sequence of its own: its shards are in random order, and the
 examples of some neighbouring shards, a window, are shuffled together. An epoch is cut into blocks,
-each with the same share of every sequence, so that the mixture of corpora is the same from begin
-to end. A corpus of 1 shard among 10,000 would otherwise come in one block of a thousand. A block
-reads a few shards and depends on no other block.
+each with the same share of every sequence, so that the mixture of corpora is the same from
+beginning to end. Otherwise a corpus of 1 shard among 10,000 would be in only one block of a
+thousand. A block reads a few shards and depends on no other block.
 """
 
 from __future__ import annotations

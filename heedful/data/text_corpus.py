@@ -63,7 +63,8 @@ class DocumentReader(CorpusFile):
 
     def content_hash(self) -> str:
         """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
-        # The unit counts: the same file by lines and by paragraphs is two corpora.
+        # The unit is part of the hash: a file read by lines and the same file read by paragraphs
+        # are different corpora.
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
     def _read(self) -> Iterator[CorpusDocument]:
@@ -106,7 +107,8 @@ class LabelledReader(CorpusFile):
 
     def content_hash(self) -> str:
         """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
-        # The way of reading counts: as plain documents, the same lines would keep their labels.
+        # The way of reading is part of the hash: as plain documents, the same lines would keep
+        # their labels.
         return self.hash_with(f"labelled {self.form}")
 
 
@@ -271,7 +273,7 @@ class TaggedReader(CorpusFile):
                 continue
             # Tabs win: a word of a tab-separated file may hold a space.
             columns = line.split("\t") if "\t" in line else [c for c in line.split(" ") if c]
-            width = len(columns) if width is None else width  # that of the first line with words
+            width = len(columns) if width is None else width  # as in the first line
             rows.append(self._checked(columns, width, f"{self.path}:{file.lines}"))
         if rows:  # no empty line after the last sentence
             yield self._sentence(rows, file.lines + 1)
@@ -398,7 +400,7 @@ class QuestionReader(CorpusFile):
 
     def _articles(self) -> Iterator[Question]:
         path = str(self.path)
-        # Through `TextFile` for its checks of encoding and gzip.
+        # Read by `TextFile`, which checks encoding and gzip.
         text = "\n".join(TextFile(self.path))
         whole = parse_json(text, path, _SQUAD_REMEDY, "The file")
         for article in _field(whole, "data", list, path, _SQUAD_REMEDY):

@@ -221,7 +221,7 @@ class CorpusFile:
         Raises:
             DataError: when there is no item.
         """
-        # Not a list: the items of a large file must not be in memory at once.
+        # Items are yielded one by one, as those of a large file may not fit in memory.
         empty = True
         for item in items:
             empty = False
@@ -273,7 +273,7 @@ class LongWords:
             text: text on which a tokenizer is trained.
             place: location of the text, such as "file:line".
         """
-        # The cheap test first: nearly every text is shorter than one such word.
+        # The cheap test comes first: nearly every text is shorter than one such word.
         if self.are_harmless or len(text) <= LONGEST_WORD or _LONG_WORD.search(text) is None:
             return text
         self.places[place] = max(map(len, _LONG_WORD.findall(text)))

@@ -1,1 +1,1 @@
-"""Engines beside the definition: one wing for inference, one for training."""
+"""Engines that compute a model faster than its definition, for inference and for training."""

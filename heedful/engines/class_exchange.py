@@ -68,7 +68,7 @@ class Exchange:
                 object.__setattr__(module, "__class__", before)
 
     def _entries(self) -> list[tuple[nn.Module, type, type]]:
-        # Found once: the same entries serve every update, and lead back to the classes of before.
+        # Collected once: the same entries serve every update, and restore the former classes.
         if self._known_entries is None:
             self._known_entries = []
             for module in self._model.modules():
@@ -79,7 +79,7 @@ class Exchange:
         return self._known_entries
 
     def _kind_of(self, base: type) -> type[nn.Module] | None:
-        # In the order of method resolution, so the nearest base class decides.
+        # Classes are tried in the order of method resolution, so the nearest base class decides.
         for each in base.__mro__:
             name = f"{each.__module__}:{each.__qualname__}"
             kind = self._kinds.get(each) or self._kinds.get(name)
@@ -151,8 +151,9 @@ def copy_model(model: M, *, donate: bool = False) -> M:
     def copied(module: nn.Module) -> nn.Module:
         if id(module) in modules:
             return modules[id(module)]
-        # Without `__init__`, which would allocate and initialise all weights. The dictionaries of
-        # parameters, children and hooks are copied, so that changes of one model spare the other.
+        # `__init__` is bypassed, as it would allocate and initialise all weights. The dictionaries
+        # of parameters, children and hooks are copied, so that changes of one model do not reach
+        # the other.
         copy = modules[id(module)] = module.__new__(type(module))
         vars(copy).update(
             {

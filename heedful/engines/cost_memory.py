@@ -353,7 +353,7 @@ def _blocks_saved(
             everything = everything.plus(inside)
             in_c = _is_whole_in_c(part, length_in_c)
             products = products.plus(inside if in_c else Saved(weight_outputs(part)))
-        # Of the residual stream, whose sums are float32 at every precision.
+        # The residual stream is float32 at every precision.
         block_input = Saved(wide=spec.width)
         yield _BlockSaved(layers, block_input, products, everything)
 
@@ -384,7 +384,7 @@ def _saved_here(part: Any, length: int, *, mixed: bool, shared: bool) -> Saved:
 
 
 def rotated_beside(part: Any, *, shared_bias: bool) -> Saved:
-    """Return the elements per token of rotated queries and keys, kept beside the projection's.
+    """Return the elements per token of the rotated copies of queries and keys.
 
     Values are not copied: kernels that recompute attention weights read them in the projection.
     """

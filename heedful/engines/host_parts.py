@@ -1,6 +1,6 @@
 """Parts that read the values of positions, on a processor, to compute less.
 
-The definition never reads a value: a GPU would have to be waited for, and a compiler cannot do it.
+The definition never reads a value: the host would wait for a GPU, and a compiler cannot trace it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def sinusoid_table(module: SinusoidalPositions, positions: Tensor) -> tuple[Tens
     """Return a table with the encodings of positions [...] int64, and its row of position 0.
 
     Returns:
-        Table [P, D] float32 whose first row, that of padding, is zeros; and 1. None where no table
-        is kept for positions as large.
+        Table [P, D] float32 whose first row is zeros for padding, and the number 1 of the row of
+        position 0. None where a position is too large for a table.
     """
     if not positions.numel():
         return None
@@ -101,7 +101,7 @@ HOST_KINDS: Kinds = {
     SinusoidalPositions: TabledSinusoids,
     SelfAttention: HostSelfAttention,
     CrossAttention: HostCrossAttention,
-    # By name, as few models have them.
+    # Rare parts are registered by name, so that their modules are not imported.
     f"{_BIASES}:RelativeKeys": f"{_RARE}:HostRelativeKeys",
     f"{_BIASES}:TransformerXL": f"{_RARE}:HostTransformerXL",
     "heedful.nn.mixers.scan_mixer:ScanMixer": f"{_RARE}:HostScanMixer",

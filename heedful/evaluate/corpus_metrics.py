@@ -99,7 +99,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     Raises:
         DataError: when the numbers of lines differ, or there are none.
     """
-    # One reference: several would make "equal to its reference" ambiguous.
+    # Only one reference is accepted: with several, "equal to its reference" would be ambiguous.
     (lines,) = check_aligned(hypotheses, references)
     pairs = zip(hypotheses, lines, strict=True)
     return sum(hypothesis == line for hypothesis, line in pairs) / len(lines)
@@ -150,7 +150,7 @@ def build_metric(
     Raises:
         ConfigError: on a metric or tokenizer that does not exist or is not installed.
     """
-    # Here, since sacreBLEU takes a while to import, and training without BLEU needs none of it.
+    # Imported here: sacreBLEU takes a while to import, and training without BLEU does not need it.
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
@@ -193,7 +193,7 @@ def _spaceless_tokenizer(references: Sequence[Sequence[str]]) -> str | None:
     if 2 * sum(map(is_spaceless, letters)) <= len(letters):
         return None
     if _KANA.search(text):
-        # As WMT does, where its analyser of Japanese is installed.
+        # The tokenizer of WMT for Japanese, where its analyser is installed.
         return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
     return "zh" if _IDEOGRAPH.search(text) else "char"
 

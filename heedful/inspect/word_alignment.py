@@ -1,9 +1,9 @@
 """Word alignments from cross-attention, and the choice of the heads that align best.
 
-Each head, and the mean of each layer, is a candidate with both rows of a target token; then means
-of the best heads. The criterion is the agreement with gold links, with a model of the opposite
-direction (Garg 2019; Chen 2020), or the prediction of target words from linked source words; see
-the design page on inspection.
+The first candidates are each head and the mean of each layer, with both rows of a target token;
+means of the best heads follow. The criterion is the agreement with gold links, with a model of the
+opposite direction (Garg 2019; Chen 2020), or the prediction of target words from linked source
+words; see the design page on inspection.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def symmetrize(
         return frozenset(links)
     _grow(links, either)
     if method != "grow-diag":
-        # One direction after the other as in Moses: links of the first can block links of the
-        # second.
+        # The directions are processed in turn, as in Moses: links of the first can block links of
+        # the second.
         for side in (forward, backward):
             _finish(links, side, both=method.endswith("and"))
     return frozenset(links)
@@ -77,7 +77,7 @@ def _finish(links: set[Link], side: Iterable[Link], *, both: bool) -> None:
 
 
 def _linked(links: Collection[Link], new: Link) -> tuple[bool, bool]:
-    """Return for source and target word of a pair whether each has a link."""
+    """Return whether the source word and the target word of a pair have a link."""
     return any(s == new[0] for s, _ in links), any(t == new[1] for _, t in links)
 
 

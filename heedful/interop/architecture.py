@@ -103,7 +103,8 @@ class Architecture(Generic[S]):
         for path in sorted(ours.keys() | theirs.keys()):
             if ours.get(path) != theirs.get(path):
                 dotted = ".".join(key for key in path if key not in ("sublayers", "part"))
-                # Without its number: twelve layers that differ in the same way give one line.
+                # The layer's number is left out: twelve layers that differ in the same way give one
+                # line.
                 shown = re.sub(r"pattern\.\d+", "block", dotted)
                 lines[f"{shown} is {_show(ours, path)} here and {_show(theirs, path)} there"] = None
         return list(lines)
@@ -157,7 +158,7 @@ def fitting_architecture(
     for architecture in _architectures(model_type):
         if architecture.kind != spec.kind:
             continue
-        # First as it is: a rewrite unties tables or rounds, so it is the second choice.
+        # The model is tried unchanged first, as a rewrite unties tables or rounds.
         forms = [apply_rewrites(spec, ())]
         if architecture.rewrites:
             forms.append(apply_rewrites(spec, architecture.rewrites))
@@ -199,7 +200,8 @@ def _canonical(spec: CommonSpec) -> dict[str, Any]:
     """
     plain = spec.plain()
     for name, stack in spec.stacks().items():
-        # Every layer by itself, since equal layers may be written as one pattern or as several.
+        # Layers are compared one by one, since equal layers may be written as one pattern or as
+        # several.
         plain[name]["pattern"] = [block.plain() for block in stack.blocks]
     if not spec.generates:
         return plain

@@ -289,7 +289,7 @@ def _requested_frame(settings: TokenizerSettings, library: tokenizers.Tokenizer)
         first = (bos,)
     if fields.flag("add_eos_token", False) and eos is not None:
         last = (eos,)
-    # Between two texts: the end of the first and the beginning of the second.
+    # Two texts are separated by the end of the first and the beginning of the second.
     return Frame(first, last, (*last, *first))
 
 

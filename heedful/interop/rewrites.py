@@ -120,7 +120,7 @@ def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
     """Replace sinusoids by a table of positions, up to the model's longest sequence."""
     positions = spec.embedding.positions
     length = spec.max_length
-    # Without a longest sequence no table would be long enough.
+    # If the length is unlimited, no table is long enough.
     if length is None or positions.kind != "sinusoidal":
         return None
 

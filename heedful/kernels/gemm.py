@@ -22,7 +22,8 @@ class PackedB:
     def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
         self.depth, self.width = matrix.shape
         self.dtype = dtype
-        # By strides, so that a weight and its transpose are packed without a copy in between.
+        # The kernel takes strides, so that a weight and its transpose are packed without a copy in
+        # between.
         row, column = matrix.stride()
         assert row == 1 or column == 1 or not matrix.numel(), (row, column)
         is_bf16, library = dtype == torch.bfloat16, kernels()
@@ -95,7 +96,8 @@ def gemm_transposed(
     """
     assert a.dtype == b.dtype and out.dtype == torch.float32
     assert a.is_contiguous() and b.is_contiguous() and out.is_contiguous()
-    # A weight's gradient: K are tokens, `a` is the gradient of the output and `b` the input.
+    # In the gradient of a weight, K are the tokens: `a` is the gradient of the output, `b` the
+    # input.
     depth, rows = a.shape
     # A sum over no rows is 0, as for a batch without real tokens.
     if not depth:

@@ -83,7 +83,8 @@ class Block(nn.Module):
             SubLayer(s.name, s.norm_placement, s.residual_scale, s.part.reads_memory)
             for s in layers
         )
-        # Not among the settings: ablations replace it, to cut connections of trained models.
+        # Kept apart from the settings, as ablations replace it to cut connections of trained
+        # models.
         self.cut = frozenset(s.name.removesuffix("_attention") for s in layers if not s.residual)
         for each in layers:
             self.register_module(each.name, build_part(width, each.part))
@@ -118,7 +119,8 @@ class Block(nn.Module):
         for index, sublayer in enumerate(self.sublayers):
             part, norm, output_norm, dropout = self.modules_of(sublayer)
             here, state = context.at(sublayer.address), states[index] if states else None
-            # Before the part (Xiong 2020), or after the sum as in 2017, which needs a warm-up.
+            # The norm stands before the part (Xiong 2020), or after the sum as in 2017, which needs
+            # a warm-up.
             y = norm(x) if sublayer.norms_input else x
             here.offer("input", y)
             if state is None:
@@ -142,7 +144,7 @@ class Block(nn.Module):
 
     def modules_of(self, sublayer: SubLayer) -> tuple[Any, Any, Any, Any]:
         """Return the part, norm, output norm and dropout of a sub-layer; None for absent norms."""
-        # From the dictionary: `nn.Module.__getattr__` is slow Python, and has no default.
+        # Read from the dictionary: `nn.Module.__getattr__` is slow Python, and has no default.
         name, modules = sublayer.name, self._modules
         norms = modules.get(f"{name}_norm"), modules.get(f"{name}_output_norm")
         return modules[name], *norms, modules[f"{name}_dropout"]

@@ -113,7 +113,7 @@ class CausalLM(nn.Module):
         """
         if segments is not None:
             self._check_heeds_segments()
-        # Counted positions are known without a look at them: a causal flag replaces the mask.
+        # Positions that are known to count from 0 are not read: a causal flag replaces the mask.
         if positions is None:
             own = Positions.counting(len(ids), ids.shape[1], ids.device)
         else:

@@ -62,7 +62,8 @@ def save_model(
         ModelError: when a weight is too large for the storage.
     """
     config = {
-        # The older version where it is enough: older Heedfuls then read the model.
+        # The older version is written where it suffices, so that older versions of Heedful read the
+        # model.
         "schema_version": COMPACT_VERSION if storage == "int8" else SCHEMA_VERSION,
         "model": cast("AnyModel", model).spec.plain(),
         "training": dict(training or {}),
@@ -82,7 +83,7 @@ def save_model(
         save_file(weights, str(fresh / WEIGHTS_FILE), metadata={"format": "pt"})
         if tokenizers is not None:
             tokenizers.save(fresh)
-        # Last, as the digests are of the other files as they were written.
+        # This file is written last, as it holds the digests of the other files.
         files = {"files": file_digests(fresh, leave_out=CONFIG_FILE)}
         text = json.dumps(config | files, indent=2, ensure_ascii=False)
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
@@ -100,13 +101,14 @@ def write_directory(directory: Path, write: Callable[[Path], None]) -> None:
     Raises:
         RunError: when the disk is full or the directory cannot be written.
     """
-    # Beside the directory, as a rename must not cross file systems.
+    # The new directory lies beside the old one, as a rename must not cross file systems.
     fresh = directory.with_name(f".{directory.name}.writing")
     try:
         shutil.rmtree(fresh, ignore_errors=True)  # left by a process that was killed
         fresh.mkdir()
         write(fresh)
-        # To disk before the rename: a power cut would leave complete names of empty files.
+        # Files are synced before the rename: a power cut could otherwise leave complete names of
+        # empty files.
         for file in fresh.iterdir():
             sync(file)
         _swap(fresh, directory)
@@ -139,7 +141,7 @@ def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
     facts = read_facts(directory)
     try:
         with verified(directory, facts.digests):
-            # Inside of the block: other threads hash the files while this one reads them.
+            # Weights are read inside of the block: other threads hash the files meanwhile.
             tokenizers = load_tokenizers(directory, facts.spec)
             weights = _read_tensors(directory)
             model = build_around(facts.spec, weights, where=str(directory / WEIGHTS_FILE))
@@ -179,7 +181,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         ModelError: when the file is missing or damaged.
     """
     digests = read_facts(directory).digests
-    # Of this file alone: tokenizers are not read here, and version 1 has no digests.
+    # Only this file is checked: tokenizers are not read here, and version 1 has no digests.
     weights_digests = {name: digests[name] for name in digests if name == WEIGHTS_FILE}
     with verified(directory, weights_digests):
         return _read_tensors(directory)
@@ -194,7 +196,7 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
             return tensors
         from heedful.models.compact_weights import restore
 
-        # Through NumPy, which is all that the command line without PyTorch has for this.
+        # The conversion is done in NumPy, as the command line without PyTorch uses it too.
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         return {name: torch.from_numpy(array) for name, array in restore(arrays).items()}
     except FileNotFoundError:

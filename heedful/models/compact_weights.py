@@ -41,7 +41,8 @@ def compact(weights: Mapping[str, Array], storage: Storage) -> dict[str, Array]:
         if storage == "float32":
             stored[name] = array
         elif storage == "int8" and array.ndim == 2:
-            # By row: a row is one output, and its quantisation error must not grow with another's.
+            # Each row has its own factor: the quantisation error of one output must not depend on
+            # another.
             scale = np.abs(array).max(1) / _LARGEST
             # A row of zeros has a factor of 0, and would divide 0 by 0.
             steps = array / np.where(scale == 0, 1, scale)[:, None]
@@ -87,7 +88,8 @@ def restore(stored: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float32]]:
     Raises:
         ModelError: naming a matrix of 8 bits without its factors.
     """
-    # By type and not by suffix: a weight may be called `scale` itself.
+    # Factors are recognised by their type, not by the suffix: a weight may be called `scale`
+    # itself.
     scales = {name + SCALE for name, array in stored.items() if array.dtype == np.int8}
     return {
         name: restored(array, stored.get(name + SCALE), where=name)

@@ -54,7 +54,7 @@ def _repeats(stack: StackSpec) -> list[int]:
 
 
 def numel(*modules: nn.Module | None) -> int:
-    """Return the number of parameters of modules, a shared one once for each of them."""
+    """Return the number of parameters of modules, counting shared ones for each module."""
     return sum(p.numel() for module in modules if module is not None for p in module.parameters())
 
 
@@ -245,7 +245,7 @@ class DecodingCost:
 
     @property
     def total(self) -> Work:
-        """Everything for the sentence."""
+        """All operations for the sentence."""
         return self.encoding + self.steps
 
 
@@ -284,7 +284,7 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
 
 
 def image_work(spec: VisionSpec) -> Work:
-    """Return the forward work for one image; `output` is the classifier with what is before it."""
+    """Return the forward work for one image; `output` is that of the pooler and the classifier."""
     from heedful.nn.work import weight_work
 
     model: Any = built(spec)
@@ -299,10 +299,10 @@ def step_work(spec: ModelSpec, source_tokens: int, step: int, beam: int = 1) -> 
 
     Args:
         spec: a model that generates.
-        source_tokens: S, the keys of cross-attention; of no concern to other models.
-        step: 1 for the first; the number of tokens that a hypothesis then has.
-        beam: hypotheses. They share a row, whose tokens all are scored against all of them; in
-            long searches somewhat fewer, as tokens that none needs any more are dropped.
+        source_tokens: S, the keys of cross-attention; unused for other models.
+        step: number of the step, from 1, and of the tokens that a hypothesis has after it.
+        beam: number of hypotheses. They share a row, and each is scored against all tokens of the
+            row; in long searches there are fewer, as tokens that no hypothesis needs are dropped.
     """
     token = _stack_work(spec, "decoder", 1, step * beam, source_tokens) + _output_work(spec, 1)
     return token.times(beam)
@@ -441,7 +441,7 @@ def decoding_memory(
         return state_bytes(spec, tokens, memory_tokens=memory_tokens, number_bytes=number_bytes)
 
     own, cross = states(target_tokens, source_tokens)
-    # By a difference, as recurrent states take bytes that do not grow with the tokens.
+    # Computed as a difference, as recurrent states take bytes that do not grow with the tokens.
     (none, _), (one, per_source_token) = states(0, 0), states(1, 1)
     return DecodingMemory(
         weights=count_parameters(spec) * number_bytes,

@@ -29,7 +29,8 @@ class EncoderModel(nn.Module):
         self.input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None
-        # One head of a kind at most, so the kind is its name; a tied head gets the table itself.
+        # A model has at most one head of a kind, so the kind is its name. A tied head gets the
+        # table itself.
         self.heads = nn.ModuleDict(
             {head.kind: build_head(head, self.embedding) for head in spec.heads}
         )
@@ -141,7 +142,8 @@ class EncoderModel(nn.Module):
             return self.sequence_logits(states, positions)
         if self.spec.predicts == "token_label":
             return self.token_logits(states[rows])
-        # Only at the chosen tokens: V logits at each of the others would be most of the memory.
+        # Logits are computed only at the chosen tokens: V logits at each of the others would be
+        # most of the memory.
         return self.masked_lm_logits(states[rows])
 
     def _position_logits(self, kind: str, states: Tensor) -> Tensor:

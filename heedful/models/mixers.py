@@ -82,7 +82,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
     stacks = list(stacks)
     if any(stack.has_self_attention for stack in stacks):
         return
-    # An option without effect is refused: a comparison of its values would be of equal models.
+    # An option without effect is refused: comparing its values would compare equal models.
     names = ", ".join(sorted({part.kind for stack in stacks for part in stack.mixers()}))
     for option in ("window", "mask", "global_tokens", "relative_values"):
         if getattr(shape, option) is not None:
@@ -101,7 +101,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
 
 
 def with_memory(shape: TranslatorShape) -> TranslatorShape:
-    """Let each token see as many before it as a memory holds, in whichever segment they stand.
+    """Let each token see as many earlier tokens as a memory holds, wherever segments begin.
 
     Args:
         shape: the options of a language model.
@@ -132,8 +132,9 @@ def with_memory(shape: TranslatorShape) -> TranslatorShape:
                 where=f"model.{option}",
                 remedy="Leave it out",
             )
-    # The token itself and as many before it: else a token at the end of a segment would see more
-    # than one at its beginning, and states would depend on where segments begin.
+    # A token sees itself and as many before it as the memory has. Otherwise a token at the end of a
+    # segment would see more than one at its beginning, and states would depend on where segments
+    # begin.
     return shape.model_copy(update={"window": memory + 1})
 
 

@@ -100,7 +100,7 @@ def read_facts(directory: Path) -> ModelFacts:
         ConfigError: when a setting in it is unknown or wrong.
     """
     file = directory / CONFIG_FILE
-    # Before the first read: a pipe in the place of a file would block for ever.
+    # Checked before the first read: a pipe in the place of a file would block for ever.
     _check_files_are_ordinary(directory)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -137,7 +137,7 @@ def read_facts(directory: Path) -> ModelFacts:
             raise ModelError(
                 f"Its {name!r} is no table", where=str(file), remedy="Copy the model again"
             )
-    # Before parsing, so that an absurd size gets no further.
+    # Checked before parsing, so that an absurd size gets no further.
     _check_sizes(parts["model"], directory)
     spec = parse_spec(parts["model"], where=str(file))
     digests = _digests(parts["files"], where=str(file))
@@ -168,7 +168,7 @@ def locate(path: Path) -> Path:
         UserError: when a model of the hub cannot be fetched; also its subclasses.
     """
     recover(path)
-    # Such a path hides no bundled model, whose names have one part: no need of the catalogue.
+    # Such a path hides no bundled model, whose names have one part, so the catalogue is not needed.
     if len(path.parts) > 1 and path.exists():
         return path
     from heedful.pretrained.catalogue import directory_of
@@ -181,7 +181,7 @@ def find_model_directory(path: Path) -> Path:
 
     Raises:
         ModelError: when the path is neither.
-        UserError: when `locate` raises it.
+        UserError: when a model of the hub cannot be fetched.
     """
     path = locate(path)
     for directory in (path, path / "model"):
@@ -286,7 +286,7 @@ def _digests(files: Mapping[str, Any], *, where: str) -> Digests:
     wrong = [
         name
         for name, chunks in files.items()
-        # A name with a folder in it would have any file of the machine read.
+        # A name with a folder in it could make this function read any file of the machine.
         if Path(name).name != name or not isinstance(chunks, list) or not chunks
     ]
     if wrong or WEIGHTS_FILE not in files:

@@ -69,7 +69,7 @@ class CommonSpec(Config):
         Args:
             stacks: new stacks by name; the others stay.
         """
-        # Through plain data: `model_copy` would skip the checks of stacks against the rest.
+        # Rebuilt from plain data: `model_copy` would skip the checks of stacks against the rest.
         return self.parse(self.plain() | {name: stack.plain() for name, stack in stacks.items()})
 
     def vocabularies(self) -> dict[Side, int]:
@@ -409,7 +409,7 @@ class VisionSpec(CommonSpec):
     pooling: Literal["first", "mean"] = Field(
         "first", description="state of the whole image: that of a [CLS] token, or the mean"
     )
-    pooler: bool = Field(False, description="dense layer and tanh over that state")
+    pooler: bool = Field(False, description="dense layer and tanh over the pooled state")
     labels: tuple[str, ...] = Field((), description="names of the classes")
     num_classes: PositiveInt | None = Field(
         None,

@@ -88,7 +88,7 @@ def extended_weights(
             continue
         table = old.new_zeros(shapes[name].shape)
         table[: len(old)] = old
-        # Without the padding rows at the end, which were never trained.
+        # Padding rows at the end are left out, as they were never trained.
         mean_row = old[: tokens.first].double().mean(0)
         for place, pieces in enumerate(tokens.pieces):
             mean = old[list(pieces)].double().mean(0) if pieces else mean_row

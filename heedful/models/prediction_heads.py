@@ -53,7 +53,7 @@ class MaskedLMHead(nn.Module):
 
     def features(self, states: Tensor) -> Tensor:
         """Map states [..., D] to the input of the output projection, [..., D]."""
-        # Apart from the projection, as the fused loss multiplies by the table itself.
+        # Separate from the projection, as the fused loss multiplies by the table itself.
         x: Tensor = self.norm(self.activation(self.dense(states)))
         return x
 

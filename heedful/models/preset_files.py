@@ -25,7 +25,7 @@ TASKS_OF_KIND = {
 
 _TEXT_TASKS = (*TASKS_OF_KIND["translator"], *TASKS_OF_KIND["causal_lm"], *TASKS_OF_KIND["encoder"])
 
-# Not by `__file__`: the package may be imported from a zip file.
+# Found as a package resource and not by `__file__`: the package may be imported from a zip file.
 _FOLDER = resources.files("heedful.models") / "presets"
 
 
@@ -39,7 +39,7 @@ def preset_names() -> list[str]:
 def read_preset(name: str) -> dict[str, Any]:
     """Return the settings of a preset, as the nested data that `RunSettings` takes.
 
-    A published model has none: its spec fixes the shape of the model.
+    A published model has no settings: its spec fixes the shape of the model.
 
     Raises:
         ModelError: when there is no such preset.
@@ -71,7 +71,7 @@ def read_preset_spec(name: str) -> ModelSpec:
     """Return the complete spec of a published model.
 
     Raises:
-        ModelError: when there is no such preset, or it is a size of translators.
+        ModelError: when there is no such preset, or it is a preset of settings.
     """
     if not has_spec(name):
         published = [other for other in preset_names() if has_spec(other)]
@@ -106,7 +106,7 @@ def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
     where = f"preset {name}"
     shape = TranslatorShape.parse(settings.get("model", {}), where=where)
     tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
-    # What its tokenizer will have on a corpus that is large enough.
+    # The vocabulary size that its tokenizer reaches on a large enough corpus.
     size = vocabulary if vocabulary is not None else tokenizer.vocabulary_size
     return translator_spec(shape, size, size)
 
@@ -119,7 +119,7 @@ def own_vocabulary_error(model: str) -> ModelError:
 
 
 def published_parameters(name: str) -> int | None:
-    """Return the number of parameters of a published model; None for a size of translators.
+    """Return the number of parameters of a published model; None for a preset of settings.
 
     Raises:
         ModelError: when there is no such preset.
@@ -134,7 +134,7 @@ def describe_preset(name: str) -> str:
 
 
 def _read(name: str) -> dict[str, Any]:
-    # A name, never a path: `../x` must not read another file.
+    # Only known names are accepted, and no paths: `../x` must not read another file.
     if name not in preset_names():
         raise ModelError(f"No preset is called {name!r}", remedy=suggest(name, preset_names()))
     text = (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")

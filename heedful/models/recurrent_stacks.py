@@ -86,8 +86,8 @@ def recurrent_options(encoder: StackSpec | None, decoder: StackSpec | None) -> d
                     "residual": part.residual,
                 }
                 decoder_options |= {
-                    # Without attention its options have their defaults: no flag can then contradict
-                    # them.
+                    # Without attention the options of attention have their defaults, so no flag
+                    # contradicts them.
                     option: getattr(
                         attention, field, ScoreAttentionSpec.model_fields[field].default
                     )

@@ -47,7 +47,7 @@ def stretch_rotary(
     options: dict[str, object] = {"rotary_scaling": scaling, "rotary_factor": factor}
     if original_length is not None:
         options["rotary_original_length"] = original_length
-    # As options of a run, so that training and this function stretch by the same code.
+    # Passed as options of a run, so that training and this function stretch by the same code.
     shape = TranslatorShape.parse(options)
     embedding, decoder = with_overrides(spec.embedding, spec.decoder, shape, spec.max_length)
     # `max_length` stays: it is the length of training.

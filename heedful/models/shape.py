@@ -85,7 +85,8 @@ class RecurrentShape(Config):
     @model_validator(mode="after")
     def _options_are_of_attention(self) -> Self:
         for name in ("window", "key_width", "scale"):
-            # Not by `model_fields_set`: an option that is given with its default does no harm.
+            # Compared with the default and not by `model_fields_set`: an option that is set to its
+            # default does no harm.
             default = type(self).model_fields[name].default
             if self.attention == "none" and getattr(self, name) != default:
                 raise ValueError(f"{name} is of attention, and attention is none")
@@ -126,8 +127,8 @@ class TranslatorShape(Config):
     )
     attention_every: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="period N with which every N-th layer keeps attention where the mixer is "
-        "another one; no layer does if unset",
+        description="keep attention in every N-th layer where the mixer is another one; in none "
+        "if unset",
     )
     network: Literal["feedforward", "channel_mix"] = Field(
         "feedforward",
@@ -265,11 +266,11 @@ class TranslatorShape(Config):
     def _options_have_an_effect(self) -> Self:
         if self.recurrent and self.convolution:
             raise ValueError("layers are recurrent or convolutions: recurrent, convolution")
-        # An option without effect is refused: a comparison of its values would be of equal models.
+        # An option without effect is refused: comparing its values would compare equal models.
         if not self.recurrent and not self.convolution:
             return self
         layers = "recurrent layers" if self.recurrent else "convolutions"
-        # `model_fields` of the class: pydantic deprecates it on instances.
+        # Read from the class, as pydantic deprecates `model_fields` of instances.
         defaults = {name: type(self).model_fields[name].default for name in _OF_ATTENTION_BLOCKS}
         for name, default in defaults.items():
             if getattr(self, name) != default:
@@ -281,7 +282,8 @@ class TranslatorShape(Config):
 
     @model_validator(mode="after")
     def _one_option_says_what_is_seen(self) -> Self:
-        # The message has the mask of both, as either order of precedence would surprise.
+        # The message shows one mask with the meaning of both: if one of them won, users would be
+        # surprised.
         if self.window is not None and self.mask is not None:
             raise ValueError(
                 f"window and mask both say what is seen; as one mask: ({self.mask}) & "

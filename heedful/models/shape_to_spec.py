@@ -185,8 +185,9 @@ def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
         kind = "learned"
     # One more than `max_length`: an end or begin token comes on top of the text.
     rows = max_length + 1 if kind == "learned" else None
-    # The attention of convolutions does not scale its scores: of states of variance 1 they would be
-    # so far apart that a query saw a single token, and outputs would grow from layer to layer.
+    # The attention of convolutions does not scale its scores. If embeddings had variance 1, scores
+    # would differ so much that a query saw a single token, and outputs would grow from layer to
+    # layer.
     is_small = shape.convolution is not None
     return EmbeddingSpec(
         scale=not is_small,
@@ -208,7 +209,7 @@ def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
         return stack
     layers = shape.decoder_layers
     mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
-    # Over everything: a window or mask of the shape is for self-attention.
+    # This attention sees all keys: a window or mask of the shape is for self-attention.
     cross = AttentionSpec.with_heads_of_shape(shape) if reads_memory else None
     network = _channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
     return _stack(shape, layers, mixers, network, cross, causal=True)
@@ -286,5 +287,5 @@ def _experts(shape: TranslatorShape) -> ExpertsSpec | None:
     return ExpertsSpec(
         num_experts=shape.num_experts,
         per_token=shape.experts_per_token,
-        renormalize=several,  # of a single expert it would be 1, and the router get no gradient
+        renormalize=several,  # a single expert would get 1, and the router no gradient
     )

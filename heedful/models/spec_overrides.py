@@ -33,9 +33,9 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
     for option, value in _values(spec):
         wanted = getattr(shape, option)
         if option == "mask" and wanted is not None:
-            # Through the same normal form, as a mask can be written in several ways.
+            # Masks are compared in a normal form, as a mask can be written in several ways.
             wanted = dict(_seen(parse_mask(wanted, where="model.mask")))["mask"]
-        # None asks for the default, which for a trained model is what it has.
+        # None asks for the default, which is the value of a trained model.
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
         if option == "recurrent":
@@ -136,7 +136,7 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
 
 
 def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
-    """Yield each option with its value in the model, once for every part that it decides."""
+    """Yield each option with its value in the model, once for every part that it affects."""
     yield "width", spec.width
     if spec.sharing is not None:
         yield "share_embeddings", spec.sharing
@@ -222,7 +222,7 @@ def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:
 
 
 def _seen(mask: Mask) -> Iterator[tuple[str, Any]]:
-    # Without the rules that follow from the task: causality and segments.
+    # The rules that follow from the task, causality and segments, are left out.
     rules = (rule for rule in mask.conjuncts if not rule.follows_task)
     own: Mask = functools.reduce(operator.and_, rules, Everything())
     yield "window", own.span if own.kind == "window" else None

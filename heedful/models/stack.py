@@ -202,7 +202,7 @@ class Stack(nn.Module):
         Returns:
             The output [B, L, D], and the input of every self-attention for the last M tokens.
         """
-        # In the order of the self-attentions, whatever blocks they belong to.
+        # Inputs are in the order of the self-attentions of the whole stack.
         kept = iter(inputs)
         states: list[Any] = [
             tuple(
@@ -267,7 +267,7 @@ def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dt
     parameters left, but biases, whose type is that of the matmuls.
     """
     biases = (getattr(each, "bias", None) for each in block.modules())
-    # The first is enough, nearly always a parameter: no search begins with a list of all modules.
+    # The first tensor is enough, and is nearly always a parameter: no search lists all modules.
     tensors = chain(block.parameters(), biases)
     first = next((each for each in tensors if isinstance(each, Tensor)), None)
     return (rows.device, torch.float32) if first is None else (first.device, first.dtype)
@@ -283,7 +283,7 @@ def _memory_alone(part: Any, state: Any) -> Any:
 def _initial_state(
     block: Block, read: BlockState, rows: Tensor, make_cache: MakeCache | None
 ) -> BlockState:
-    """Return the states of a block before the first token; those of a memory are in `read`."""
+    """Return the states of a block before the first token; `read` has those over a memory."""
     device, dtype = _device_and_type(block, rows)
     like = torch.empty(0, dtype=dtype, device=device)
     like = like.to(requested_dtype(like))  # under autocast keys come in its type

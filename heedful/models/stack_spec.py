@@ -184,7 +184,7 @@ class BlockSpec(Config):
     def norm_placement(self) -> Literal["post", "pre", "none"]:
         """The place of every sub-layer's norm: after the sum, before the part, or nowhere."""
         placement: NormPlacement = self._common("norm_placement")
-        # `both` is missing: it has no name among the placements of a whole block.
+        # `both` is missing, as it has no name among the placements of a whole block.
         names: dict[str, Literal["post", "pre", "none"]] = {
             "before": "pre",
             "after": "post",
@@ -284,7 +284,8 @@ class StackSpec(Config):
         values = dict(values)
         block = values.pop("block", None)
         if not isinstance(block, Mapping):
-            # Not a table: the check of the field refuses it in words.
+            # A value that is not a table is left to the check of the field, which has a better
+            # message.
             return values if block is None else values | {"pattern": block}
         return values | {"pattern": [BlockSpec.upgrade(block)]}
 

@@ -53,7 +53,8 @@ class Translator(nn.Module):
     def __init__(self, spec: TranslatorSpec) -> None:
         super().__init__()
         self.spec = spec
-        # First, so that shared tables are stored under this name (`TranslatorSpec.ties`).
+        # This table comes first, so that shared tables are stored under its name
+        # (`TranslatorSpec.ties`).
         self.target_embedding = TokenEmbedding(spec.target_vocabulary, spec.width)
         self.source_embedding = (
             self.target_embedding
@@ -183,7 +184,7 @@ class Translator(nn.Module):
         Returns:
             Logits [B, W, V] float32 of the next token, and the state after it.
         """
-        # All beams of a sentence are of one length.
+        # All beams of a sentence have the same length.
         positions = state.lengths[:, None].expand_as(tokens)
         x = self.target_input(tokens, positions, self.target_embedding)
         hidden, decoder = self.decoder.step(x, positions, state.decoder)
@@ -261,7 +262,7 @@ class Translator(nn.Module):
             f"{each}.weights" for layer in chosen for each, at in attention.items() if at == layer
         ]
         capture = Stopping(addresses)
-        with suppress(Enough):  # raised at the last of these weights: the rest of the pass is saved
+        with suppress(Enough):  # raised at the last of these weights, which ends the pass early
             read = self.decoder.read_from(state.decoder)
             positions = Positions(query=target_positions, key=state.memory_positions)
             self._decode(read, positions, target, capture)

@@ -33,7 +33,7 @@ class VisionModel(nn.Module):
             else None
         )
         self.positions = LearnedPositions(spec.width, spec.num_states)
-        # After the sum with positions, as in the appendix B.1 of the paper.
+        # Dropout follows the sum with positions, as in appendix B.1 of the paper.
         self.dropout = nn.Dropout(spec.dropout)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None
@@ -123,7 +123,7 @@ class VisionModel(nn.Module):
             {**self.spec.plain(), "image_size": image_size}, where=f"image size {image_size}"
         )
         weights = self.state_dict()
-        before = self.class_token is not None  # row 0 is the class token's, which has no place
+        before = self.class_token is not None  # row 0 belongs to the class token
         table = weights["positions.weight"]
         sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
         finer = stretched(table[before:], sides[0], sides[1])

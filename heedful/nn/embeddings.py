@@ -46,7 +46,7 @@ class TokenEmbedding(nn.Module):
         Returns:
             A function from states [..., D] to logits [..., V'].
         """
-        # The rows are gathered here, once, and not at every step of a search.
+        # Rows are gathered here once, instead of at every step of a search.
         chosen = None if bias is None else bias[ids]
         return functools.partial(F.linear, weight=self.weight[ids], bias=chosen)
 
@@ -66,8 +66,8 @@ class InputEmbedding(nn.Module):
         self.scale = math.sqrt(width) if spec.scale else 1.0
         self._rounded: dict[torch.dtype, float] = {}
         if spec.scale == "rounded":
-            # Gemma rounds sqrt(D) to the table's type before it multiplies, and was trained so;
-            # a Python float would be multiplied with all of its digits.
+            # Gemma rounds sqrt(D) to the table's dtype before it multiplies, in training too; a
+            # Python float would not be rounded.
             exact = torch.tensor(self.scale, device="cpu")  # "meta" holds no values to round
             self._rounded = {d: float(exact.to(d)) for d in (torch.bfloat16, torch.float16)}
         self.positions = _build_positions(spec.positions, width)

@@ -60,7 +60,8 @@ class FeedForward(nn.Module):
         if self.gate is not None:
             inner = inner * self.up(x)
         if context is not None:
-            # Before dropout, so that a capture in training shows the activations themselves.
+            # Offered before dropout, so that a capture in training shows the activations
+            # themselves.
             context.offer("inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down

@@ -1,6 +1,6 @@
 """Specs of mixers other than attention, as data; nothing here imports torch.
 
-In the order of linear attention, averages, state spaces, and what there was before 2017.
+The order is linear attention, averages, state spaces, and layers older than the Transformer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class CommonPartSpec(Config):
     Attributes:
         module: `package.module:name` of a function or class that makes the part from the model
             width D and the spec.
-        module_with: options of the spec, and the same with the first of them that is set.
+        module_with: pairs of an option of the spec and the module that replaces `module` if the
+            option is set; the first that applies counts.
         label: name of the part in texts.
         is_network: True for a feed-forward network and its replacements.
         sublayer: name of a mixer's sub-layer in a block, which its tensors begin with.
@@ -142,7 +143,7 @@ class LinearAttentionSpec(CommonHeadsSpec):
     def of_shape(cls, shape: Any, causal: bool) -> Self:
         """Return linear attention with the heads and features of a shape."""
         kind = shape.features or "elu"
-        # A text may have an end token.
+        # One more than `max_length`, as a text may have an end token.
         length = {"length": shape.max_length + 1} if kind == "cosine" else {}
         options = {"causal": causal, "features": {"kind": kind} | length}
         return cls.parse(_heads(shape) | options, where="model")
@@ -168,11 +169,13 @@ class LinformerSpec(CommonHeadsSpec):
     label = "Linformer"
     kind: Literal["linformer"] = "linformer"
     causal: Literal[False] = False
-    rank: PositiveInt = Field(128, description="number of sums (k in the paper)")
+    rank: PositiveInt = Field(
+        128, description="projected length of keys and values (k in the paper)"
+    )
     length: PositiveInt = Field(512, description="maximum length in tokens")
     sharing: Literal["none", "heads", "key_value"] = Field(
         "heads",
-        description="sharing of the weights of sums: none, among all heads (heads), or also "
+        description="sharing of the length projections: none, among all heads (heads), or also "
         "between keys and values (key_value)",
     )
 
@@ -200,7 +203,7 @@ class LinformerSpec(CommonHeadsSpec):
                 where="model.mixer",
                 remedy="Use it as model.encoder_mixer; linear_attention is cheap and writes",
             )
-        length = shape.max_length + 1  # a text may have an end token
+        length = shape.max_length + 1  # one more, as a text may have an end token
         options = {"length": length, "rank": min(128, length)}
         return cls.parse(_heads(shape) | options, where="model")
 
@@ -404,8 +407,8 @@ class ScoreAttentionSpec(CommonPartSpec):
     score: Score = Field("additive", description="score function")
     width: PositiveInt | None = Field(
         None,
-        description="size of the queries and keys of additive, concat and dot; if unset, the model "
-        "width, and dot compares unprojected states",
+        description="size of queries and keys for additive, concat and dot scores; if unset, the "
+        "model width, without projections for dot",
     )
     scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on attention scores")
     window: PositiveInt | None = Field(
@@ -454,7 +457,7 @@ class RecurrentDecoderSpec(CommonPartSpec):
     summary: Direction = Field(
         "forward", description="reading direction of the encoder, whose last state is read"
     )
-    attention: ScoreAttentionSpec | None = Field(None, description="attention; none if unset")
+    attention: ScoreAttentionSpec | None = Field(None, description="cross-attention; none if unset")
     feeding: Feeding = Field("none", description="extra input of the first layer")
     readout: Readout = Field("none", description="layer between state and output")
     dropout: Probability = Field(0.0, description="dropout probability between layers")

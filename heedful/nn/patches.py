@@ -81,7 +81,8 @@ def stretched(table: Tensor, old: int, new: int) -> Tensor:
     """
     assert table.shape[0] == old * old, (table.shape, old)
     grid = table.T.reshape(1, -1, old, old)
-    # In float32: each value is a weighted sum of 16, and in 16 bits every term would be rounded.
+    # Computed in float32: each value is a weighted sum of 16, and in 16 bits every term would be
+    # rounded.
     resized = nn.functional.interpolate(grid.float(), size=(new, new), mode="bicubic")
     return resized.to(table.dtype).flatten(2)[0].T.contiguous()
 

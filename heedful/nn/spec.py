@@ -83,7 +83,7 @@ class T5BiasSpec(CommonBiasSpec):
 
     @classmethod
     def of_shape(cls, shape: Any, causal: bool) -> Self:
-        """Return the bias, which tells the two sides apart where both are seen."""
+        """Return the bias, with buckets for each side where later tokens are visible."""
         return cls(bidirectional=not causal)
 
 
@@ -114,7 +114,7 @@ _OwnBias = AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec | TransformerX
 BIASES: Mapping[str, type[CommonBiasSpec]] = {spec.known_as(): spec for spec in get_args(_OwnBias)}
 """The package's own position biases by their kind."""
 
-if TYPE_CHECKING:  # a registered one answers the same questions
+if TYPE_CHECKING:  # a registered spec has the same methods
     BiasSpec = _OwnBias
 else:
     BiasSpec = open_union("position bias", _OwnBias)
@@ -148,7 +148,7 @@ class RotarySpec(Config):
     beta_fast: float = Field(
         32.0, description="turns within the trained length above which a frequency is unchanged"
     )
-    beta_slow: float = Field(1.0, description="turns below which it is divided by factor")
+    beta_slow: float = Field(1.0, description="turns below which a frequency is divided by factor")
     temperature: Annotated[float, Field(gt=0)] | None = Field(
         None, description="factor on q and k; if unset, 0.1 ln(factor) + 1 for yarn, else 1"
     )
@@ -237,7 +237,7 @@ class RotarySpec(Config):
 
         low = max(math.floor(pair_turning(self.beta_fast)), 0)
         high = min(math.ceil(pair_turning(self.beta_slow)), width - 1)
-        # One pair may be both ends; a step there is the limit of ever steeper ramps.
+        # Both ends of the ramp may be one pair; a step at this pair is the limit of steeper ramps.
         span = max(high - low, 1e-3)
         return [min(max((pair - low) / span, 0.0), 1.0) for pair in range(width // 2)]
 
@@ -261,7 +261,7 @@ class PositionSpec(Config):
         return self
 
 
-# Before the part: GPT-2 (Xiong 2020); after the residual sum: Vaswani 2017; around it: Gemma 2.
+# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2.
 NormPlacement = Literal["before", "after", "both", "none"]
 
 
@@ -314,7 +314,7 @@ class FeedForwardSpec(CommonPartSpec):
     activation: Activation = Field("relu", description="activation or gated activation")
     bias: bool = Field(True, description="bias vectors of the linear layers")
     dropout: Probability = Field(0.0, description="dropout probability after the activation")
-    experts: ExpertsSpec | None = Field(None, description="mixture of experts of this width")
+    experts: ExpertsSpec | None = Field(None, description="experts, each of the inner width")
 
 
 class AttentionSpec(CommonPartSpec):
@@ -389,7 +389,7 @@ class AttentionSpec(CommonPartSpec):
 
     @classmethod
     def with_heads_of_shape(cls, shape: Any) -> Self:
-        """Return attention with the heads of a shape, over everything."""
+        """Return attention to all keys, with the heads of a shape."""
         return cls(
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,
@@ -463,7 +463,7 @@ _OwnPart = (
 PARTS: Mapping[str, type[CommonPartSpec]] = {spec.known_as(): spec for spec in get_args(_OwnPart)}
 """The package's own parts of sub-layers by their kind."""
 
-if TYPE_CHECKING:  # a registered one answers the same questions
+if TYPE_CHECKING:  # a registered spec has the same methods
     PartSpec = _OwnPart
 else:
     PartSpec = open_union("mixer", _OwnPart)
@@ -473,7 +473,7 @@ class EmbeddingSpec(Config):
     """Token embedding: scaled by sqrt(width) or not, with positions, an optional norm, dropout."""
 
     scale: bool | Literal["rounded"] = Field(
-        True, description="multiply by sqrt(width), with rounded in the table's dtype (Gemma)"
+        True, description="multiply by sqrt(width); rounded: in the dtype of the table (Gemma)"
     )
     num_segments: PositiveInt | None = Field(
         None, description="number of segment embeddings (Devlin 2019); none if unset"
@@ -489,7 +489,7 @@ Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hammin
 class PixelSpec(Config):
     """The preprocessing of an image's pixels, 0 to 255, to the input of a model.
 
-    Resized, multiplied by `rescale`, and normalised by its channel's mean and standard deviation.
+    Pixels are resized, multiplied by `rescale`, and normalised by mean and deviation of a channel.
     """
 
     resample: Resampling | None = Field(
@@ -497,4 +497,4 @@ class PixelSpec(Config):
     )
     rescale: Annotated[float, Field(gt=0)] = Field(1 / 255, description="factor on pixels")
     mean: tuple[float, ...] = Field(description="mean of each channel after rescale")
-    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="its standard deviation")
+    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="deviation of each channel")

@@ -1,9 +1,9 @@
 """The cost of a part: its operations, and the elements it keeps for the gradients.
 
-A multiply-add counts as two operations. Counted are the matmuls: with weights, between
-queries and keys, between attention weights and values. Left out are norms, activations, softmax
-and look-ups, which do work proportional to D per token where matmuls do D². Every pair of
-query and key counts, also one that a mask hides, since that is what a dense kernel computes.
+A multiply-add counts as two operations. Matmuls are counted: with weights, between queries and
+keys, and between attention weights and values. Norms, activations, softmax and look-ups are left
+out, as their work per token is proportional to D, and that of matmuls to D². Every pair of query
+and key counts, also one that a mask hides, since that is what a dense kernel computes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Saved(NamedTuple):
     wide: int = 0
 
     def plus(self, other: Saved, times: int = 1) -> Saved:
-        """Return the sum of this and `times` the other."""
+        """Return the sum of these elements and `times` as many of `other`."""
         return Saved(*(mine + times * its for mine, its in zip(self, other, strict=True)))
 
     def bytes(self, number_bytes: int) -> int:

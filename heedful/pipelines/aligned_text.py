@@ -96,7 +96,7 @@ def _locate(words: Sequence[str], text: str) -> list[Span] | None:
     spans: list[Span] = []
     done = 0
     for word in words:
-        # Behind the word before it: a word that occurs twice has two places.
+        # Searched behind the previous word, as a word may occur twice.
         start = text.find(word, done)
         if start < 0:
             return None
@@ -112,7 +112,7 @@ OF_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaf
 def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]:
     """Return the ranges at which each of some texts, or its folded case, stands in others.
 
-    A text inside a longer one or a word is no copy: `VERSION` in `lib/VERSION.rb`.
+    A text inside a longer text or inside a word is no copy: `VERSION` in `lib/VERSION.rb`.
     """
     found: tuple[dict[str, list[Span]], ...] = tuple(defaultdict(list) for _ in sides)
     alternatives = []
@@ -126,7 +126,8 @@ def copies_of(texts: set[str], *sides: str) -> tuple[dict[str, list[Span]], ...]
         pattern = re.compile("|".join(alternatives), re.IGNORECASE)
         for ranges, side in zip(found, sides, strict=True):
             for match in pattern.finditer(side):
-                # By both: a translator that exchanges capitals still leaves a copy.
+                # Stored as written and in lower case: a translator that changes capitals still
+                # leaves a copy.
                 for text in {match[0], match[0].casefold()}:
                     ranges[text].append(match.span())
     return found

@@ -155,8 +155,8 @@ def run_batches(
         except (MemoryError, RuntimeError) as error:
             if not ran_out(error):
                 raise
-        # After the `except` block: until it is left, the error keeps the tensors of the failed pass
-        # alive.
+        # Memory is released after the `except` block: until it is left, the error keeps the tensors
+        # of the failed pass alive.
         if result is None:
             queue.give_back(*batch)
         else:

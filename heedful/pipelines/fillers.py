@@ -41,7 +41,7 @@ def load_filler(
     Args:
         path: a model directory or a run directory (its best model).
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
         read: reader of a model directory.
 
     Raises:

@@ -170,7 +170,7 @@ class Glossary:
         return cls(made, name)
 
     def joined(self, other: Self) -> Self:
-        """Return a glossary of these terms and those of another, required or written as there."""
+        """Return a glossary with the terms of another, too, which decides whether it is soft."""
         return type(self)((*self.terms, *other.terms), self.name, is_soft=other.is_soft)
 
     def find(self, text: str) -> list[Occurrence]:
@@ -350,7 +350,7 @@ def spellings(text: str, tokenizer: TextTokenizer, *, spaced: bool) -> list[tupl
 
 
 def is_termbase(path: str | Path) -> bool:
-    """Return True for the name of a termbase (TBX), of which terms of two languages are read."""
+    """Return True for the file name of a termbase (TBX), which is read for two languages."""
     return Path(path).suffix.lower() == ".tbx"
 
 
@@ -403,8 +403,8 @@ def _terms(columns: Sequence[str], number: int, file: str) -> list[Term]:
         raise DataError(
             "There is no target", where=where, remedy=f"{_FORM}; the flag keep copies the source"
         )
-    # Forms and not a stemmer: Snowball's takes `housing` for a form of `house`, `universe` for one
-    # of `university`.
+    # Forms are listed and not stemmed: Snowball takes `housing` for a form of `house`, `universe`
+    # for one of `university`.
     return [Term(form, targets, "ignore-case" in names, number) for form in sources]
 
 

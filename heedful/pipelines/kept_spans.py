@@ -127,7 +127,7 @@ class KeptText:
                 ends_with_space = True
 
     def _next_read(self, parts: Sequence[_Part]) -> str:
-        """Return the first character that is read of some parts; a letter for a name."""
+        """Return the first character of some parts that the model reads; a letter for a name."""
         for part in parts:
             content = self.sentence[part.start : part.end]
             if part.kind == "text":
@@ -144,7 +144,7 @@ class KeptText:
     def place(
         self, translation: str, alignment: Alignment | None, *, strict: bool
     ) -> tuple[str, Alignment] | None:
-        """Return a translation with the parts in it, and its alignment; None if one has no place.
+        """Return a translation with its parts, and its alignment; None if a part has no place.
 
         Args:
             translation: translation of `text`.
@@ -164,7 +164,7 @@ class KeptText:
         _to_edges(nodes, self.text, translation)
         written = _Written(self, translation)
         written.nodes(nodes, (0, len(translation)))
-        # Counted in what was written: a model may have written a part by itself.
+        # Counted in the translation, as a model may have written such a span by itself.
         found = Counter(written.text[a:b] for a, b in self.kinds.find(written.text))
         if written.lacks_name or any(
             found[part] < count or (strict and found[part] > count)
@@ -287,10 +287,11 @@ def _search_kept(
     warn: Warn | None,
     strict: bool,
 ) -> list[SegmentResult]:
-    """Translate segments whose parts stay; one without a place for them is left as it is."""
+    """Translate segments with kept parts; a segment without a place for them stays as it is."""
     results: dict[int, SegmentResult] = {}
     waiting = dict(enumerate(items))
-    # Names first, as they keep the grammar of the sentence; what lost one is searched again.
+    # Names are tried first, as they keep the grammar of the sentence; a sentence that loses a name
+    # is searched again.
     for names in (True, False):
         found = search([*waiting.values()], True) if waiting else []
         for (number, item), result in zip([*waiting.items()], found, strict=True):
@@ -344,7 +345,8 @@ def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
         parts.append(_Part("text", "", here, here + len(piece)))
         here += len(piece)
         tag = _TAG.fullmatch(content)
-        # Only the innermost one closes: tags that cross stay single, each in its place.
+        # A closing tag only closes the innermost open one: tags that cross stay single, each in its
+        # place.
         if tag is not None and tag["end"] and opened and opened[-1][0] == tag["name"]:
             number = opened.pop()[1]
             parts[number] = replace(parts[number], kind="open")
@@ -358,7 +360,7 @@ def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
 
 
 def _with_space(parts: Iterable[_Part]) -> tuple[_Part, ...]:
-    """Return parts in which space that is not read belongs to the tag that it stands inside of.
+    """Return parts in which space that the model does not read belongs to the tag around it.
 
     It would be lost otherwise, as in `%s <b> red`: nothing beside the tag shows that it was there.
     """
@@ -372,7 +374,7 @@ def _with_space(parts: Iterable[_Part]) -> tuple[_Part, ...]:
 
 
 def _to_edges(nodes: Sequence[Node[_Part]], text: str, translation: str) -> None:
-    """Place signs before the first word or behind the last one there in the translation, too."""
+    """Keep signs before the first word or behind the last word at that edge of the translation."""
     spans = [[match.span() for match in re.finditer(r"\w+", side)] for side in (text, translation)]
     if not spans[0] or not spans[1]:
         return
@@ -405,7 +407,8 @@ class _Chunk:
 def _origin(span: Span, chunks: Sequence[_Chunk], words: Sequence[Span]) -> _Part | int | None:
     """Return the part that a word belongs to, or else the index of the word it was made of."""
     inside = [chunk for chunk in chunks if chunk.start < span[1] and span[0] < chunk.end]
-    # A word of text and part, such as `{n}s`, is the part's: so it aligns with its own copy.
+    # A word that consists of text and a part, such as `{n}s`, counts as the part, whose copy it
+    # aligns with.
     for chunk in inside:
         if isinstance(chunk.origin, _Part):
             return chunk.origin
@@ -433,7 +436,7 @@ class _Written:
         self.text = ""
         self.chunks: list[_Chunk] = []
         self.lacks_name = False
-        # Signs, beside letters, that a space must divide from the part written last.
+        # Signs that need a space between them and the part written last, as letters do.
         self._parting = ""
 
     def nodes(self, nodes: Sequence[Node[_Part]], within: Span) -> None:

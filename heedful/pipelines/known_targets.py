@@ -95,7 +95,7 @@ def align_hypotheses(
     """
     specials = target_specials(tokenizers)
     alignments: list[list[Alignment]] = [[] for _ in results]
-    # One batch for each rank; items with fewer hypotheses are missing in the last ones.
+    # There is a batch for each rank; items with fewer hypotheses are missing in the last batches.
     for rank in range(max(map(len, results))):
         rows = [i for i, hypotheses in enumerate(results) if rank < len(hypotheses)]
         targets = [results[i][rank].tokens for i in rows]

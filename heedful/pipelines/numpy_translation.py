@@ -282,7 +282,8 @@ def _is_processor(device: str) -> bool:
 
 def _have_threads() -> bool:
     """Load PyTorch's OpenMP library, which the kernels use; return False if it is not found."""
-    # With another OpenMP library there would be two once PyTorch is loaded, each with its threads.
+    # If kernels used another OpenMP library, a process with PyTorch would have two, each with its
+    # threads.
     if "torch" in sys.modules:
         return True
     result = importlib.util.find_spec("torch")

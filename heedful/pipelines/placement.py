@@ -44,7 +44,7 @@ def placed_markup(parts: Sequence[PartT], lined: LineUp) -> list[Node[PartT]]:
 
 
 class _Placing(Generic[PartT]):
-    """Finds the places of markup in a translation."""
+    """A search for the places of markup in a translation."""
 
     def __init__(self, lined: LineUp, nodes: list[Node[PartT]]) -> None:
         self.lined = lined
@@ -63,7 +63,7 @@ class _Placing(Generic[PartT]):
         self._place_pairs(self.nodes, everything)
         for node in self.kept:
             self._siblings(node.target).append(node)
-        # Last, as they stand beside words and around parts whose places are known by now.
+        # Placed last: they stand beside words, or around parts whose places are known by now.
         self._place_others(self.nodes, everything)
         for node in descendants(self.nodes):
             if node.kind == "single" and _text(node) and node.target[0] == node.target[1]:
@@ -91,7 +91,7 @@ class _Placing(Generic[PartT]):
         found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []
         waiting: list[Node[PartT]] = []
-        # Those that touch a word are looked for among what the others leave.
+        # Parts that touch a word come last, and take what the others leave.
         for node in sorted(singles, key=lambda node: not _stands_alone(node, found[0])):
             span = self._copy(node, found, taken)
             if span is None:
@@ -110,7 +110,7 @@ class _Placing(Generic[PartT]):
             start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
             if start < end:
                 self._keep(node, (start, end), taken)
-        # Off the tree: a copy may stand outside of the pair that it was in.
+        # Placed parts leave the tree, as a copy may stand outside of the pair that its part was in.
         kept = set(map(id, self.kept))
         for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
             siblings[:] = [node for node in siblings if id(node) not in kept]
@@ -183,7 +183,7 @@ class _Placing(Generic[PartT]):
         return range(first, max(first, bisect_left(words, node.end, key=lambda span: span[0])))
 
     def _scores(self, words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weight of each target word from some source words, alone and less the rest."""
+        """Return each target word's weight from some source words, and that minus all others."""
         weights = self.weights
         chosen = np.zeros(weights.shape[1], bool)
         chosen[list(words)] = True
@@ -299,10 +299,11 @@ class _Placing(Generic[PartT]):
             wanted = wanted.casefold()
         spans = copies[wanted]
         if not _stands_alone(node, sources):
-            # It touched a word in the source, so its copy may be inside one too.
+            # The part touched a word in the source, so its copy may be inside a word too.
             spans = [m.span() for m in re.finditer(re.escape(wanted), self.lined.target, re.I)]
         if len(spans) == len(sources[wanted]):
-            # Of several equal copies, the one with the same index as in the source comes first.
+            # If there are several equal copies, the one with the same index as in the source comes
+            # first.
             rank = sum(start < node.start for start, _ in sources[wanted]) % max(1, len(spans))
             spans = [*spans[rank:], *spans[:rank]]
         free = (s for s in spans if not any(a < s[1] and s[0] < b for a, b in taken))
@@ -391,7 +392,7 @@ def _is_around(outer: Span, inner: Span) -> bool:
 
 
 def _clipped(span: Span, taken: Iterable[Span]) -> Span:
-    """Return a range without its share of others."""
+    """Return a range without the parts that other ranges take."""
     start, end = span
     for a, b in taken:
         if a < end and start < b:

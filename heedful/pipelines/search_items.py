@@ -108,12 +108,12 @@ class Terminology(Protocol):
 
 
 def protection_of(tokenizers: TokenizerPair, protect: Sequence[str] | None) -> Protection | None:
-    """Return the protection of parts of texts with a model; None to protect nothing.
+    """Return how a model keeps parts of texts; None to keep none.
 
     Args:
         tokenizers: tokenizers of the model. Without reserved tokens parts are kept by alignment.
-        protect: kinds of parts, such as `urls`; those that the model was trained for if unset, and
-            all with a model without reserved tokens.
+        protect: kinds of parts, such as `urls`; if unset, the kinds that the model was trained to
+            keep, or all kinds if it has no reserved tokens.
 
     Raises:
         ConfigError: when there is no such kind.
@@ -256,7 +256,7 @@ def _annotated(
 
 
 def _protected(segment: Segment, tokenizers: TokenizerPair) -> tuple[RequiredPhrase, ...]:
-    """Return a phrase for each reserved character of a segment, which may occur no more often."""
+    """Return a phrase for each reserved character of a segment; none may occur more often."""
     if not segment.parts:
         return ()
     from heedful.search.phrase_automaton import RequiredPhrase

@@ -39,8 +39,8 @@ def read_concepts(content: bytes, file: str, source: str, target: str) -> list[C
     Args:
         content: bytes of the termbase.
         file: name of the termbase, for messages.
-        source, target: language codes (BCP 47). Without terms of the very code, those of a more
-            general or more special one serve: `en-US` for `en` and `en` for `en-US`.
+        source, target: language codes (BCP 47). If no term has exactly this code, terms of a more
+            general or more specific code serve: `en-US` for `en` and `en` for `en-US`.
 
     Raises:
         DataError: when the file is no termbase, declares entities, or lacks a language.
@@ -121,7 +121,7 @@ def _parsed(content: bytes, file: str) -> tuple[ElementTree.Element, list[int]]:
     try:
         parser.Parse(content, True)
         return ElementTree.fromstring(content), lines
-    # Of encodings that expat does not know come errors of two other types.
+    # Encodings that expat does not know raise errors of two other types.
     except (expat.ExpatError, ElementTree.ParseError, LookupError, ValueError) as error:
         raise _wrong(f"The termbase cannot be read: {error}", file) from None
 

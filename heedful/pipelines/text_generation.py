@@ -322,7 +322,7 @@ def _check(
 
 
 def _room(model: CausalLM, prompt: Sequence[int]) -> int | None:
-    """Return the number of new tokens for which a prompt leaves positions; None without end."""
+    """Return the number of new tokens for which a prompt leaves positions; None if unlimited."""
     table = model.spec.embedding.positions.max_length
     return None if table is None else max(table - len(prompt), 0)
 

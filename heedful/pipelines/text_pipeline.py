@@ -53,7 +53,7 @@ class ModelPipeline(Generic[M]):
         Args:
             path: a model directory or a run directory (its best model).
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
+            precision: auto (float32 by the fastest exact method), fp32, bf16, fp16
                 or int8.
             read: reader of a model directory.
             shared: folder in which processes share weights; None for weights of its own.
@@ -62,7 +62,7 @@ class ModelPipeline(Generic[M]):
             ModelError: when there is no model, or one of another kind.
             ConfigError: when the device or precision is not available.
         """
-        # First, so that a missing device is reported before weights are read.
+        # The device is resolved first, so that a missing one is reported before weights are read.
         where = resolve_device(device)
         model, tokenizers = read(Path(path))
         # Checked before `prepare`, which takes time to pack the weights.

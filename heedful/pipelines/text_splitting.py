@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-# Perhaps the end of a sentence. Without one, and text behind it, the library need not be loaded.
+# A possible end of a sentence with text behind it; without one the library need not be loaded.
 _MARK = re.compile(r"[^\w\s,;:-]")
 _WORD = re.compile(r"\w")
 _LETTERS = re.compile(r"[^\W\d_]")
@@ -144,7 +144,7 @@ def cut_texts(
     lines = [_lines(text, reading) for text in texts]
     pieces = [[units(line, reading) for line in text] for text in lines]
     flat = [piece.text.strip() for text in pieces for line in text for piece in line]
-    # One call for all texts, which the tokenizers library encodes faster than one by one.
+    # All texts are encoded in one call, which is faster than one by one.
     rows = tokenizer.encode_batch(flat)
     if warn is not None:
         _warn_of_unknown(flat, rows, tokenizer, warn)
@@ -193,8 +193,9 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool
         tokenizer: tokenizer of the source.
     """
     if _LETTERS.search(text) is None:
-        # A model of numbers alone reads them.
-        # Token by token: the first few decide, and a vocabulary takes milliseconds as a list.
+        # A text without letters is only for a model of numbers, whose tokens have no letters.
+        # Tokens are tested one by one: the first few decide, and listing a vocabulary takes
+        # milliseconds.
         return not any(_LETTERS.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True
@@ -354,7 +355,7 @@ class SegmentResult:
         hypotheses: hypotheses, best first, at least one.
         alignments: word alignment of each hypothesis; None if not requested.
         phrases: required phrases; a hypothesis has the indices of those that it lacks.
-        texts: text of each hypothesis with the parts that stay; None if its tokens say all.
+        texts: text of each hypothesis with its kept parts; None without kept parts.
         is_copied: True if the segment itself is the result, and no search was made.
         is_left: True if it should have been translated.
     """

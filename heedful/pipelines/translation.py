@@ -69,7 +69,7 @@ class TranslationPipeline(SegmentSearch):
         Args:
             path: a model directory or a run directory (its best model), or several.
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16,
+            precision: auto (float32 by the fastest exact method), fp32, bf16,
                 fp16 or int8.
             shortlist: True for the shortlist of the (first) model, or the file of another one.
             split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
@@ -88,7 +88,7 @@ class TranslationPipeline(SegmentSearch):
         where = resolve_device(device)
         loaded = [load_translator(p, read) for p in paths]
         tokenizers = loaded[0][1]
-        # Only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
+        # Compared only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
         for other, (_, pair) in list(zip(paths, loaded, strict=True))[1:]:
             if pair.fingerprint != tokenizers.fingerprint:
                 raise ModelError(
@@ -132,11 +132,10 @@ class TranslationPipeline(SegmentSearch):
     ) -> list[Translation]:
         """Translate texts.
 
-        A text is translated in the parts that the model has learned to read, sentence by sentence
-        for most; a translation has as many lines as its text, and no other line breaks. White space
-        alone gives "", and a part without a letter that the model knows is its own translation. A
-        part that is too long for the model is translated in several segments.
-        Batching changes no result.
+        A text is translated in parts as long as those in training, for most models sentence by
+        sentence. A translation has as many lines as its text, and no other line breaks. White space
+        gives "", and a part without a letter that the model knows is copied. A part that is too
+        long for the model is translated in several segments. Batching changes no result.
 
         Args:
             texts: any strings.
@@ -145,10 +144,11 @@ class TranslationPipeline(SegmentSearch):
             glossary: a `Glossary` with required translations of terms. Required phrases that a
                 translation lacks, because it reached its maximum length, are in `missing`. A soft
                 glossary writes its translations into the sources instead.
-            protect: kinds of parts that are kept byte for byte, such as `urls`; those that the
-                model was trained for if unset, all if it was trained for none, none if empty.
-                Models that were not trained for them keep them by their word alignment. A sentence
-                in whose translation they have no place stays as it is, and is in `untranslated`.
+            protect: kinds of parts that are kept byte for byte, such as `urls`; an empty list keeps
+                none. If unset, they are the kinds that the model was trained to keep, or all kinds
+                if it was not trained to keep any. Kinds that it was not trained to keep are placed
+                by word alignment. A sentence in whose translation they have no place stays as it
+                is, and is listed in `untranslated`.
             alignment: True to align words, too; it does not change translations.
             batch_size: sentences translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: sentences × longest source × beam.

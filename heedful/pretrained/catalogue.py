@@ -101,7 +101,7 @@ class NameTaken(UserWarning):
 
 def models_at_hand() -> dict[str, ModelAtHand]:
     """Return the models at hand by name, sorted alphabetically."""
-    # The card makes a folder a model: the package's own files lie beside these folders.
+    # A folder is a model if it has a card: the package's own files lie beside these folders.
     cards = sorted(FOLDER.glob(f"*/{CARD_FILE}"))
     return {card.parent.name: ModelAtHand(card.parent.name, card.parent) for card in cards}
 

@@ -147,7 +147,7 @@ def token_words(
     for first, last in word_ranges:
         if last > first:
             joined[first + 1 : last + 1] = [True] * (last - first)
-    # From 1: the first word is never joined to one before it.
+    # The loop begins at 1, as no word precedes the first one.
     number = [*itertools.accumulate(not with_previous for with_previous in joined)]
     if text != decoded:
         written = word_spans(text)
@@ -166,7 +166,7 @@ def _word_ranges(
     word_at: list[int] = []  # word of each character; of a space the word that follows
     for word, (_, end) in enumerate(spans):
         word_at += [word] * (end - len(word_at))
-    # One entry more than characters: a token without any may stand at the very end.
+    # There is one entry more than characters, as a token without any may stand at the very end.
     word_at += [len(spans) - 1] * (len(decoded) + 1 - len(word_at))
     ranges: list[tuple[int, int]] = []
     start = 0

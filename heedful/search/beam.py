@@ -96,7 +96,7 @@ def beam_search(
     width, alpha, device = settings.beam, settings.length_penalty, limits.device
     most = width if settings.coverage_penalty else settings.n_best
     cut_steps = frozenset(limits.tolist())
-    # In Python's arithmetic, as the norm of each step: PyTorch's powers may differ by a bit.
+    # Computed in Python, like the norm of each step: PyTorch's powers may differ in the last bit.
     norms = [length_norm(limit + 1.0, alpha) for limit in limits.tolist()]
     longest_norms = torch.tensor(norms, dtype=torch.float64, device=device)
 
@@ -114,11 +114,11 @@ def beam_search(
         if step in cut_steps:
             ends_freely = (limits > step)[:, None] | (logits.argmax(-1) == specials.eos)
         moment = Moment(step, sentences, history)
-        # After the logsumexp: a constraint forbids tokens, it does not make the others likelier.
+        # Applied after the logsumexp: constraints forbid tokens and make no others likelier.
         rules.apply(logits, moment)
         beam = selection.choose(logits, logsumexp, log_probs, moment)
         live, norm, selection = beam.live, length_norm(step + 1.0, alpha), beam.selection
-        # On a processor only: to ask a GPU would wait for it.
+        # Done on a processor only: the question would wait for a GPU.
         if beam.ends is not None and (device.type != "cpu" or beam.ends.any()):
             # A tensor, as GPUs multiply by the inverse of a plain number: another last bit.
             divisor = torch.full((), norm, dtype=torch.float64, device=device)

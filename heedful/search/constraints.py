@@ -112,7 +112,7 @@ class NoRepeatNgram:
     size: int
 
     def most(self) -> float:
-        # Without a bound: a long history may have n-grams that end in any token.
+        # The number has no bound: a long history may have n-grams that end in any token.
         return math.inf
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
@@ -176,7 +176,7 @@ class Constraints:
         A hypothesis whose tokens are all forbidden may end, whatever its length.
         """
         demanded = self._demanded(moment)
-        # On a processor only rows of a demand are copied; few sentences have one in a step.
+        # On a processor only rows with a demand are copied, which few sentences have in a step.
         if demanded is not None and scores.device.type != "cpu":
             self._apply_on_device(scores, moment, demanded)
             return
@@ -249,6 +249,6 @@ def build_constraints(
         rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
         padded = pad_sequence(rows, batch_first=True, padding_value=-1)
         demands.append(ForcedPrefix(padded.to(limits.device)))
-    # Last, so that a forced prefix has precedence.
+    # Added last, so that a forced prefix has precedence.
     demands.append(MaximumLength(limits, specials.eos, int(limits.min())))
     return Constraints(tuple(bans), tuple(demands), settings.no_repeat_ngram > 0, specials.eos)

@@ -118,7 +118,7 @@ def search(
             results = required.checked(results, settings.length_penalty)
     if vocabulary is not None:
         results = vocabulary.with_ids(results)
-    # Last, as it needs token ids, and attention of whole hypotheses.
+    # Coverage comes last, as it needs token ids, and attention of whole hypotheses.
     if penalty := settings.coverage_penalty:
         from heedful.search.scoring import rank_by_coverage
 
@@ -154,7 +154,7 @@ def stream_tokens(
 
     limits = torch.tensor([limit], device=source.device)
     rules = build_constraints(settings, specials, limits, None)
-    # The greedy choice is the draw among the one best token.
+    # Greedy decoding is sampling from the one most probable token.
     drawn = settings if settings.sampling else settings.model_copy(update={"top_k": 1})
     names = torch.tensor([name], device=source.device)
     with torch.inference_mode():
@@ -208,11 +208,11 @@ def _selection(
 
 
 def _has_fixed_steps(model: object) -> bool:
-    """Return True for an engine that may decode on fixed memory, or a continuation of one."""
+    """Return True for an engine that can decode on fixed memory, or a `Continuation` of it."""
     while model is not None:
         if getattr(model, "fixed_steps", None) is not None:
             return True
-        # A `Continuation` wraps the model, and in it a cached model may wrap it again.
+        # A `Continuation` wraps the model, or a cached model that wraps it again.
         model = getattr(model, "model", None)
     return False
 

@@ -41,7 +41,8 @@ class DiverseGroups:
         # Rows are sentence · groups + group; some have left the search already.
         sentences = moment.sentences // self.groups
         size = (int(sentences.max()) + 1, logits.shape[-1])
-        # Anew in each step: the Hamming diversity of the paper compares equal positions only.
+        # Counted anew in each step: the Hamming diversity of the paper only compares equal
+        # positions.
         penalty = torch.zeros(size, dtype=logits.dtype, device=logits.device)
         rows, chosen, alive = [], [], []
         for group in range(self.groups):
@@ -82,7 +83,8 @@ def _without_penalty(candidates: Candidates, cost: Tensor) -> Candidates:
 
 def _best_first(candidates: Candidates) -> Candidates:
     """Sort candidates by log-probability, as the search expects of those that live on."""
-    # Without the penalty the order has changed; stable, so that ties do not depend on the device.
+    # The order differs without the penalty. The sort is stable, so that ties do not depend on the
+    # device.
     order = candidates.log_prob.argsort(dim=1, descending=True, stable=True)
     return Candidates(*(values.gather(1, order) for values in candidates))
 
@@ -95,7 +97,7 @@ def merged_groups(results: Sequence[Sequence[Hypothesis]], groups: int) -> list[
         groups: number of groups of each sentence.
 
     Returns:
-        Hypotheses of each sentence, each sequence of tokens once; those of one rank best first.
+        Hypotheses of each sentence, each sequence of tokens once; those of equal rank best first.
     """
     merged: list[list[Hypothesis]] = []
     for first in range(0, len(results), groups):

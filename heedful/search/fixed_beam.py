@@ -34,7 +34,7 @@ class BeamJob(BatchSearch):
         super().__init__(settings.beam, rules, limits)
         # The coverage penalty ranks all finished hypotheses anew, so it needs the whole beam.
         self.most = self.width if settings.coverage_penalty else settings.n_best
-        # In Python's arithmetic, as in `beam`: PyTorch's powers may differ in the last bit.
+        # Computed in Python, as in `beam`: PyTorch's powers may differ in the last bit.
         norms = [length_norm(step + 1.0, settings.length_penalty) for step in range(self.steps)]
         self.norms = torch.tensor(norms, dtype=torch.float64, device=limits.device)
         self.longest_norms = self.norms.index_select(0, limits)
@@ -152,6 +152,6 @@ class BeamBoard(Board):
 
 
 def _empty(count: int, most: int, device: torch.device) -> FinishedHypotheses:
-    """Return places for hypotheses, each tensor with memory of its own, as it is written to."""
+    """Return empty finished hypotheses; their tensors share no memory, as they are written to."""
     empty = FinishedHypotheses.empty(count, most, device)
     return FinishedHypotheses(*(values.clone() for values in empty))

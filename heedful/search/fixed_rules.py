@@ -53,7 +53,8 @@ class FixedRules:
         never: tuple[int, ...] = ()
         min_length, ngram, never_here, prefix = 0, 0, None, None
         for ban in rules.bans:
-            # By class: an unknown rule must never be dropped, so it sends the search to the host.
+            # Rules are recognised by class: an unknown rule is never dropped, but sends the search
+            # to the host.
             if isinstance(ban, Never):
                 never += ban.tokens
             elif isinstance(ban, MinimumLength):

@@ -343,7 +343,8 @@ class FixedRun:
         left = self._shape_for(rows_left, max(needed, shape.slots))
         if shape.slots >= needed and left.rows > _WORTH_MOVING * shape.rows:
             return
-        # Known some steps late: sentences that have ended since move along, without effect.
+        # The host knows this some steps late: sentences that have ended since go along, without
+        # effect.
         places = [at for at, each in enumerate(self._sentences) if each in self._running]
         self._save()
         program, device = self._borrow(left), self._model.steps.device

@@ -37,7 +37,8 @@ class SamplingJob(BatchSearch):
     @property
     def key(self) -> Hashable:
         s = self.settings
-        # They are plain numbers in `draw`, so a graph holds them; seed, names and limits are data.
+        # These settings are plain numbers in `draw`, so a graph holds them; seed, names and limits
+        # are data.
         return "sample", s.temperature, s.top_k, s.top_p, s.min_p, s.epsilon, self.rules.key
 
     def board(self, shape: Shape) -> SamplingBoard:
@@ -54,7 +55,7 @@ class SamplingJob(BatchSearch):
 
     def hypotheses(self, parts: Sequence[tuple[list[int], int, Any]]) -> list[list[Hypothesis]]:
         """Return the samples of all sentences from the parts of a search."""
-        # Sentences that end early are in no later part: their rest is end tokens of score 0.
+        # Sentences that ended before a later part are filled up with end tokens of score 0.
         stop = max(first + drawn[0].shape[0] for _, first, (_, drawn) in parts)
         shape = (len(self.limits), self.width, stop)
         tokens, scores = torch.full(shape, self.specials.eos), torch.zeros(shape)
@@ -110,7 +111,7 @@ class SamplingBoard(Board):
         fails = (scores[..., 0].isnan() & ~ended.all(1, keepdim=True)).any()
         # A draw by NaN gives an index past V, an assertion after which a GPU cannot be used.
         scores.nan_to_num_(0.0, posinf=math.inf, neginf=-math.inf)
-        # Before the rules: at the limit the model may have wanted the end anyway.
+        # Compared before the rules apply: at the limit the model may have wanted the end anyway.
         at_limit = (self.rules.limits == step)[:, None] & ~ended
         self.wanted &= ~at_limit | (scores.argmax(-1) == self._eos)
         self.rules.apply(scores, step)
@@ -125,5 +126,6 @@ class SamplingBoard(Board):
         step += 1
         self.report[:1] |= fails
         self.report[1 : 1 + rows] = ~ended.all(1)
-        # For a stream of text, whose reader gets each token without another copy.
+        # The report includes the tokens, so that a reader of a stream gets them without another
+        # copy.
         self.report[1 + rows :] = tokens.flatten()

@@ -57,7 +57,8 @@ def draw_tokens(task: SearchTask[State], names: Tensor) -> Iterator[int]:
         for step in draws(task, names):
             yield int(step.tokens)
         return
-    # Not around the loop: a generator would leave the mode on in its caller between tokens.
+    # The mode is entered for each step: around the loop, a generator would leave it on in its
+    # caller.
     with torch.inference_mode():
         model, rules = fixed
         job = SamplingJob(task.settings, task.specials, rules, task.limits, names)

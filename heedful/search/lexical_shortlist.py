@@ -79,7 +79,7 @@ class Shortlist:
         # The lexicon is sorted by source token, so lists are ranges (compressed rows).
         counts = np.bincount(lexicon.source[likeliest], minlength=tokenizers.source.size)
         return cls(
-            # Stable, so that tokens of equal frequency are the same on every machine.
+            # A stable sort: tokens of equal frequency have the same order on every machine.
             common=np.sort(np.argsort(-lexicon.counts, kind="stable")[:frequent]),
             ends=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
             likely=lexicon.target[likeliest],
@@ -90,7 +90,7 @@ class Shortlist:
 
     def write(self, path: Path) -> None:
         """Write the file in one step, or raise an `OSError` that names it."""
-        # Half of the bytes; no vocabulary comes near 2^31.
+        # int32 takes half of the bytes; no vocabulary comes near 2^31.
         arrays = {name: getattr(self, name).astype(np.int32) for name in _ARRAYS}
         facts = {
             "schema_version": SCHEMA_VERSION,
@@ -167,7 +167,7 @@ class Shortlist:
         listed = self._list_tokens(sources)  # [B, V]
         for row, prefix in zip(listed, prefixes, strict=True):
             row[list(prefix)] = True
-        # Not among the others: special tokens have the same first indices in all lists.
+        # Special tokens are left out here: they come first in every list, at the same indices.
         listed[:, first] = False
         sizes = len(first) + listed.sum(1)
         rows, tokens = listed.nonzero()
@@ -234,7 +234,7 @@ def load_shortlist(
         tokenizers: tokenizers of the model.
 
     Raises:
-        ModelError: when `Shortlist.read` raises it.
+        ModelError: when the shortlist is missing, damaged, or made for other tokenizers.
     """
     if choice is False:
         return None
@@ -298,7 +298,7 @@ def make_shortlist(
         RunError: when the token ids of the corpus do not fit into the folder of temporary files.
     """
     spec = CorpusSpec(source=str(source), target=str(target))
-    # On the disk: a corpus as ids may be larger than memory.
+    # The encoded corpus is stored on the disk, as its ids may be larger than memory.
     with tempfile.TemporaryDirectory(prefix="heedful-", ignore_cleanup_errors=True) as folder:
 
         def read(done: int, total: int) -> None:

@@ -161,7 +161,7 @@ class PhraseTables(NamedTuple):
             merged = [replace(phrase, times=count) for phrase, count in times.items()]
             automata.append(_Automaton(row, merged, words))
         columns = zip(*(automaton.tables() for automaton in automata), strict=True)
-        # In the order of the fields: no token is −1, so padding of the alphabet never matches.
+        # The values are in the order of the fields. No token is −1, so padding never matches.
         fills = (-1, 0, 0, 0, 0, 0, 0, 0)
         return cls(*(_pad_stack(column, fill) for column, fill in zip(columns, fills, strict=True)))
 
@@ -244,10 +244,10 @@ class _Automaton:
                     value = worth[number] - (len(ids) - count)
                     depth[state][number] = max(depth[state][number], value)
                 state = self.children[state][ids[-1]]
-                ending[state][number] = len(ids)  # alternatives of one state have one length
+                ending[state][number] = len(ids)  # all alternatives of a state have this length
                 if phrase.at_most:
                     capped[self.alphabet.index(ids[0])][number] = True
-        for state in self.order:  # breadth first, so that its suffix is complete
+        for state in self.order:  # breadth first: the suffix of a state comes before it
             shorter = self.suffix[state]
             depth[state] = list(map(max, depth[state], depth[shorter]))
             ending[state] = [

@@ -41,13 +41,14 @@ _FEWEST = 4
 # Expected log-probability of a phrase token, negated. BLEU of captions and of Tatoeba: with 0 19.1
 # and 40.1, with 1 19.4 and 40.2, with 1.5 19.3 and 40.1, with 2 18.7 and 40.3.
 _EXPECTED = 1.0
-# More than any difference of normalised scores; beside it float64 keeps ten decimals of them.
+# The number is larger than any difference of normalised scores, of which float64 still keeps ten
+# decimals.
 _MISSING = 1e6
 _LAST = torch.iinfo(torch.int64).max
 
 
 def widened_beam(beam: int, phrases: Sequence[RequiredPhrase]) -> int:
-    """Return the beam that a sentence with phrases needs, for the beam of a search without."""
+    """Return the beam width for a sentence with phrases, from that of a search without them."""
     return max(beam, _FEWEST) if phrases else beam
 
 
@@ -217,7 +218,7 @@ class PhraseSelection:
         return Beam(candidates, ends & considered, live, handicap, selection)
 
     def keep(self, sentences: Tensor) -> PhraseSelection:
-        # Sentences leave the search after `choose`, which sets it.
+        # `choose` has set it: sentences leave the search only afterwards.
         assert self.progress is not None
         words = self.words
         if words is not None and words.internal.shape[0] > 1:
@@ -247,7 +248,8 @@ class PhraseSelection:
     @property
     def _offered(self) -> int:
         """Number of best continuations of each hypothesis that are candidates."""
-        # One hypothesis may have all of the best, and one more continuation may be the end.
+        # All of the best continuations may belong to one hypothesis, and one of them may be the
+        # end.
         return num_ranked(self.width) + 1
 
     def _candidates(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor) -> Candidates:
@@ -296,12 +298,12 @@ class PhraseSelection:
         return _Progress(state, parents.counts + confirmed, pending, free_from)
 
     def _order(self, bank: Tensor, log_prob: Tensor, rank: Tensor, is_worse: Tensor) -> Tensor:
-        """Return the places of candidates [B, C] in the order in which they may live on.
+        """Return the sort keys of candidates [B, C]: those with the smallest keys live on.
 
         Args:
-            bank: number of phrase tokens that each has.
+            bank: number of phrase tokens of each candidate.
             log_prob: summed log-probabilities.
-            rank: rank of each within its bank, from 0.
+            rank: rank of each candidate within its bank, from 0.
             is_worse: flag of candidates that a better one dominates, or that may not live on.
         """
         # Round robin: the best of each bank, the fullest bank first; then the second best of each.
@@ -321,7 +323,7 @@ class PhraseSelection:
             return progress.state.new_zeros(progress.state.shape)
         sentences = torch.arange(len(held), device=held.device)[:, None]
         begun = tables.depth[sentences, progress.state]
-        # Complete phrases count by `worth` below; of several begun ones only the furthest counts.
+        # Complete phrases count by `worth` below; if several are begun, only the furthest counts.
         begun = begun.masked_fill(held >= tables.times[:, None], 0).amax(-1)
         return (held * tables.worth[:, None]).sum(-1) + begun
 

@@ -121,7 +121,7 @@ class RestrictedTranslator:
         # Each sentence takes its own columns: with all of the union, neighbours would matter.
         columns = vocabulary.columns[:, None].expand(-1, tokens.shape[1], -1)
         logits = union_logits.gather(2, columns)
-        # In place, as `gather` returns a new tensor.
+        # Added in place, as `gather` returns a new tensor.
         logits += vocabulary.mask[:, None]
         return logits, replace(state, inner=inner)
 

@@ -69,14 +69,15 @@ def draws(task: SearchTask[State], names: Tensor) -> Iterator[Drawn]:
     history = tokens[..., None][..., :0] if rules.needs_history else None
     ended = torch.zeros((count, width), dtype=torch.bool, device=device)
     wanted = torch.ones((count, width), dtype=torch.bool, device=device)
-    # Steps at which samples may be cut; at all others the argmax below is saved.
+    # Samples can only be cut at these steps; at all others the argmax below is skipped.
     cuts = set(limits.tolist())
     for step in range(max(cuts) + 1):
         logits, state = model.step(state, tokens)
         scores = log_probabilities(logits)
         if step in cuts:
             at_limit = (limits[sentences] == step)[:, None] & ~ended[sentences]
-            # Before the rules force the end: would the model have ended here anyway?
+            # Computed before the rules force the end, to know whether the model would have ended
+            # here.
             wanted[sentences] &= ~at_limit | (scores.argmax(-1) == specials.eos)
         rules.apply(scores, Moment(step, sentences, history))
         uniforms = random_numbers(settings.seed, names[sentences], width, step)
@@ -146,7 +147,7 @@ def distribution(scores: Tensor, settings: SearchSettings) -> Tensor:
     """Return the probabilities by which `draw` draws, from log-probabilities [B, W, V].
 
     Returns:
-        [B, W, V] float64; 0 for tokens that are never drawn, and together 1.
+        [B, W, V] float64 with a sum of 1; 0 for tokens that are never drawn.
     """
     weights, ids = _weights(scores, settings)
     shares = weights / weights.sum(-1, keepdim=True)
@@ -167,8 +168,8 @@ def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor |
     scores = scores.double() / settings.temperature
     size = scores.shape[-1]
     ids: Tensor | None = None
-    # Not `top_k < size`: with shortlists the size depends on the batch, and sorting changes which
-    # token a random number draws.
+    # `top_k < size` is not tested: with shortlists the size depends on the batch, and sorting
+    # changes which token a random number draws.
     if settings.top_k or settings.top_p < 1.0:
         scores, ids = scores.topk(min(settings.top_k or size, size), -1)
     probabilities = scores.softmax(-1)
@@ -197,8 +198,8 @@ def _hash(seed: Int64, names: Int64, samples: Int64, step: Int64) -> Int64:
 
 
 def _mix(x: Int64) -> Int64:
-    # In int64, whose sums and products wrap round like uint64's: PyTorch has hardly any operations
-    # for uint64.
+    # Computed in int64, which wraps round like uint64: PyTorch has hardly any operations for
+    # uint64.
     x = x + _GOLDEN
     x = (x ^ _logical_shift(x, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     x = (x ^ _logical_shift(x, 27)) * (0x94D049BB133111EB - (1 << 64))

@@ -175,7 +175,7 @@ class SearchSettings(Config):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if self.temperature == 0:  # greedy: a draw at temperature 0 is the most probable token
-            # Through `__dict__`, as settings are frozen and this is their own validator.
+            # Set through `__dict__`, as settings are frozen and this is their own validator.
             self.__dict__["sampling"] = True
         self._set_implied_options()
         # With alternatives each of them has a beam of its own.
@@ -210,7 +210,8 @@ class SearchSettings(Config):
                 raise ValueError(
                     f"n_best = {self.n_best} and alternatives = {self.alternatives}: give one"
                 )
-            # Every alternative is returned: a group that is searched for nothing costs as much.
+            # Every alternative is returned, since each group takes the same time whether it is
+            # returned or not.
             self.__dict__["n_best"] = self.alternatives
 
     @property
@@ -277,7 +278,7 @@ class GenerationSettings(SearchSettings):
     )
 
     def limited(self, room: int | None) -> Self:
-        """Return these settings with a maximum of new tokens, at most `room` (None: no end)."""
+        """Return these settings with a maximum of new tokens, at most `room` (None: unlimited)."""
         if self.max_length is not None:
             return self
         usual = max(NEW_TOKENS, self.min_length)

@@ -43,7 +43,7 @@ class Beam(NamedTuple):
     Args:
         candidates: continuations that were ranked [B, C].
         ends: mask of the finished hypotheses among these [B, C] bool; None where none ends.
-        live: continuations that live on [B, W], best first; log-probability −∞ fills up.
+        live: continuations that live on [B, W], best first; missing ones have log-probability −∞.
         handicap: reduction of the rank of those that end [B, C] float64; None for nothing.
         selection: selection of the next step, for the same sentences.
     """
@@ -76,9 +76,9 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """Return the log-probabilities of logits [..., V] float32, computed in place.
 
     Raises:
-        ModelError: when the model gives no numbers, as after a diverged training.
+        ModelError: when a logit is NaN, as after training that diverged.
     """
-    # In place: fresh memory of this size takes half as long again as the computation.
+    # Computed in place: with new memory of this size it takes half as long again.
     scores = torch.log_softmax(logits, -1, out=logits)
     _check(not scores[..., 0].isnan().any())  # one NaN among the logits makes its whole row NaN
     return scores
@@ -87,11 +87,11 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def row_logsumexp(logits: Tensor) -> Tensor:
     """Return the logsumexp of logits [..., V] as [...] float64.
 
-    Logits exceed their log-probabilities by it. In float32 these differences would be as inexact as
+    It is the difference between logits and log-probabilities. In float32 it would be as inexact as
     the largest logit.
 
     Raises:
-        ModelError: when the model gives no numbers.
+        ModelError: when a logit is NaN.
     """
     if topk.supports(logits):
         logsumexp, are_numbers = topk.logsumexp(logits)
@@ -103,7 +103,7 @@ def row_logsumexp(logits: Tensor) -> Tensor:
 
 
 def unchecked_logsumexp(logits: Tensor) -> Tensor:
-    """Return the same as `row_logsumexp` by PyTorch; NaN where the model gives no numbers."""
+    """Return the same as `row_logsumexp` by PyTorch; NaN where a logit is NaN."""
     top = logits.amax(-1, keepdim=True)
     # The row's largest logit is added in float64, so that the rest is a small float32 number.
     return top[..., 0].double() + torch.logsumexp(logits - top, -1).double()
@@ -159,7 +159,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     `count` largest of a row are all in the `count` blocks with the largest maxima.
     """
     size = scores.shape[-1]
-    # With nearly as many chosen blocks as there are nothing is saved; GPUs have sorts of their own.
+    # If nearly all blocks are chosen, nothing is saved; GPUs have their own sorts.
     if size < _BLOCKS * max(count, _WORTH_IT) or scores.device.type != "cpu":
         return scores.topk(count, -1)
     deals = size // _BLOCKS
@@ -372,10 +372,10 @@ class Continuation(Generic[State]):
 
     def start(self, source: Tensor, source_positions: Tensor) -> Continued[State]:
         """Run the model over prompts [B, L], of at least one token each; see `StepModel`."""
-        # Without their last tokens, whose logits are those of the first step.
+        # The last tokens are left out, as their logits are those of the first step.
         last = source_positions == source_positions.amax(1, keepdim=True)
         before = source_positions.masked_fill(last, -1)
-        # Columns of padding alone, as the last tokens leave behind, are dropped.
+        # Columns that hold only padding without these tokens are dropped.
         columns = (before >= 0).any(0)
         inner = self.model.start(source[:, columns], before[:, columns])
         rows = torch.arange(len(source), device=source.device)

@@ -1,9 +1,9 @@
 """Normalisation of text before it is cut into pieces, by a rule that tokenizers record by name.
 
 Equal words have several spellings in Unicode: é is one character or two, a space may forbid a line
-break, a soft hyphen is not seen at all. A model knows the spelling that it was trained on. The
-rule `nfc` gives these one spelling; `compatibility` also that of other forms of letters: full-width
-Latin letters, half-width kana, ligatures and the Arabic forms that PDF files hold.
+break, a soft hyphen is not seen at all. A model knows the spelling that it was trained on. The rule
+`nfc` gives such words one spelling. `compatibility` also replaces other forms of letters:
+full-width Latin letters, half-width kana, ligatures and the Arabic forms that PDF files hold.
 
 What a rule does never changes, as models have learned from it; another behaviour is a new rule.
 """
@@ -26,7 +26,7 @@ _DIRECTION = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _RIGHT_TO_LEFT = (
     "\u0590-\u061b\u061d-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
 )
-# Between words of Thai, Lao, Burmese and Khmer the space without a width is what ends a line.
+# Thai, Lao, Burmese and Khmer have a zero-width space between words, where lines may end.
 _PARTED_BY_U200B = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaa7f"
 # Joiners belong to the spelling after letters without case (Arabic, Indic) and signs (emoji).
 _JOINED = (
@@ -40,7 +40,7 @@ class TextNormalizer:
     """The steps of a rule.
 
     Args:
-        rule: name of the rule; the one of `none` has no steps.
+        rule: name of the rule; `none` has no steps.
 
     Attributes:
         steps: steps of the `tokenizers` library, in their order.
@@ -73,7 +73,7 @@ class TextNormalizer:
         self._changed = re.compile(f"[{changed}]")
 
     def normalized(self, text: str) -> str:
-        """Return a text in the rule's spelling; one with half a surrogate pair as it is."""
+        """Return a text in the rule's spelling; with half a surrogate pair it does not change."""
         # The steps take 20 µs for a sentence, and most sentences need none of them.
         if not self.steps or text.isascii():
             return text

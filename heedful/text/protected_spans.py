@@ -41,7 +41,7 @@ _PATTERNS: dict[SpanKind, str] = {
         r"(?:/(?:[\w/.~%?=&#-]*\w)?)?"
     ),
     "emails": _EMAIL,
-    # Not `text <target>` of reStructuredText: a backquote follows.
+    # `text <target>` of reStructuredText is no span here: a backquote follows.
     "tags": (
         r"</?(?:[A-Za-z][\w:.-]*|\d+)(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->|<%[^\n]{0,200}?%>"
         r"|&(?:[A-Za-z]\w{1,30}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
@@ -162,7 +162,7 @@ class Protection:
                 number += 1
                 marks[part].append(mark)
             chosen.append(mark)
-        # One mark for a span on both sides: the model is trained to copy it.
+        # A span has the same mark on both sides, which the model is trained to copy.
         copied = [marks[part].popleft() if marks[part] else None for part in others]
         return (
             _replace_spans(source, spans[0], _marks_or_parts(chosen, own)),
@@ -176,7 +176,7 @@ def restored(text: str, marks: Sequence[str], parts: Sequence[str]) -> str:
     Args:
         text: translation with reserved characters.
         marks: reserved characters of the source, in its order.
-        parts: content of each one's span.
+        parts: content of the span of each mark.
     """
     waiting: dict[str, deque[str]] = defaultdict(deque)
     for mark, part in zip(marks, parts, strict=True):

@@ -34,7 +34,7 @@ _AFTER_A_WORD = {
 # Characters read at once: the time of sentencex grows with the square of their number where many
 # quotation marks follow each other, to minutes for a hundred thousand.
 _WINDOW = 2000
-# From this mean number of sentences a line on, a model learns to read whole lines.
+# Where training lines have at least this many sentences on average, a model translates whole lines.
 _LINES_HAVE = 2.0
 _AFTER_AN_END = re.compile(r"(?<!\.\w)[.!?…] +\w")
 # Marks of direction after the end of a sentence, which belong to it.
@@ -119,8 +119,8 @@ def learned_reading(lines: Iterable[str], language: str = ENGLISH) -> Reading:
     language = language or ENGLISH
     counts = [count for line in lines if (count := count_sentences(line, language))]
     mean = sum(counts) / max(1, len(counts))
-    # Where most lines are one sentence, a model ends after it: on four sentences, one that was
-    # trained on lines of 1.1 sentences leaves out half of them.
+    # A model that was trained on single sentences ends after the first: with 1.1 sentences per line
+    # in training, half of a text of four sentences was left out.
     split: Split = "sentences" if mean < _LINES_HAVE else "lines"
     return Reading(split, language, round(mean, 3))
 

@@ -56,7 +56,7 @@ class TextTokenizer(Protocol):
     last: tuple[int, ...]
     between: tuple[int, ...] | None
 
-    # Computed when asked for: a translation never asks, and would serialise 8,000 tokens to start.
+    # Computed on demand: translating does not need it, and it would serialise 8,000 tokens.
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the content, in hexadecimal; equal tokenizers have equal fingerprints."""
@@ -246,7 +246,7 @@ def special_piece(name: str) -> str:
 
 
 def refuse_newer(version: int, where: str) -> None:
-    """Refuse the version of a tokenizer file's schema that this Heedful does not know.
+    """Refuse a schema version of a tokenizer file that is newer than this Heedful.
 
     Raises:
         ModelError: when it is newer.

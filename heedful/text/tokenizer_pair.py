@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # imported on use: few models have protected spans
 
 T = TypeVar("T")
 
-# One file for a joint tokenizer; the facts of later features stand in files of their own, so that
-# directories without them stay as older versions wrote them.
+# A joint tokenizer has one file. Facts of later features are in separate files, so that directories
+# without them are as older versions wrote them.
 _FILE = "tokenizer.json"
 _TARGET_FILE = "target_tokenizer.json"
 PROTECTION_FILE = "protected_spans.json"
@@ -83,7 +83,8 @@ class TokenizerPair:
         A word edge lies between two tokens unless both sides of it are word characters.
         """
         target = self.target
-        # Once for the whole vocabulary: a search with required phrases asks for it in every step.
+        # Computed once for the whole vocabulary: a search with required phrases needs it in every
+        # step.
         special = {target.pad, target.bos, target.eos}
         begins, ends = [False] * target.size, [False] * target.size
         for id, piece in enumerate(target.pieces(range(target.size))):
@@ -229,7 +230,7 @@ def read_tokenizer(path: Path) -> TextTokenizer:
         from heedful.text.imported_tokenizer import ImportedTokenizer
 
         return ImportedTokenizer.from_json(text, where=where)
-    # Without a kind it is no tokenizer of Heedful's, which `Tokenizer` says in its error.
+    # A file without a kind is no tokenizer of Heedful's; `Tokenizer` raises the error.
     if kind is None or kind in get_args(TokenizerKind):
         return Tokenizer.from_json(text, where=where)
     from heedful.registry import find
@@ -277,7 +278,7 @@ def _read_beside(path: Path, make: Callable[[Any], T], problem: str) -> T | None
     """
     if not path.exists():
         return None
-    # Refused, not ignored: without it the model would be fed text that it was not trained on.
+    # A damaged file is refused: without it the model would get text that it was not trained on.
     try:
         content = json.loads(read_text(path))
         if content["schema_version"] == 1:

@@ -102,7 +102,7 @@ class _Chained:
 
 
 class _LongWords:
-    """Words of more than `_LONG_WORD` characters, and others without spaces that take time.
+    """Words so long that training leaves parts of them out, or is slow with unigram.
 
     Args:
         spec: settings of the tokenizer.
@@ -113,7 +113,7 @@ class _LongWords:
         ends = rf"\s{space}" + (rf"\d{_PUNCTUATION}" if spec.words == "punctuation" else "")
         self._is_unigram = spec.kind == "unigram"
         self._shortest = _SPACELESS_WORD if self._is_unigram else _LONG_WORD
-        # Looking back spares a start at every character of a word that is too short.
+        # The lookbehind avoids an attempt at every character of a word that is too short.
         self._pattern = re.compile(rf"{space}?(?<![^{ends}])[^{ends}]{{{self._shortest + 1},}}")
         self._long = self._others = 0
 
@@ -134,7 +134,7 @@ class _LongWords:
         return _UNIGRAM_CHARACTERS / self._long if bounded else 1.0
 
     def describe(self) -> str | None:
-        """Return a sentence on what unigram leaves out or takes time for; None for neither."""
+        """Return a sentence on words that unigram leaves out or is slow on; None without any."""
         if self.share < 1:
             return (
                 f"The tokenizer is trained on {self.share:.0%} of the {self._long:,} characters in "
@@ -258,7 +258,8 @@ def _train(spec: TokenizerSpec, marked: Iterator[str], *, few_candidates: bool) 
 
 def _character_state(spec: TokenizerSpec, alphabet: list[str]) -> dict[str, Any]:
     vocabulary = {piece: number for number, piece in enumerate([*_SPECIAL_PIECES, *alphabet])}
-    # BPE without merges: every character is a piece, and nothing else is needed for this kind.
+    # The library's BPE without merges makes every character a token, as this kind of tokenizer
+    # does.
     model = models.BPE(vocab=vocabulary, merges=[], unk_token=special_piece("unk"))
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = splitter(spec.words, spec.kind)

@@ -1,4 +1,4 @@
-"""Characters that a tokenizer has no token for, which a model reads all alike."""
+"""Characters without a token, which a model cannot tell from each other."""
 
 from __future__ import annotations
 

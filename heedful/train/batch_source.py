@@ -205,7 +205,7 @@ class Prefetched(Generic[T]):
         Raises:
             Exception: the error of `make`, in the caller's thread.
         """
-        # A rollback or a resumed run asks for another position than the one computed ahead.
+        # A rollback or a resumed run asks for another position than the prefetched one.
         begun, self._next = self._next, None
         if begun is not None and begun[0] == place:
             made = begun[1].result()

@@ -129,11 +129,12 @@ class ShardedTensors:
 
     @classmethod
     def of(cls, model: Pieces, training: Pieces, team: Team, group: ProcessGroup) -> ShardedTensors:
-        """Keep the pieces that no process of a lower rank has, too; a collective."""
+        """Make the pieces of this process, without those that a process of lower rank has, too."""
         both = {**model, **training}
-        # Without empty pieces, whose offsets are also those of the next process's rows.
+        # Empty pieces are left out, as their offsets equal those of the next process's rows.
         mine = {n: [p.offsets for p in some if p.tensor.numel()] for n, some in both.items()}
-        # Of equal copies the first process's is written, as in checkpoints of whole tensors.
+        # If several processes have a piece, the first writes it, as in checkpoints of whole
+        # tensors.
         texts = team.texts(json.dumps(mine))[: team.process.rank]
         taken = {
             (name, tuple(offsets))
@@ -179,7 +180,7 @@ class ShardedTensors:
         messages = [json.loads(each) for each in gathered_texts(json.dumps(message), self.group)]
         failures = [each["failure"] for each in messages if "failure" in each]
         if failures:
-            # One message for one full disk: that of the first process, which writes `state.json`.
+            # A full disk is reported once, by the first process, which writes `state.json`.
             if self.rank and (failure is None or isinstance(failure, OSError)):
                 raise ElsewhereFailed from failure
             raise failure or OSError(*failures[0])

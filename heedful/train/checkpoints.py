@@ -301,7 +301,7 @@ class CheckpointStore:
             return regular[-count:]
         if self.settings.average == "best":
             scored = [c for c in regular if c.score is not None]
-            # Of equal scores the later checkpoint counts as better.
+            # If scores are equal, the later checkpoint counts as better.
             best = sorted(scored, key=lambda c: (c.score, c.step))[-count:]
             return sorted(best, key=lambda c: c.step)
         return []
@@ -343,8 +343,8 @@ def _in_thread(work: Callable[[], None], *, daemon: bool) -> Future[None]:
 
     Args:
         work: function to run.
-        daemon: permission for the process to end before the work does, which it needs where the
-            work waits for processes that do not answer.
+        daemon: permission for the process to end before the work does; needed if the work may wait
+            for processes that do not answer.
     """
     future: Future[None] = Future()
 
@@ -449,7 +449,8 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
         last = checkpoint.model()
         for name, tensor in last.items():
             if tensor.is_floating_point():
-                # In float64 the mean of a few float32 weights does not depend on their order.
+                # The mean is computed in float64, where it does not depend on the order of a few
+                # float32 weights.
                 wide = tensor.double()
                 total[name] = total[name] + wide if name in total else wide
     return {

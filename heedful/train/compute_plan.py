@@ -28,12 +28,12 @@ from heedful.train.run_settings import CompileChoice, RunSettings
 
 # Formats with matmuls in PyTorch and in our own kernels; only PyTorch has fp16.
 _KINDS = {"fp32": "float32", "bf16": "bfloat16"}
-# Own kernels' share of PyTorch's rate at which an update takes equally long with either. A layer
+# Ratio of our kernels' rate to PyTorch's at which an update takes equally long with both. A layer
 # timed in a loop is PyTorch's best case: its oneDNN plan is made, and nothing around it counts. At
-# a measured share of 0.87, an update of `base` in bfloat16 was 1.12 times as fast.
+# a measured ratio of 0.87, an update of `base` in bfloat16 was 1.12 times as fast.
 _EVEN = 0.8
 
-# Both ways alternate, so that another program's load falls on both.
+# Both kernels are timed in turns, so that another program's load affects both.
 _TURNS = 4
 # Tokens of the timed layer, as many as a small batch has.
 _ROWS = 1024
@@ -62,7 +62,8 @@ def measure_products(precision: Precision, width: int) -> ProductRates | None:
     if precision.device != "cpu" or precision.name not in _KINDS:
         return None
     kind = _KINDS[precision.name]
-    # Narrower layers are PyTorch's in any case (`min_gemm_width`), so timing one decides nothing.
+    # Narrower layers use PyTorch in any case (`min_gemm_width`), so timing one would decide
+    # nothing.
     width = max(min_gemm_width(kind), measured_width(width))
     if not has_gemm(kind, width):
         return None

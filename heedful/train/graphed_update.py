@@ -92,7 +92,7 @@ class GraphedUpdater(Updater):
         self._shapes: dict[Any, _Shape | None] = {}
         # Graphs write to the tensors they were recorded with: these stay the gradients for good.
         self._static_gradients: list[tuple[torch.nn.Parameter, Tensor]] = []
-        # In float64: parts of an update add to it one by one, each over thousands of tokens.
+        # Summed in float64: each part of an update is a sum over thousands of tokens.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._norm = torch.zeros((), dtype=self.parameters[0].dtype, device=self.device)
         self._names: tuple[str, ...] = ()

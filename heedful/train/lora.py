@@ -407,6 +407,6 @@ def fingerprint(matrices: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(matrices):
         digest.update(name.encode())
-        # In float32, so that a base stored in bfloat16 has the hash it had in training.
+        # Hashed as float32, so that a base stored in bfloat16 has the hash it had in training.
         digest.update(matrices[name].detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

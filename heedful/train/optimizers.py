@@ -115,7 +115,7 @@ class DeviceStep:
         self.skipped.copy_(torch.maximum(self.skipped, (~finite).float()))
         self.optimizer.found_inf = self.skipped
         if clip_norm:
-            # At least 1: gradients below the limit stay as they are.
+            # The divisor is at least 1: gradients below the limit stay as they are.
             self.optimizer.grad_scale = (norm / clip_norm).clamp(min=1.0).float()
         try:
             self.optimizer.step()

@@ -119,7 +119,7 @@ def choose_final_model(
         events: receivers of the verdict.
     """
     window = whole_models(store.window(), events)
-    # Scored before the averaging, as the best model may have a score of a part of the sentences.
+    # Scored before the averaging, as the best model may have been scored on some sentences only.
     if validator is not None:
         _judge_fully(model, publisher, validator)
     if len(window) < 2:

@@ -126,7 +126,7 @@ class _Run:
         trainer = self._trainer()
         # Compiling counts as training time, since `max_minutes` limits how long people wait.
         trainer.state.seconds += self._compile(trainer)
-        # Only the first process has the checkpoint in hand; all have to restore.
+        # Only the first process knows the checkpoint; all processes have to restore it.
         if self.team.any(checkpoint is not None):
             if checkpoint is not None:
                 self._note_environment(checkpoint.state["environment"])
@@ -170,7 +170,7 @@ class _Run:
             return 0.0
         begun = time.monotonic()
         checkpoint = self.start.checkpoint
-        # The same batch whenever the run is resumed: graphs may depend on the sizes first seen.
+        # Every resume uses this same batch, as graphs may depend on the sizes that come first.
         batch, step = self.task.source.batch(0, 0), 0 if checkpoint is None else checkpoint.step
         how = {
             "asked_for": compiling.asked_for,

@@ -39,7 +39,8 @@ _FREE = (
     "parallel",
     "data.workers",
 )
-# Exceptions: the best score so far and the moving average would be of another kind.
+# Exceptions within these sections: with another value, the best score so far and the moving average
+# would not be comparable.
 _FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
 
 
@@ -173,8 +174,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # A lock on an open file, not the existence of one, which a killed process would leave
-        # behind.
+        # An open file is locked; a lock by existence would stay behind a killed process.
         descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise UserError(

@@ -216,7 +216,8 @@ class CheckpointSettings(Config):
         description="minutes since the last checkpoint after which another one is written, beside "
         "every_steps; no time limit if unset",
     )
-    # At least 2: where the newest checkpoint is damaged, the one before it is resumed from.
+    # At least 2 are kept: if the newest checkpoint is damaged, a run resumes from the one before
+    # it.
     keep: Annotated[int, Field(ge=2)] = Field(
         2,
         description="number of latest checkpoints to keep for --resume; checkpoints to average "
@@ -237,7 +238,7 @@ class CheckpointSettings(Config):
         description="checkpoints whose weights are averaged at the end: the last ones, those with "
         "the best validation scores, or none",
     )
-    # As many as for the paper's base model (section 6.1).
+    # The paper averages 5 checkpoints for its base model (section 6.1).
     average_count: PositiveInt = Field(5, description="number of checkpoints to average")
     ema_decay: Probability = Field(
         0.0,
@@ -407,7 +408,7 @@ class RunSettings(Config):
         """Return the settings as nested plain data, without unset options of an existing model."""
         values = super().plain()
         if self.published_preset or self.init is not None:
-            # Only options that were set: a full dump would contradict the initial model on
+            # Only options that were set are kept: a full dump would contradict the initial model on
             # resuming.
             options = self.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
             values["model"] = options

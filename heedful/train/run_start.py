@@ -115,7 +115,7 @@ def start_run(
         stack.enter_context(team.joined(device))
         # After a loss the launcher restarts all processes, which then resume without being told.
         restarted = team.process.restarts > 0 and (run_dir / CONFIG_FILE).exists()
-        # In this order: the question is a collective, which `resume or …` would skip.
+        # The order matters: the question is a collective, which `resume or …` would skip.
         go_on = team.any(team.main and restarted) or resume
 
         def first() -> Start:
@@ -204,7 +204,7 @@ def _with_parts(
 
 
 def _for_parts(plan: ComputePlan, dimensions: Dimensions) -> ComputePlan:
-    """Remove own kernels and compilation from a plan where parameters are sharded or split."""
+    """Remove Heedful's kernels and compilation from a plan if parameters are sharded or split."""
     # Our kernels read plain memory; the matmuls of DTensors need PyTorch's operations.
     if dimensions.tensor > 1:
         plan = dataclasses.replace(plan, precision=dataclasses.replace(plan.precision, own=False))
@@ -227,7 +227,7 @@ def _start_others(run_dir: Path, start: Start | None, device: torch.device, team
     message = json.loads(team.shared_text(json.dumps(message)))
     settings = RunSettings.parse(message["settings"], where="the first process")
     plan = ComputePlan.stored(message["plan"])
-    # The first process of another machine: its folder may not be shared.
+    # True for the first process of another machine, whose folder may not be shared.
     leads = not team.main and team.process.local_rank == 0
 
     def prepare() -> Task | None:

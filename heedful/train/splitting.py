@@ -78,7 +78,7 @@ class BatchPart:
         return numbers_in(indices[list(rows)] if rows else indices)
 
     def halves(self) -> list[BatchPart]:
-        # A whole batch has no rows in its place: its own start at 0.
+        # The place of a whole batch is only its index: its rows start at 0.
         micro, start, *_ = (*self.place, 0)
         middle, end = self.examples // 2, self.examples
         return [
@@ -147,7 +147,7 @@ class PartialSums:
         # Every sum gets the same number of parts: otherwise one process would add other pairs of
         # parts than several processes do, and round differently.
         count = math.gcd(parts, self.most)
-        # With one part a sum, half as many sums give the same pairs in half the memory.
+        # If every sum had one part, half as many sums give the same pairs in half the memory.
         if count == parts:
             count = max(1, count // 2)
         self._sums: list[list[Tensor | None]] = [[None] * len(self.parameters)] * count
@@ -163,7 +163,7 @@ class PartialSums:
         if len(self._sums) == 1:
             yield
             return
-        # Autograd adds to the gradients that a parameter has: so the present sum is put there.
+        # Autograd adds to the gradient that a parameter holds, so the present sum is put there.
         self._set_gradients(self._sums[self._next])
         yield
         self._sums[self._next] = [parameter.grad for parameter in self.parameters]
@@ -247,12 +247,13 @@ class Splitting:
             if self.stuck is None:
                 return
             begin()
-            # After `begin`, which dropped the gradients: their memory is freed, too.
+            # Memory is released after `begin` has dropped the gradients, so that theirs is freed
+            # too.
             release()
             self._split(self.stuck)
 
     def _restart(self) -> None:
-        # A method: type checkers would take `stuck` for None after the yield.
+        # Done in a method, as type checkers would take `stuck` for None after the yield.
         self._agreed, self.stuck = False, None
 
     @contextmanager
@@ -267,7 +268,7 @@ class Splitting:
         except OutOfMemoryElsewhere as elsewhere:
             self.stuck = elsewhere.with_traceback(None)
         except (MemoryError, RuntimeError) as error:
-            # After the agreement the others wait for gradients of this very pass.
+            # After the agreement the other processes wait for gradients of this pass.
             if self._agreed or not self.alone or not ran_out(error):
                 raise
             if self.team is not None:

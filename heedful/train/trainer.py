@@ -73,7 +73,7 @@ class StopRequest:
         self._before.clear()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        # A second Ctrl-C: the person does not want to wait for the checkpoint.
+        # After a second Ctrl-C, the user does not want to wait for the checkpoint.
         if number == signal.SIGINT and self.name is not None:
             raise KeyboardInterrupt
         self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -259,7 +259,7 @@ class Trainer:
             self.events.metric(state.step, scores.values, "validation")
             self.events.samples(state.step, scores.samples)
             self.events.note(f"step {state.step}: {scores.describe()}")
-            # Equal ones are offered, too: chrF and the loss may decide.
+            # Equal scores are offered, too: chrF and the loss may decide.
             if state.best is None or scores.score >= state.best.score:
                 self.hooks.offer(model, state.step, scores)
             return scores.score
@@ -293,7 +293,7 @@ class Trainer:
         return stopped
 
     def _end(self, state: TrainingState | None = None) -> str | None:
-        """Return why training ends in a state (None: the present one); None if it goes on."""
+        """Return the reason why training ends in a state (None: the present one); None if not."""
         settings, state = self.settings, state or self.state
         if state.step >= settings.max_steps:
             return f"max_steps = {settings.max_steps} reached"

@@ -163,8 +163,7 @@ class SavedState:
             averaged: use of the moving average of the weights, if there is one.
         """
         average = self.average.tensors if averaged and self.average is not None else None
-        # With shards a second model in one piece is made; otherwise the weights are swapped in
-        # place.
+        # With shards a second, whole model is made; otherwise the weights are swapped in place.
         copy = self.distribution.whole_model(average or weights_of(self.model))
         if copy is not None:
             yield copy
@@ -192,7 +191,7 @@ class SavedState:
         if self.average is not None:
             average = self.average.tensors
             training |= {f"average/{name}": tensor for name, tensor in average.items()}
-        # A collective with several processes, so it stands outside of `together`.
+        # Gathering is a collective, so it stands outside of `together`.
         contents = self.tensors.contents(weights_of(self.model), training, carried_state)
         validated = state.validated
         # A score of an earlier step would let the average of the best choose wrong checkpoints.
@@ -278,8 +277,8 @@ class SavedTensors:
         self._writers: dist.ProcessGroup | None = None
         if store.settings.sharded:
             check_shared(store.directory, team)
-            # Gloo, as NCCL's operations would wait behind those of training on the GPU; of their
-            # own, as a thread may wait in them during training.
+            # Gloo, as NCCL's operations would wait behind those of training on the GPU. A separate
+            # group, as a thread may wait in it during training.
             limit = timedelta(seconds=team.timeout)
             self._writers = dist.new_group(backend="gloo", timeout=limit)
 
@@ -319,7 +318,7 @@ class SavedTensors:
         state = json.loads(self.team.shared_text(text))
         here = self.store.at(state)
         in_pieces = not self.team.alone and (here.sharded or self._has_pieces)
-        # One decision for all: a process that reads through the first one needs the others'
+        # All processes decide alike: a process that reads through the first one needs the others'
         # broadcasts.
         if not in_pieces or self.team.any(not here.is_here()):
             return state, *self._from_first(checkpoint)
@@ -334,7 +333,7 @@ class SavedTensors:
                 tensors = {
                     name: self._allocated(name, *described)
                     for name, described in stored.described.items()
-                    if ("/" in name) == slashed  # one folder may have the files of both
+                    if ("/" in name) == slashed  # a folder may have weights and moments
                 }
                 stored.read(all_pieces(tensors, self.distribution.rows))
                 both.append(tensors)

@@ -221,7 +221,7 @@ class Updater:
         if not self.model.training:
             self.model.train()
         on_device = self.device_step
-        # On the device, as recorded graphs and skipped steps read it there.
+        # The divisor is on the device, where recorded graphs and skipped steps read it.
         divisor = tokens if on_device is None else on_device.begin(tokens, learning_rate)
         sums = UpdateSums(step, divisor, HandOver(carried_state or {}))
         with self.precision.matmul():
@@ -271,7 +271,7 @@ class Updater:
             result = self._loss(batch, sums.step, *part.place, carried_state=before)
             sums.hand_over.add(result.carried_state)
             assert result.tokens == part.batch.target_tokens
-            # Before the backward pass of the last part, in which gradients are exchanged.
+            # Agreed before the backward pass of the last part, in which gradients are exchanged.
             if last:
                 self.splitting.agree()
             loss = result.loss_sum / sums.divisor

@@ -241,7 +241,8 @@ def _adapt_spec(before: Any, fresh: Any, settings: RunSettings) -> Any:
     if before.reads == "pairs":
         return before.model_copy(update=changes)
     if length is not None:
-        # Learned positions were checked before; others allow longer texts than the model's own.
+        # Learned positions were checked before; other positions allow texts longer than in the
+        # initial model.
         changes["max_length"] = max(length, settings.data.max_length)
     if before.generates:
         # Windows hold several texts, which must not attend to each other.

@@ -144,7 +144,8 @@ class CpuPass:
         own = [block.self_attention for block in blocks]
         cross = [block.cross_attention for block in blocks]
         self._attends = [each is not None for each in own]
-        # `one_call_refusals` made sure that all attentions agree in what the call has once.
+        # `one_call_refusals` made sure that all attentions agree in the fields that a call has
+        # once.
         self._own = next((each for each in own if each is not None), None)
         self._cross = next((each for each in cross if each is not None), None)
         self._program = program
@@ -217,7 +218,7 @@ class CpuPass:
         space = workspace(library.heedful_stack_workspace(args, rows))
         y = torch.empty_like(x)
         library.heedful_stack(args, x.data_ptr(), rows, y.data_ptr(), space.data_ptr())
-        # Without caches and recurrences (an encoder) the states are what came in.
+        # Without caches and recurrences (an encoder) the states are returned unchanged.
         if not grown:
             return y, tuple(states)
         return y, tuple((grown[i], *each[1:]) for i, each in enumerate(states))

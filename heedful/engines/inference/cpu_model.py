@@ -1,4 +1,4 @@
-"""A model by kernels in C: its embedding, parts and weights by name, and its NumPy twin."""
+"""A model by kernels in C: its embedding, parts and weights by name, and its NumPy form."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def embed(
 
 
 def read_positions(engine: AnyModel) -> None:
-    """Let the parts of an engine on a processor read positions, whose values it has at hand."""
+    """Let the parts of an engine on a processor read the values of positions."""
     Exchange(engine, HOST_KINDS).make()
 
 

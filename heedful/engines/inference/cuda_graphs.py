@@ -329,7 +329,7 @@ def _lead_to(references: Sequence[weakref.ref[Any]], objects: Sequence[object]) 
 
 def record_on_gpu(compute: Callable[[], Tensor], pool: Any) -> Replay:
     """Run a function once, so that all its constants exist; then see `record_once_run`."""
-    # On a stream of its own, as PyTorch asks of warm-ups: allocations and plans happen here.
+    # The warm-up runs on another stream, as PyTorch asks: allocations and plans happen here.
     ahead = torch.cuda.Stream()
     ahead.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(ahead):

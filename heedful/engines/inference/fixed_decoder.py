@@ -213,15 +213,16 @@ class FixedSteps:
         try:
             return self._record(compute)
         except RuntimeError as error:
-            # Out of memory may pass; any other failure comes from the model and would come again.
+            # Memory may be free again later; any other failure comes from the model and would
+            # recur.
             self._fails = self._fails or not ran_out(error)
             return compute
 
 
 def next_positions(state: DecoderState) -> Tensor:
     """Return the positions of a step's input tokens [B, 1] int64."""
-    # A language model's state has them, as its prompts differ in length; a translator's has
-    # lengths of the prefixes.
+    # The state of a language model holds these positions, as its prompts differ in length; the
+    # state of a translator holds the lengths of the prefixes.
     prompt_positions: Tensor | None = getattr(state, "next_positions", None)
     if prompt_positions is not None:
         return prompt_positions
@@ -276,7 +277,7 @@ class FixedDecoder:
         if width > 1:
             self._lineage = torch.zeros((rows, width, slots), dtype=torch.bool, device=device)
         self._eye = torch.eye(width, dtype=torch.bool, device=device).expand(rows, -1, -1)
-        # A tensor, not a number: a recorded number would stay that of the recorded step.
+        # The number is a tensor: a recorded Python number would stay that of the recorded step.
         self.used = torch.zeros(1, dtype=torch.int64, device=device)
         self._beam = torch.arange(width, device=device)
         self._slots = self._beam.clone()
@@ -365,7 +366,8 @@ class FixedDecoder:
         """Go on with the continuations `parents` [B, W] int64; keys and values stay in place."""
         if self._lineage is not None:
             index = parents[..., None].expand_as(self._lineage)
-            # Not in place: a lineage may be needed again after its row was overwritten.
+            # Copied and not changed in place: a lineage may be needed again after its row was
+            # overwritten.
             self._lineage.copy_(self._lineage.gather(1, index))
 
     def _clear(self) -> None:

@@ -66,7 +66,7 @@ class RotaryAngles:
         self._interleaved = spec.layout == "pairs"
 
     def at(self, positions: int, rows: int) -> RotaryTable:
-        """Return the angles of rows at positions, int64 [rows], given by their address."""
+        """Return the angles of rows, whose positions [rows] int64 are at the given address."""
         pairs = len(self._frequencies)
         cosine, sine = ((c_float * (rows * pairs))() for _ in range(2))
         kernels().heedful_rotary_table(
@@ -284,8 +284,8 @@ class PackedWeight:
         self.correction: npt.NDArray[np.int32] | None = None
         if int8:
             rounded, self.scale = (quantize or quantize_rows)(weight)
-            # VNNI multiplies unsigned by signed bytes: inputs are shifted by 128, and the sum that
-            # this adds is taken off again.
+            # VNNI multiplies unsigned by signed bytes: inputs are shifted by 128, and what this
+            # adds to the sum is subtracted again.
             self.correction = rounded.sum(1, dtype=np.int32) * np.int32(128)
             self.packed = empty((size,), np.int8)
             library.heedful_pack_int8(address(rounded), in_width, out_width, address(self.packed))
@@ -309,7 +309,7 @@ def quantize_rows(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Round a weight [N, K] to 8 bits, each row by its largest magnitude.
 
     Returns:
-        Rounded weight [N, K]; scale of each output [N], whose other factor is the largest magnitude
+        Rounded weight [N, K]; scale of each output [N], to be multiplied by the largest magnitude
         of the input row.
     """
     largest = np.maximum(np.abs(weight).max(1, keepdims=True), _SMALLEST)
@@ -355,7 +355,7 @@ def workspace(size: int) -> npt.NDArray[Any]:
 
 
 class Unsupported(Exception):
-    """An error: the NumPy runtime cannot run a model. PyTorch can, or tells the reason."""
+    """The NumPy runtime cannot run a model; PyTorch can, or reports the reason."""
 
 
 _STORED = ("F32", "F16", "I8")
@@ -411,7 +411,7 @@ class FileWeights:
         return self._pack(weight, None if bias is None else aligned(self._tensor(bias, (rows,))))
 
     def finish(self) -> None:
-        """Raise `Unsupported` if a tensor was not read, as one of an unknown part of the model."""
+        """Raise `Unsupported` if a tensor was not read: it may belong to an unknown part."""
         if self._read != self._names:
             raise Unsupported
 

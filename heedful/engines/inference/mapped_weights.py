@@ -74,8 +74,8 @@ def _file_of(content: npt.NDArray[np.uint8], folder: Path) -> Path:
     """Return the file of these bytes; write it if no process has."""
     file = folder / blake2b(content.data, digest_size=20).hexdigest()
     try:
-        # The time tells a cleaner which files are in use; it also finds out whether the file is
-        # there, without a race between a question and an answer.
+        # The new time tells a cleaner that the file is in use. Setting it also shows, without a
+        # race, whether the file exists.
         os.utime(file)
     except FileNotFoundError:
         try:

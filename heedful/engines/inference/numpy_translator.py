@@ -363,7 +363,7 @@ def sinusoids(rows: int, width: int, layout: str) -> Floats:
         width: width of the encodings, D.
         layout: `pairs` (interleaved sines and cosines) or `halves` (sines, then cosines).
     """
-    # In float64 and rounded once at the end: the bits are those of PyTorch's table.
+    # Computed in float64 and rounded once, which gives the same bits as PyTorch's table.
     even = np.arange(0, width, 2, dtype=np.float64)
     frequencies = np.exp(even * (-math.log(10_000.0) / width))
     angles = np.arange(rows, dtype=np.float64)[:, None] * frequencies

@@ -47,7 +47,7 @@ class NativeLinear(nn.Module):
         weight: weight [N, K].
         bias: bias [N] or None.
         then: activation of the result, `none` or `relu`, in the same pass.
-        int8: flag of rounding both sides to 8 bits, as in `Int8Linear`.
+        int8: flag of rounding weight and input to 8 bits, as in `Int8Linear`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ Int8NativeLinear = functools.partial(NativeLinear, int8=True)
 
 
 class PackedLinear(nn.Module):
-    """`NativeLinear` by oneDNN, with the weight packed in its own dtype, float32 or bfloat16."""
+    """A linear layer by oneDNN, with the weight packed in its own dtype, float32 or bfloat16."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """`NativeLinear` by PyTorch, both sides rounded to 8 bits symmetrically."""
+    """A linear layer by PyTorch, with weight and input rounded to 8 bits symmetrically."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Round a weight [N, K] float32 to 8 bits, each row by its largest magnitude.
 
     Returns:
-        Rounded weight [N, K] int8; scale of each output [N] float32, whose other factor is the
+        Rounded weight [N, K] int8; scale of each output [N] float32, to be multiplied by the
         largest magnitude of the input row.
     """
     largest = _largest(weight)
@@ -184,7 +184,7 @@ class PackedProjection(TokenEmbedding):
     """
 
     def __init__(self, table: TokenEmbedding, bias: Tensor | None, linear: MakeLayer) -> None:
-        # Not `TokenEmbedding.__init__`, which would allocate a second table.
+        # `TokenEmbedding.__init__` is skipped, as it would allocate a second table.
         nn.Module.__init__(self)
         self.weight = table.weight
         self.packed = linear(table.weight, bias)

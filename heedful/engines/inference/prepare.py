@@ -47,7 +47,7 @@ def prepare(
     donate: bool = False,
     shared: Path | None = None,
 ) -> M:
-    """Make an engine of a finished model: another object with the model's calls.
+    """Make an engine of a finished model: another object with the same methods.
 
     Args:
         model: finished model, which does not change and can still be trained, unless it is donated.
@@ -74,7 +74,7 @@ def prepare(
     engine.to(device).eval()
     if device.type == "cpu":
         read_positions(engine)
-    # Past `nn.Module.__setattr__`: an attribute of the object that no state dict contains.
+    # `nn.Module.__setattr__` is bypassed, so that no state dict contains this attribute.
     vars(engine)["precision"] = _convert(engine, precision, shared)
     return engine
 
@@ -123,7 +123,7 @@ def _convert(engine: AnyModel, precision: Precision, shared: Path | None) -> Pre
     elif precision.name == "fp32" and library.kernels() is not None:
         _pack(engine, NativeLinear, shared)
         use_kernels(engine, native=True)
-    # oneDNN, for bfloat16 in general and for float32 where no kernels were compiled.
+    # oneDNN serves bfloat16, and float32 where no kernels in C were compiled.
     elif packs(torch.bfloat16 if precision.name == "bf16" else torch.float32):
         _pack(engine, PackedLinear, shared)
     # PyTorch would emulate bfloat16 here, at a tenth of the rate of float32.
@@ -142,7 +142,8 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
         decoder.output_projection = PackedProjection(
             decoder.output_projection, decoder.output_bias, linear
         )
-    # After packing, since processes share the packed form, and before addresses are taken.
+    # Weights are shared after packing, as processes share the packed form, and before addresses are
+    # taken.
     if shared is not None:
         from heedful.engines.inference.mapped_weights import map_weights  # for workers of a server
 

@@ -86,7 +86,8 @@ _BLOCKS: _Rules = {
         **_honour("output_bias", "scale", "dropout", "rotary", "kept_heads"),
         "softcap": _one_of(None, reason="kernels have no soft cap"),
         "query_key_norm": _one_of(None, reason="kernels do not norm queries and keys"),
-        # PyTorch makes a tensor of visible pairs or of biases, which C reads: any kind will do.
+        # PyTorch makes a tensor of visible pairs or of biases, which C reads: all kinds are
+        # supported.
         "mask": _BY_DEFINITION,
         "position_bias": _BY_DEFINITION,
         "relative_values": _one_of(None, reason="kernels add nothing to values"),
@@ -105,7 +106,7 @@ _BLOCKS: _Rules = {
         # Gemma's factor is 1 + weight, and a block's struct has the address of the weight.
         "unit_offset": _one_of(False, reason="kernels take a norm's weight as its factor"),
     },
-    RotarySpec: {  # `frequencies` and `temperature` are those of the definition
+    RotarySpec: {  # the definition computes the angles
         **_honour("base", "width", "scaling", "factor", "original_length"),
         **_honour("beta_fast", "beta_slow", "temperature"),
         "layout": _one_of("halves", "pairs", reason="kernels have no such layout"),
@@ -119,7 +120,7 @@ _ONE_NORM = {**_BLOCKS[NormSpec], **_honour("unit_offset")}
 _STACKS: _Rules = {
     StackSpec: {
         **_honour("num_layers", "final_norm", "final_dropout"),
-        "pattern": _BY_DEFINITION,  # each block has rules of its own
+        "pattern": _BY_DEFINITION,  # blocks are checked one by one
         "shared_position_bias": _BY_DEFINITION,
     },
     NormSpec: _ONE_NORM,
@@ -210,7 +211,7 @@ def block_refusals(spec: BlockSpec, width: int, where: str) -> list[Refusal]:
         refusals.append(Refusal(f"{where}.sublayers", "kernels place all norms alike"))
     if kernels() is None:
         return [Refusal(where, "kernels in C were not compiled"), *refusals]
-    # After the check above, since the library has to tell the width of its registers.
+    # Head widths are checked last, as only the library knows the width of its registers.
     for path, _, attention in _attentions(spec, where):
         refusals += _head_refusals(attention, width, path)
     return refusals
@@ -281,7 +282,7 @@ def sentence_refusals(spec: ModelSpec) -> list[Refusal]:
         return refusals or [Refusal("kind", "it is no translator")]
     for name, stack in spec.stacks().items():
         # One sentence has no padding, and its decoder sees its past by the order of slots: the
-        # masks below are implied, and no others can be had.
+        # masks below are implied, and no others are possible.
         kinds = _MASKS[name]
         for number, block in enumerate(stack.pattern):
             where = f"{name}.pattern.{number}"
@@ -305,7 +306,7 @@ def _refusals(spec: Config, rules: _Rules, where: str) -> Iterator[Refusal]:
         value, path = getattr(spec, name), f"{where}.{name}" if where else name
         rule = known.get(name)
         if rule is None:
-            # Unknown here, but without effect as long as it has its default value.
+            # An unknown field has no effect as long as it has its default value.
             if value != field.get_default(call_default_factory=True):
                 yield Refusal(path, "unknown to the engine")
         elif not rule.accepts(value):

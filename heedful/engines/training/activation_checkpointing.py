@@ -7,8 +7,8 @@ knows nothing of it, and its parameters keep their names.
 Selective checkpointing (Korthikanti 2022) also keeps the results of matmuls with weights, and
 recomputes only operations that are cheap for the size of their results: norms, attention between
 projections, activations, dropout. Sub-layers that kernels in C compute as a whole are kept, since
-these kernels recompute attention weights and dropout anyway. Compiled blocks are left to their
-compiler, which chooses alike. Recurrent layers keep nothing.
+these kernels recompute attention weights and dropout anyway. In compiled blocks the compiler makes
+the same choice. Recurrent layers keep nothing.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _TENSORS_HELD = {1: 2, 2: 9}
 class ChunkedLosses:
     """The losses of `heedful.nn.losses`, without ever holding all logits.
 
-    Their sums are those of the definition; gradients are computed with them.
+    The sums equal those of the definition; gradients are computed at the same time.
     """
 
     takes_padding = False
@@ -289,7 +289,7 @@ class _Output:
         return (1.0 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def gradient(self, probabilities: Tensor, targets: Tensor) -> Tensor:
-        """Turn probabilities [r, V] into the loss's gradient, without the uniform share."""
+        """Turn probabilities [r, V] into the gradient of the loss, without the ε/V of smoothing."""
         # Indexing instead of scatter_, which copies all of a bfloat16 tensor (torch 2.13).
         at_target = (torch.arange(targets.shape[0], device=targets.device), targets)
         probabilities[at_target] = 0.0

@@ -47,13 +47,13 @@ further form run uncompiled."""
 class CompiledEngine:
     """Training of one model by compiled graphs; see `TrainingEngine`.
 
-    A graph is made at the first input of its kind.
+    A graph is compiled at the first input of each kind.
 
     Args:
         model: model to train.
         events: receiver of the number of graphs and of the seconds they took.
-        asked_for: flag that a failure is an error; else it is a warning, and training goes on
-            uncompiled.
+        asked_for: flag that a failure to compile is an error; otherwise it is a warning, and
+            training goes on uncompiled.
         one_shape: flag that all batches have one shape, for which the graphs are made. Parts of a
             batch that did not fit in memory get another graph, for any sizes.
 
@@ -82,7 +82,7 @@ class CompiledEngine:
 
         # All parts share one compiled function and its graphs: the blocks of a stack are alike.
         own = _copied_forward(self._parts[0])
-        dynamic = None if one_shape else True  # None: static until a second size comes
+        dynamic = None if one_shape else True  # None: sizes are fixed until another one comes
         self._compiled = torch.compile(own, dynamic=dynamic, backend=self._compile, fullgraph=True)
 
     @contextmanager

@@ -132,7 +132,7 @@ class Heads:
             real = real & _real(positions.key, unpadded[1])[:, None]
             return bool((positions.visible(mask) | ~real[:, None]).all())
 
-        # Kept with the positions: all layers of a stack ask the same question.
+        # Cached with the positions, as all layers of a stack need the same answer.
         if positions.derive(("shows all rows", mask, unpadded), shows_all):
             return None
         return positions.visible(mask).contiguous()
@@ -212,7 +212,7 @@ def fused_plan(
     refusal = residual_refusal(after.any_norm, x)
     if refusal is not None:
         return refusal
-    # The kernel sums a bias's gradient while it packs the operand of the weight's.
+    # The kernel sums the gradient of a bias while it packs an operand of the weight's gradient.
     for weight, bias in (first, second):
         if bias is not None and bias.requires_grad and not weight.requires_grad:
             return "a map's bias is learned and its weight is not"
@@ -274,7 +274,7 @@ class _FusedSublayer(torch.autograd.Function):
             )
             args.x, args.y = Array(*array_args(x)), Array(*array_args(y))
             library, pointer = kernels(), ctypes.byref(args)
-            # One block of bytes, whose layout only C knows: results between the maps, statistics.
+            # Intermediate results and statistics are one block of bytes, whose layout only C knows.
             saved = torch.empty(library.heedful_sublayer_saved(pointer), dtype=torch.uint8)
             size = library.heedful_sublayer_workspace(pointer, False)
             workspace = torch.empty(size, dtype=torch.uint8)

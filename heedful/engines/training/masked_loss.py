@@ -50,7 +50,7 @@ class MaskedLosses(ChunkedLosses):
         work = functools.partial(work, smoothing=settings.smoothing, softcap=settings.softcap)
         dtype = requested_dtype(hidden)
         with full_precision(hidden):
-            # `squeeze`, whose gradient is a view; that of an index would be a copy.
+            # The gradient of `squeeze` is a view; the gradient of an index would be a copy.
             loss, nll = _MaskedLoss.apply(  # type: ignore[no-untyped-call]
                 hidden.squeeze(0), weight, bias, targets, work, dtype, self.elements
             )
@@ -122,7 +122,7 @@ class _MaskedLoss(torch.autograd.Function):
         wide = torch.promote_types(dtype, torch.float32)
         loss, nll = (torch.zeros((), dtype=wide, device=hidden.device) for _ in range(2))
         size = max(1, elements // (2 * weight.shape[0]))  # logits and their gradient
-        # Chunks of nearly one size: a last one of a few rows would be a graph of its own.
+        # Chunks have nearly equal sizes: a small last chunk would need another graph.
         count = -(-len(hidden_rows) // size)
         size = -(-len(hidden_rows) // count) if count else 1
         for start in range(0, len(hidden_rows), size):

@@ -144,7 +144,7 @@ class ProcessorBlock(Block):
             return super().forward(x, context, states)
         first = self.sublayers[0]
         # x is the stream and y the input of the next part. Every sub-layer ends with the norm of
-        # the one after it, so only the first norm stands alone.
+        # the next sub-layer, so only the first norm stands alone.
         y = apply_norm(x, self.modules_of(first)[1]) if first.norms_input else x
         next_states: list[MixerState | None] = []
         for index, sublayer in enumerate(self.sublayers):
@@ -154,7 +154,7 @@ class ProcessorBlock(Block):
             # The width is checked first: a narrow model fuses nothing, whatever its parts are.
             if may_fuse_sublayer(y) and fusion_refusal(part, after, context.biases) is None:
                 result = part.fuse(x, y, after, context, state)
-            if result is None:  # refused for these sizes or types, or as a whole
+            if result is None:  # no fused call serves this sub-layer
                 with _inputs_of(part, y, context) as (inputs, inside, rows):
                     if state is None:
                         output = part(inputs, inside)
@@ -170,7 +170,7 @@ class ProcessorBlock(Block):
         """Return the dropout, sum and norms between a part and the input of the next part."""
         here, following = self.sublayers[index], self.sublayers[index + 1 : index + 2]
         _, norm, output_norm, dropout = self.modules_of(here)
-        # After the last sub-layer there is none: the next block norms the stream itself.
+        # There is no next part after the last sub-layer: the next block norms the stream itself.
         reads_norm = any(each.norms_input for each in following)
         return ResidualNorm(
             norm=norm if here.placement == "after" else None,
@@ -198,7 +198,7 @@ class ProcessorFeedForward(FeedForward):
         return super().forward(x, context)
 
     def fusion_refusal(self, biases: Sequence[Any]) -> str | None:
-        """Say why no single call in C computes the sub-layer; None where one may."""
+        """Return the reason why no call in C can compute the sub-layer; None if one can."""
         if self.kind is None:
             return "it has no gate beside the activation"
         if self.dropout.p > 0.0:
@@ -217,7 +217,7 @@ class ProcessorFeedForward(FeedForward):
 
 
 def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -> str | None:
-    """Say why no single call in C computes a sub-layer of any input; None where one may."""
+    """Return the reason why no call in C can compute a sub-layer, whatever its input."""
     if not after.is_fusable:
         return "it adds a residual as it is, and norms the sum once"
     if not hasattr(part, "fuse"):

@@ -35,7 +35,7 @@ class _FusedAttention(Attention):
     rows = "maps"
 
     def fusion_refusal(self, biases: Sequence[Bias]) -> str | None:
-        """Say why no single call in C serves under these shared biases; None where one may."""
+        """Return the reason why no call in C serves with these shared biases; None if one does."""
         if self.rotary is not None or self.query_norm is not None:
             return "it neither rotates nor norms queries and keys"
         if self.softcap is not None or self.relative_values is not None:
@@ -62,7 +62,7 @@ class _FusedAttention(Attention):
             memory = getattr(state, "memory", None)
             if memory is None or context.memory_positions is None:
                 return None
-            # In cross-attention they hold the positions of queries and keys.
+            # In cross-attention these positions are those of queries and of keys.
             positions = context.memory_positions
         heads = Heads(
             self.heads_left,

@@ -146,8 +146,8 @@ def product_plan(
     if not _may_multiply(x):
         return "x is not on a processor, or own products are switched off"
     dtype = requested_dtype(x)
-    # Without gradients nothing around the matmul is saved. The exception are processors without
-    # bfloat16 instructions, where PyTorch multiplies at a tenth of its float32 rate.
+    # Without gradients nothing around the matmul is saved, except on processors without bfloat16
+    # instructions, where PyTorch multiplies at a tenth of its float32 rate.
     if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_bf16()):
         return "no gradient is wanted: PyTorch is as fast"
     if not has_gemm(_name(dtype), min(weight.shape), fused=fused):
@@ -198,7 +198,7 @@ class KeptProducts:
     @contextmanager
     def used(self, *, again: bool) -> Iterator[None]:
         """A context in which kernels' results are kept, or reused by a pass that recomputes."""
-        # Both passes call the kernels in one order, so results need no names.
+        # Both passes call the kernels in the same order, so results need no names.
         self._remaining = iter(self._results) if again else None
         token = _in_use.set(self)
         try:

@@ -89,7 +89,7 @@ def residual_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tenso
 
 
 def fusion_refusal(x: Tensor, output: Tensor, after: ResidualNorm) -> str | None:
-    """Say why no single kernel computes `residual_norm` of these; None where one does."""
+    """Return the reason why no single kernel computes `residual_norm`; None if one does."""
     if not after.is_fusable:
         return "it computes a sum and at most one norm of it"
     if after.any_norm is None and not after.dropout:
@@ -133,7 +133,8 @@ def dropout_settings(probability: float) -> DropoutSettings:
     if not probability:
         return 0, 0, 1.0
     drop_threshold = min(round(probability * _LEVELS), _LEVELS - 1)
-    # From PyTorch's generator: `torch.manual_seed` and checkpointing's saved states govern it.
+    # The seed comes from PyTorch's generator, so `torch.manual_seed` and the random states that
+    # checkpointing saves govern it.
     seed = int(torch.empty((), dtype=torch.int64).random_())
     return seed, drop_threshold, 1.0 / (1.0 - drop_threshold / _LEVELS)
 
@@ -206,7 +207,7 @@ class _ResidualNorm(torch.autograd.Function):
         if needs_x and (grad_y is not None or grad_output.dtype != dtype):
             grad_x = torch.empty_like(grad_output, dtype=dtype)
         _, drop_threshold, _ = ctx.dropout
-        # Without dropout both summands have one gradient, which is written once.
+        # Without dropout both summands have the same gradient, which is written once.
         is_one = needs_x and needs_branch and dtype == branch_dtype and not drop_threshold
         if needs_branch and not is_one:
             grad_branch = torch.empty_like(grad_output, dtype=branch_dtype)

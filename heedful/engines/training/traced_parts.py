@@ -27,7 +27,7 @@ from heedful.nn.positions import Positions
 def obstacle_in(model: nn.Module) -> str | None:
     """Return a clause that says why a model cannot be compiled; None if it can."""
     for module in model.modules():
-        # Sizes that depend on values break a graph, and here every block is one without breaks.
+        # Sizes that depend on values break a graph, and a block has to be a single graph.
         if hasattr(module, "experts"):
             return "which expert works on a token no graph can tell beforehand"
         if isinstance(module, nn.RNNBase):
@@ -36,7 +36,7 @@ def obstacle_in(model: nn.Module) -> str | None:
 
 
 def _is_plain(positions: Positions, mask: Mask) -> bool:
-    """Return whether rows are whole sequences and FlashAttention's causal flag is mask enough."""
+    """Return whether rows are whole sequences and FlashAttention's causal flag can be the mask."""
     return positions.counted and mask in (Causal(), Everything())
 
 
@@ -72,7 +72,8 @@ class TracedPositions(Positions):
         values = {each.name: getattr(positions, each.name) for each in fields(positions)}
         derived = {("flex", mask): block_mask(positions, mask) for mask in masks}
         result = cls(**{name: values[name] for name in _INIT_FIELDS})
-        # Past the frozen dataclass: the group and derived values are no arguments of `Positions`.
+        # Set in spite of the frozen dataclass: the group and derived values are no arguments of
+        # `Positions`.
         vars(result).update(group=positions.group, _derived=derived)
         return result
 

@@ -200,7 +200,7 @@ class BertNames:
         if spec.pooler:
             rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
         copies: tuple[RepeatedTensor, ...] = ()
-        # Buffers 0, 1, 2 … that older versions saved.
+        # Older versions saved these buffers of the numbers 0, 1, 2 ….
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
         for head in spec.heads:
             layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
@@ -240,8 +240,8 @@ def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: N
         )
     if bias not in names:
         return Table((projection, same(other, f"{ours}.bias")))
-    # Of an untied head's two biases `decoder.bias` is added; the other is a leftover that training
-    # does not touch, so the two may differ.
+    # An untied head has two biases: `decoder.bias` is added; the other one is not used or trained,
+    # so the two may differ.
     return Table((projection, same(bias, f"{ours}.bias")), ignored=(other.replace(".", r"\."),))
 
 

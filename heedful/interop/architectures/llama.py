@@ -59,7 +59,8 @@ _SIZES = {
 }
 _NORMS = {
     "input_layernorm": "self_attention_norm",
-    # After the attention's residual sum, which is before the feed-forward network: pre-norm.
+    # This norm follows the attention's residual sum and precedes the feed-forward network:
+    # pre-norm.
     "post_attention_layernorm": "feedforward_norm",
 }
 _SLIDING, _FULL = "sliding_attention", "full_attention"
@@ -239,8 +240,8 @@ def read_windows(
     Args:
         fields: fields of config.json.
         sizes: defaults of sizes that config.json leaves out.
-        usual: function from the index of a layer to the flag of a window, for files without
-            `layer_types`.
+        usual: function that tells from the index of a layer whether it has a window, for files
+            without `layer_types`.
         names: names of the tensors, to check the number of layers.
 
     Raises:

@@ -41,7 +41,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gated-silu": "swiglu",
     "gated-relu": "reglu",
 }
-# Reversed, so that of two names the first one, of published files, is written.
+# The order is reversed, so that the first of two names, that of published files, is written.
 _NAMES = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 _ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
 # `n_positions` of the published models, </s> included; relative positions set no bound themselves.

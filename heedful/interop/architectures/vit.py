@@ -114,7 +114,7 @@ def _missing(spec: VisionSpec) -> list[str]:
 
 
 def _compared(spec: VisionSpec) -> VisionSpec:
-    """Return a spec with named classes and without pixels, which have a file of their own."""
+    """Return a spec with names of classes and without pixels, as another file describes these."""
     return spec.model_copy(update={"labels": spec.class_names, "num_classes": None, "pixels": None})
 
 

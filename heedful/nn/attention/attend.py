@@ -224,7 +224,8 @@ def attention_weights(
     Returns:
         [B, H', Lq', Lk] float32; rows sum to 1, or are 0 for a query that sees no key.
     """
-    # Only who looks inside asks for weights, so translating does not import the definition.
+    # Attention weights are only asked for by inspection, so translating does not import this
+    # kernel.
     from heedful.nn.attention.kernels import reference
 
     _check_is_whole(request)
@@ -369,7 +370,7 @@ def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, s
     if _num_scores(request) <= _SCORES_IN_MEMORY:
         ranking.append(("matmul", "fused kernels cannot serve, and the scores fit in memory"))
     ranking.append(("chunked", "fused kernels cannot serve, and the scores would not fit"))
-    # Last and never refused, so that the ranking always ends in a kernel that can serve.
+    # This kernel comes last and is never refused, so that some kernel can always serve.
     ranking.append(("reference", "the definition serves everything"))
     return ranking
 

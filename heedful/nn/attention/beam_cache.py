@@ -251,7 +251,7 @@ def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
     if own is not None:
         own = own.flatten(0, 1)[rows]  # bits move here instead of keys and values
     elif rows.shape[1] > 1:
-        # The first step of a search: all beams begin with the tokens of the only one.
+        # The first step of a search: all beams share the tokens of the one beam before it.
         own = torch.ones((*rows.shape, positions.shape[1]), dtype=torch.bool, device=rows.device)
     lineage = Lineage(positions, own, rows.shape[1], lineage.compact_from)
     slots = None
@@ -289,9 +289,10 @@ def _drop_slots(lineage: Lineage) -> tuple[Lineage, Tensor | None]:
     most, width = int(needed.sum(1).max()), needed.shape[1]
     compact_from = max(_COMPACT_FROM, 2 * most)
     if 2 * most > width:
-        # Not worth a copy yet. Reading `most` waits for the device, so the next check comes later.
+        # A copy does not pay yet. Reading `most` waits for the device, so the next check comes
+        # later.
         return replace(lineage, compact_from=2 * compact_from), None
-    # Stable, so that the needed slots of a row stay in the order of their tokens.
+    # A stable sort: the needed slots of a row stay in the order of their tokens.
     slots = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
     if own is not None:
         own = own.gather(2, slots[:, None].expand(-1, own.shape[1], -1))

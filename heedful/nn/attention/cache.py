@@ -116,7 +116,7 @@ class Cache(ABC):
         )
 
     def _forget(self, length: int) -> Tensor:
-        # Positions alone: a key at −1 is never seen, so its values need not be cleared.
+        # Only positions are cleared: a key at −1 is never seen, so its values may stay.
         return self.positions.masked_fill(self.positions >= length, NOTHING_HERE)
 
 
@@ -150,7 +150,7 @@ class StaticCache(Cache):
             self,
             keys=_write(self.keys, slots, keys),
             values=_write(self.values, slots, values),
-            # A copy, unlike keys and values: it is what keeps the earlier value valid.
+            # Positions are copied, unlike keys and values, so that the earlier state stays valid.
             positions=self.positions.index_copy(1, slots, positions),
             used=stop,
         )

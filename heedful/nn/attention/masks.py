@@ -70,7 +70,7 @@ class Mask(ABC):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         if cls is not Mask:
             return handler(source)
-        # Not a union of all classes: few models have masks with gaps, whose module need not load.
+        # A union of all classes would load the module of masks with gaps, which few models have.
         is_mask = core_schema.is_instance_schema(Mask)
         return core_schema.no_info_before_validator_function(_read_settings, is_mask)
 
@@ -236,7 +236,7 @@ class SameSegment(Mask):
     kind: Literal["segment"] = field(default="segment", init=False)
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        # Segments on one side alone are a caller's mistake: comparing with nothing hides no key.
+        # Segments on one side alone are a caller's mistake: there is nothing to compare them with.
         if query.segment is None and key.segment is None:
             return Everything().sees(query, key)
         if query.segment is None or key.segment is None:
@@ -265,8 +265,8 @@ class _Combination(Mask):
     kind: str = field(default="", init=False)
     parts: tuple[Mask, ...]
 
-    joined: ClassVar[Any]  # the operator
-    words: ClassVar[tuple[str, str]]  # between the parts' descriptions, and in place of none
+    joined: ClassVar[Any]  # operator between the parts in an expression
+    words: ClassVar[tuple[str, str]]  # joins descriptions; describes no parts
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return self._join(key.position, [part.sees(query, key) for part in self.parts])
@@ -275,7 +275,7 @@ class _Combination(Mask):
         return self._join(key, [part.reaches(lo, hi, key) for part in self.parts])
 
     def _join(self, key: Tensor, seen: list[Tensor]) -> Tensor:
-        """Join the parts' results; of no parts, an intersection shows all and a union nothing."""
+        """Join the parts' results; without parts, an intersection shows all and a union nothing."""
         if not seen:
             return key == key if self.joined is operator.and_ else key != key
         joined: Tensor = functools.reduce(self.joined, seen)
@@ -294,7 +294,7 @@ class _Combination(Mask):
 
 @dataclass(frozen=True)
 class AllOf(_Combination):
-    """Keys that all parts show are visible; of no parts, every key."""
+    """Keys that all parts show are visible; without parts, every key."""
 
     joined = operator.and_
     words = "that are also", "every key"
@@ -316,7 +316,7 @@ class AllOf(_Combination):
             combined = [
                 Pass(
                     AllOf((*one.mask.conjuncts, other.mask)),
-                    math.lcm(one.period, other.period),  # a multiple of both is one of their lcm
+                    math.lcm(one.period, other.period),  # the smallest common period
                 )
                 for one in combined
                 for other in part.passes()
@@ -338,7 +338,7 @@ class AllOf(_Combination):
 
 @dataclass(frozen=True)
 class AnyOf(_Combination):
-    """Keys that at least one part shows are visible; of no parts, none."""
+    """Keys that at least one part shows are visible; without parts, no key."""
 
     joined = operator.or_
     words = "and also", "no key"
@@ -401,7 +401,7 @@ class Without(Mask):
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
         within = self.mask.reaches(lo, hi, key)
-        # Of several queries, one may see a key by `mask` that `other` shows to another one only.
+        # With several queries, `other` may show a key to a different query than `mask` does.
         return within & ~self.other.reaches(lo, hi, key) if lo == hi else within
 
     def describe(self) -> str:
@@ -495,6 +495,6 @@ def _read_settings(value: Any) -> Any:
     if unknown := value.keys() - {"kind", *found.setting_names()}:
         known = ", ".join(found.setting_names()) or "none"
         raise ValueError(f"{kind} has no setting {min(unknown)!r}, but only: {known}")
-    # Strict as `Config.parse` is, and as JSON for the same reason.
+    # Strict and through JSON, as in `Config.parse`.
     settings = {name: each for name, each in value.items() if name != "kind"}
     return _adapter(found).validate_json(json.dumps(settings), strict=True)

@@ -169,7 +169,8 @@ class Attention(nn.Module):
         self.dropout = spec.dropout
         self.mask = canonical(spec.mask)
         self._build_projections(width, spec.bias)
-        # After the projections: the hooks split and join the maps that exist when a state is saved.
+        # Called after the projections are made: the hooks split and join the maps that exist when a
+        # state is saved.
         store_maps_apart(self)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
@@ -211,7 +212,7 @@ class Attention(nn.Module):
 
     def queries_of(self, query: Tensor) -> Tensor:
         """Return queries [B, L, H · E] as [B, H, L, E], normalised where the spec says so."""
-        # Before the rotation, which keeps lengths: the order of Gemma 3 and Qwen 3.
+        # Normed before the rotation, which keeps lengths, as in Gemma 3 and Qwen 3.
         q = self._heads(query, self.heads_left)
         return q if self.query_norm is None else self.query_norm(q)
 
@@ -271,7 +272,7 @@ class Attention(nn.Module):
         biases = self.biases_with(context.biases)
         capturing = context.capture is not None
         if capturing:
-            # Before keys are repeated for pruned heads: captured keys have K heads.
+            # Captured before keys are repeated for pruned heads, with K heads.
             context.offer("key", self.kept.keys_in_place(memory.keys))
             context.offer("value", self.kept.keys_in_place(memory.values))
         if self.regroup is not None:

@@ -30,7 +30,7 @@ class Bias(nn.Module):
 
     @classmethod
     def of_spec(cls, spec: Any, attention: AttentionSpec, width: int) -> Bias:
-        """Build what a spec describes: of the number of heads alone, where nothing else is said.
+        """Build the bias that a spec describes; by default only the number of heads matters.
 
         Args:
             spec, attention, width: arguments of `heedful.nn.mixer.build_bias`.
@@ -454,7 +454,7 @@ def clipped_distance(positions: Positions, farthest: int) -> Tensor:
 
 
 def _alibi_slopes(num_heads: int) -> tuple[float, ...]:
-    """Return the slopes: geometric for powers of two, else filled up from the next power's."""
+    """Return the slopes: geometric for powers of two, else with some slopes of the next power."""
     # The authors' rule: 2^(−8/n), 2^(−16/n) … and every second slope of the next power of two.
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]

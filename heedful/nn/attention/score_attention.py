@@ -75,7 +75,7 @@ class ScoreFunction(nn.Module):
         if not self.embeddings:
             return KeyValues(keys, states)
         assert memory.embedding is not None
-        # Keys without, values with the embedding of the source token (Gehring 2017, equation 2).
+        # Only values get the embedding of the source token (Gehring 2017, equation 2).
         return KeyValues(keys, states + memory.embedding.to(states.dtype))
 
     def forward(
@@ -157,7 +157,7 @@ class ScoreFunction(nn.Module):
         return Work(weights=tokens * weight_work(self.key)) if self.key is not None else Work()
 
     def saved(self, length: int, width: int) -> Saved:
-        """Return the elements that a query keeps for the gradients, above all of pairs of tokens.
+        """Return the elements that a query keeps for the gradients, mostly those of token pairs.
 
         Args:
             length: tokens of the memory.

@@ -44,8 +44,8 @@ class Dilated(Mask):
         return ((max(lo - self._reach, 0), min(hi + self._reach, FAR)),)
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
-        # The query of lo … hi that is nearest to a key at a multiple of d: if there is one, and it
-        # is within reach, the key is seen. A farther query cannot see what it does not.
+        # Among the queries lo … hi at a multiple of d from the key, the nearest decides: if the key
+        # is beyond its reach, it is beyond that of the others.
         above, below = lo + (key - lo) % self.dilation, hi - (hi - key) % self.dilation
         query = above.where(key < lo, below.where(key > hi, key))
         return (query >= lo) & (query <= hi) & ((query - key).abs() <= self._reach)

@@ -48,7 +48,8 @@ class AverageAttention(LinearRecurrence):
 
     def result(self, x: Tensor, state: Tensor, context: Context) -> Tensor:
         """Return the gated sum of a token and the average up to it."""
-        # The count, not the position: padding has added nothing to either.
+        # Divided by the count and not by the position: padding is neither in the sum nor in the
+        # count.
         average = (state[..., :-1] / state[..., -1:].clamp(min=1)).to(x.dtype)
         context.offer("average", average)
         if self.network is not None:

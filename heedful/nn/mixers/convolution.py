@@ -84,7 +84,7 @@ class Convolution(nn.Module):
         return self._gated(tokens.flatten(2)), ScanState((after,))
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of tokens, whatever number stands around them; see `Costed`."""
+        """Return the operations of tokens, independent of other tokens; see `Costed`."""
         return Work(weights=queries * weight_work(self.projection))
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
@@ -110,7 +110,8 @@ class Convolution(nn.Module):
         Args:
             x: tensor with the layout of the result.
             runs: sequences of x.
-            tokens: [N, b + M, D], tokens of each sequence after the b that its first token sees.
+            tokens: [N, b + M, D], tokens of each sequence, after the b tokens that its first one
+                sees before it.
         """
         length = runs.index.shape[1]
         tokens = F.pad(tokens, (0, 0, 0, length + self.kernel_width - 1 - tokens.shape[1]))

@@ -64,7 +64,7 @@ class LinearAttention(nn.Module):
         self.head_width = spec.head_width or width // spec.num_heads
         self.causal = spec.causal
         self.features = build_features(spec.features, self.head_width)
-        # Not used here: inspection asks every attention for its mask.
+        # Unused here; inspection asks every attention for its mask.
         self.mask = canonical(Causal() if spec.causal else Everything())
         inner = self.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
@@ -128,9 +128,9 @@ class LinearAttention(nn.Module):
         return self._merge(mixed, x, context), LinearState(products, keys)
 
     def work(self, queries: int, keys: int) -> Work:
-        """Return the operations of tokens, whatever number stands before them; see `Costed`."""
+        """Return the operations of tokens, independent of earlier tokens; see `Costed`."""
         width, features, pairs = self.head_width, self.features.width, 0
-        if self.causal:  # scores and sums within a chunk; sums of those before, read and added to
+        if self.causal:  # within a chunk; sums of earlier chunks are counted below
             whole, rest = divmod(queries, _CHUNK)
             pairs = 2 * (whole * _CHUNK**2 + rest**2) * (features + width)
         per_head = pairs + queries * features * (4 * width + 2) + self.features.work(queries)

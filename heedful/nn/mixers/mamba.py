@@ -118,7 +118,7 @@ class Mamba(ScanMixer):
         )
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the elements between the projections, and the states between chunks."""
+        """Return the elements kept between the projections, and those of states between chunks."""
         small = self.rank + 4 * self.spec.state_size
         return Saved(2 * self.inner + small, 0, 10 * self.inner)
 

@@ -200,7 +200,7 @@ class RecurrentDecoder(nn.Module):
         if not outputs:
             return x, state
         top, mixed, weights = (torch.cat(each, 1) for each in zip(*outputs, strict=True))
-        # With output feeding every step has made its own; else one call serves all tokens.
+        # With output feeding each step has computed its output; otherwise one call computes all.
         if self.spec.feeding != "output":
             top = self._read_out(top, tokens, mixed)
         self._offer(context, runs.place(mixed, x), runs.place(weights, x))
@@ -234,7 +234,8 @@ class RecurrentDecoder(nn.Module):
         before = state.vectors.unflatten(2, (self.spec.num_layers, -1))
         mixed, weights = state.summary[:, None].expand_as(x), x[..., :0]
         if self.attention is not None and attends_first:
-            # Bahdanau's order: the last layer's previous state queries, by h and not LSTM's cell.
+            # Bahdanau's order: the query is the last layer's previous state, for an LSTM h without
+            # its cell.
             mixed, weights = self._attend(before[:, :, -1, 0], state, context)
         extra = {"none": [], "context": [mixed], "output": [state.output]}[self.spec.feeding]
         top, after = torch.cat([x, *extra], -1), []

@@ -119,7 +119,7 @@ class TimeMix(ScanMixer):
         return Work(weights=queries * weight_work(*maps), attention=queries * 8 * self.width)
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the elements between the projections, and weights and sums of every token."""
+        """Return the elements kept between the projections, and those of weights and sums."""
         return Saved(4 * self.width, 0, 20 * self.width)
 
 
@@ -164,7 +164,7 @@ class ChannelMix(ScanMixer):
         return Work(weights=queries * weight_work(self.key, self.receptance, self.value))
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return the elements between the projections; see `Costed`."""
+        """Return the elements kept between the projections; see `Costed`."""
         return Saved(3 * self.spec.width + 4 * self.width, 0, 2 * self.width)
 
 

@@ -182,7 +182,7 @@ def _chunk_starts(
     """
     if chunks.count == 1:
         return state
-    # By linearity: the state after a chunk is its own part, scanned from 0, plus the decayed
+    # The scan is linear: the state after a chunk is its own part, scanned from 0, plus the decayed
     # state before it. So only the second loop is sequential over the chunks.
     h = state.new_zeros(step.shape[1], *state.shape[1:])
     factor = torch.empty_like(h)

@@ -31,7 +31,7 @@ class SSRU(LinearRecurrence):
     def __init__(self, width: int, spec: SSRUSpec) -> None:
         super().__init__()
         self.state_width = width
-        # Of the SRU (Lei 2018) the reset gate is left out, and ReLU replaces tanh.
+        # The reset gate of the SRU (Lei 2018) is left out, and ReLU replaces tanh.
         self.value = nn.Linear(width, width, bias=False)
         self.forget = nn.Linear(width, width, bias=spec.bias)
         for each in (self.value, self.forget):

@@ -116,7 +116,7 @@ class Copies(TeamDistribution):
                 # Experts that no token chose have no gradient, otherwise an error in DDP.
                 find_unused_parameters=adds_penalties(model),
             )
-        # Two numbers have the same sum in either order; of three, the order of the ring decides.
+        # Two numbers have the same sum in either order; with three, the order of the ring decides.
         if device.type == "cpu" and team.process.size > 2:
             group = self._pass.process_group
             self._pass.register_comm_hook(

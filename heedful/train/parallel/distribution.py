@@ -21,8 +21,8 @@ from heedful.train.parallel.team import Team
 from heedful.train.run_settings import RunSettings
 from heedful.train.update import Distribution
 
-# With `parallel.parts`, one process sums gradients in the order of this many processes, or of half
-# as many: at the price of up to three more gradients in memory.
+# With `parallel.parts` one process sums gradients in the order of up to this many processes, which
+# takes up to three more gradients of memory.
 _COMPARED = 4
 
 

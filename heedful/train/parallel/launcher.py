@@ -122,8 +122,7 @@ def end_with_launcher() -> None:
         if status is not None:
             # Several processes may remove the folder at the same time.
             shutil.rmtree(Path(status).parent, ignore_errors=True)
-        # Not `sys.exit`, which ends only this thread; SIGTERM would ask for a checkpoint and may
-        # hang.
+        # `sys.exit` would end only this thread; SIGTERM would ask for a checkpoint and may hang.
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=look, name="launcher", daemon=True).start()
@@ -221,7 +220,7 @@ def _environment(folder: str, processes: int) -> Iterator[None]:
     """A context with the environment variables of the processes."""
     before = dict(os.environ)
     os.environ[_STATUS] = str(Path(folder) / "status")
-    # Without it each process would start a thread for every core.
+    # Without this variable each process would start a thread for every core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))
     os.environ[_STORE_EACH_START] = "1"
     os.environ[_LAUNCHER] = str(os.getpid())

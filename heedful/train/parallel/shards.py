@@ -201,10 +201,11 @@ def _shard_by_method(module: nn.Module, methods: Sequence[str], mesh: DeviceMesh
         module._forward_pre_hooks.clear()
         module._forward_hooks.clear()
     else:
-        # With other hooks kernels do not serve anyway, and FSDP2's own handle `forward`.
+        # A module with other hooks is not served by kernels anyway, and FSDP2's own hooks handle
+        # `forward`.
         methods = [method for method in methods if method != "forward"]
     for method in methods:
-        # On the instance, where `register_fsdp_forward_method` replaces it.
+        # Set on the instance, where `register_fsdp_forward_method` replaces it.
         vars(module)[method] = partial(_of_class, module, method)
         register_fsdp_forward_method(module, method)
 

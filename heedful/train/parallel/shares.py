@@ -157,7 +157,7 @@ class UpdateParts:
         # The last update of a run may have fewer batches than there are processes.
         if not parts:
             whole = shard_batch(self.source.batch(*places[0]), *self.share.context)
-            # An example of weight 0: the process has to take part in the collectives.
+            # The process has to take part in the collectives, so it gets an example of weight 0.
             parts = [stand_in(whole)]
         if self.pin:
             parts = [replace(part, batch=pin_batch(part.batch)) for part in parts]

@@ -344,7 +344,7 @@ class Team:
         here = dict(tensors or {}) if self.process.rank == source else {}
         described = {n: [list(t.shape), str(t.dtype)] for n, t in here.items()}
         result: dict[str, Tensor] = {}
-        # One after the other: a process needs memory for one tensor beside its result.
+        # Sent one after the other: a process needs memory for one tensor beside its result.
         for name, (shape, dtype) in json.loads(self.texts(json.dumps(described))[source]).items():
             if name in here:
                 tensor = here[name].detach().cpu().contiguous()

@@ -122,7 +122,7 @@ def fused_rows(projection: FusedLinear, processes: int) -> Tensor:
     """
     starts, start = [], 0
     for width in projection.out_widths.values():
-        # One tuple of chunks a map: queries, keys, values.
+        # Each map, queries, keys and values, has a tuple of chunks.
         starts.append(torch.arange(start, start + width).chunk(processes))
         start += width
     return torch.cat([part[process] for process in range(processes) for part in starts])

@@ -102,7 +102,7 @@ class _Counts:
 
 
 class _Encoder:
-    """Makes rows from questions: a window of the context each, with the answer's place in it.
+    """Makes rows from questions; a row is a window of the context with the answer's place in it.
 
     Args:
         tokenizer: tokenizer of the model.

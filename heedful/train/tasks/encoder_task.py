@@ -167,8 +167,8 @@ def row_task(
     source = EpochBatches(plan, lambda rows, epoch: make(texts, rows, seed, epoch), texts.line_of)
     valid, validation = encode_valid(setup, tokenizer), None
     if valid is not None:
-        # Not the run's seed, which also decides what is masked: all runs are validated on the same
-        # rows, so that their losses are comparable.
+        # The seed is fixed: all runs are validated on the same masked rows, so that their losses
+        # are comparable.
         rows = cut_texts(valid, tokenizer, data.max_length, seed=0, epoch=0)
         fixed = [rows.take(indices) for indices in plan_once(sizes(rows), data)]
         validation = FixedBatches(fixed, lambda rows: make(valid, rows, 0, 0))

@@ -41,7 +41,7 @@ def prepare(setup: Setup) -> Task:
         DataError: when the texts are unusable.
     """
     settings, data = setup.settings, setup.settings.data
-    # From the probable spec, as the data is arranged before the model exists.
+    # The memory is that of the probable spec, as the data is arranged before the model exists.
     has_memory = getattr(likely_spec(settings), "memory", None) is not None
     stream = text_stream(setup, has_memory=has_memory) if data.is_streamed else None
     training = [] if stream is not None else document_readers(setup, "train")

@@ -56,7 +56,7 @@ def encoded_pairs(
     data, seed = setup.settings.data, setup.settings.seed
     selection, make = select_pairs(pairs, data), batch_maker(setup, terms)
     if terms is not None:
-        # Evenly over all corpora: the share of the first one alone would mislead.
+        # Pairs are sampled evenly from all corpora: the first one alone would mislead.
         sample = range(0, len(pairs), max(1, len(pairs) // TERM_SAMPLE))
         setup.events.note(terms.describe(map(pairs.text_of, sample), pairs.tokenizers))
     return EpochBatches(
@@ -125,8 +125,8 @@ class TrainingTerms:
             if draw.random() >= self.share:
                 return None
             text, target = _protect(pairs.text_of(i), pairs.tokenizers)
-            # Only terms whose translation is in the target: a wrong one would teach the model to
-            # ignore marks.
+            # Only terms whose translation is in the target are inserted: a wrong one would teach
+            # the model to ignore marks.
             terms = self.glossary.agreed(text, target)
             chosen = [term for term in terms if draw.random() < _TERM_SHARE] or terms[:1]
             return annotate(pairs.tokenizers.source, text, chosen, limit).ids if chosen else None
@@ -141,7 +141,8 @@ class TrainingTerms:
             tokenizers: tokenizers of the run.
 
         Raises:
-            DataError: when no pair has any, so that nothing could be trained.
+            DataError: when no pair has a term with its translation, so that nothing could be
+                trained.
         """
         texts = (_protect(pair, tokenizers) for pair in sample)
         found = [bool(self.glossary.agreed(*pair)) for pair in texts]

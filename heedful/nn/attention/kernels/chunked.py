@@ -2,8 +2,8 @@
 
 The softmax is updated from block to block of keys (a running maximum and sum), and the backward
 pass recomputes each block of scores. Keys that the mask hides from a block of queries are skipped
-(Child 2019): whole blocks of them and, where few of a range are seen, single ones, as the seen keys
-are gathered. A mask with a period is computed in passes, with queries and keys sorted by it.
+(Child 2019): whole blocks, and single keys where few keys of a range are seen, as these few are
+gathered. A mask with a period is computed in passes, with queries and keys sorted by it.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def add_gradients(
         # all blocks is differentiated by hand below.
         with torch.enable_grad():
             scores = _scores(request, q, k, positions)
-        # Normalised at once, as logsumexp is that of the whole row.
+        # These weights are normalised already, as logsumexp is that of the whole row.
         weights = torch.exp(scores.detach() - whole.logsumexp[:, :, rows])
         weights.masked_fill_(~positions.visible(block.mask), 0.0)
         keep_mask = _dropout_mask(request, block, weights, seed)
@@ -295,7 +295,7 @@ def _attend_blocks(
         higher = torch.maximum(highest, scores.amax(-1, keepdim=True))
         shrink = torch.exp(highest - higher)
         weights = torch.exp(scores - higher)
-        # Before dropout, which drops normalised weights: the denominator counts all of them.
+        # Summed before dropout, which drops normalised weights: the denominator counts all of them.
         total = total * shrink + weights.sum(-1, keepdim=True)
         weights *= _dropout_mask(request, block, weights, seed)
         v = request.v[:, :, block.keys].to(request.precision)
@@ -377,7 +377,7 @@ def _rows_of_blocks(request: AttentionRequest) -> list[list[_Block]]:
 def _plan(positions: Positions, mask: Mask, query_block: int, key_block: int) -> list[list[_Block]]:
     queries, keys = _distinct_rows(positions.query), _distinct_rows(positions.key)
     plan: list[list[_Block]] = []
-    # Numbers run through all passes, as each block has a dropout seed of its own.
+    # Blocks are numbered through all passes, as each has its own dropout seed.
     number = 0
     for part, period in mask.passes():
         for rows, columns in _classes(queries, keys, period):

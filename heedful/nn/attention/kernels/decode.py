@@ -55,7 +55,7 @@ class Decode:
 
 def _cut(positions: Positions, mask: Mask) -> tuple[slice | Tensor, Positions]:
     """Return the slots to read, as a range or as an index of few, and their positions."""
-    # Of all rows and heads together: one cut serves the whole batch.
+    # One range for all rows and heads together, so that a single slice serves the whole batch.
     used = positions.visible(mask).flatten(0, 2).any(0).nonzero()[:, 0]
     start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
     few = len(used) <= _GATHERED * (stop - start)

@@ -91,7 +91,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
-    """Return the function that changes a score, its cap and the biases; None for neither."""
+    """Return the function that caps a score and adds the biases; None without cap and biases."""
     cap, positions = request.softcap, request.positions
     # The cap comes first, as in the definition; `flex_attention` applies the scale before both.
     biases = [bias.of_pairs(request.q * request.scale) for bias in request.biases]

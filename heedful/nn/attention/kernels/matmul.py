@@ -38,7 +38,8 @@ class Matmul:
             v = self.operand(request.v).reshape(batch * kv_heads, num_keys, request.v.shape[-1])
             scores = torch.bmm(q, k.mT).view(batch, heads, num_queries, num_keys)
             scores = soft_cap(scores.to(request.precision), request.softcap)
-            # In place is safe: neither a matmul nor a conversion keeps its result for gradients.
+            # The result may be changed in place: neither a matmul nor a conversion keeps it for
+            # gradients.
             for added in (total_bias(request), hidden_scores(request, scores.dtype)):
                 if added is not None:
                     scores.add_(added)

@@ -50,6 +50,6 @@ def run(request: AttentionRequest) -> Tensor:
         value = request.v.to(request.precision).repeat_interleave(request.num_groups, dim=1)
         mixed = dropped @ value
         if request.relative_values is not None:
-            # The same dropped weights: a distance counts as much as the value that it belongs to.
+            # Relative values use the weights after dropout, as the values do.
             mixed = mixed + request.relative_values(dropped, request.positions)
         return mixed.to(request.v.dtype)

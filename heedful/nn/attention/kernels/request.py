@@ -134,7 +134,7 @@ def shows_all(positions: Positions, mask: Mask, readable: bool) -> bool:
 def common_keys(positions: Positions, mask: Mask) -> Tensor | None:
     """Return the keys that every query sees [B, 1, 1, Lk] bool; None where queries differ.
 
-    Padded queries count as the others: what they see is cleared by `clear_blind_rows`.
+    Padded queries count like all others: `clear_blind_rows` clears their outputs.
     """
     # A mask of all pairs grows with the square of the length: 1.3 GB for 16,384 tokens.
     if mask != Everything() or positions.lineage is not None:
@@ -198,7 +198,8 @@ def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | Non
     def compute() -> Tensor:
         visible = positions.visible(mask)
         zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-        # Half of the lowest number: a negative score added to the lowest could overflow to −∞.
+        # Half of the lowest number is used: a negative score added to the lowest could overflow to
+        # −∞.
         return zeros.masked_fill_(~visible, torch.finfo(dtype).min / 2)
 
     return positions.derive(("hidden", mask, dtype), compute)

@@ -129,7 +129,8 @@ class Ring:
             )
             for tag, tensor in zip(tags, these, strict=True)
         ]
-        # One batch: a send before its receive could block both neighbours with NCCL.
+        # Sends and receives are one batch: a send before its receive could block both neighbours
+        # with NCCL.
         return Arriving(incoming, outgoing, dist.batch_isend_irecv(operations))
 
 
@@ -196,7 +197,7 @@ class _Ring(torch.autograd.Function):
         *_: Tensor,
     ) -> Tensor:
         ctx.request, ctx.ring, ctx.seed = request.without_inputs(), ring, seed
-        # Only logsumexp is kept of the weights: the second round computes them again.
+        # Of the weights only the logsumexp is kept: the second round computes the weights again.
         output, logsumexp = attend_to_all(request, _round(request, ring, seed, k, v))
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
@@ -222,7 +223,7 @@ class _Ring(torch.autograd.Function):
                         own += others
                     del arriving, others  # their memory is free before the next transfer
                 arriving = ring.pass_on((sums.k, sums.v), _GRADIENTS)
-            # After N steps the gradients have come home to the process whose keys they are of.
+            # After N steps the gradients are back at the process that owns the keys.
             assert arriving is not None
             to_k, to_v = arriving.wait()
         inputs = sums.q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype)

@@ -38,9 +38,9 @@ def run(request: AttentionRequest) -> Tensor:
     """Call PyTorch's kernel with mask and biases in one tensor."""
     # A constant and not the comparison itself, which is a symbol while a graph is traced.
     grouped = {"enable_gqa": True} if request.num_groups > 1 else {}
-    # A flag instead of a mask lets CUDA's flash kernels serve: an explicit mask is materialised
-    # and takes the sm80 kernel, 18 of 52 ms of an update of GPT-2 (H100). Processors keep the
-    # mask, with which earlier runs resume bit by bit.
+    # With a flag instead of a mask CUDA's flash kernels serve: an explicit mask is materialised and
+    # takes the sm80 kernel, 18 of 52 ms of an update of GPT-2 (H100). Processors keep the mask, so
+    # that earlier runs resume bit for bit.
     causal = request.device == "cuda" and len(request.biases) == 0 and is_causal(request)
     with full_precision(request.q), _without_cudnn(request.device):
         output = nn.functional.scaled_dot_product_attention(

@@ -6,7 +6,7 @@ from heedful.nn.attention.kernels.flex import Flex
 from heedful.nn.attention.kernels.matmul import Matmul
 from heedful.nn.attention.kernels.request import Kernel
 
-# `decode` selects keys and leaves the attention to them to `matmul`.
+# `decode` selects keys, and `matmul` attends to them.
 _MATMUL = Matmul()
 
 KERNELS: dict[str, Kernel] = {
