@@ -1,11 +1,11 @@
-"""A generated corpus: dates, times, prices and measures in two locales, by the data of CLDR.
+"""A generated corpus: dates, times, prices and measures in two locales, formatted by CLDR.
 
 Training, validation and test pairs share no date, no minute of the day, no amount and no duration;
 a source text occurs once in the whole corpus, so it has one translation.
 
-An item is drawn once and written in two locales. Where a locale writes two styles alike
-("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26"), the first of them decides the
-target, so that the translation is a function of the source.
+An item is drawn once and written in two locales. Where two styles look the same in the source
+("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26"), the target has the first of these
+styles, so that the translation is a function of the source.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def find_locale(name: str) -> Locale:
         exists = False
     if not exists:
         raise DataError(f"There is no locale {name!r}", where="CLDR", remedy=_suggest_locale(name))
-    # CLDR's root names months M01 to M12; locales without own names inherit these or numbers.
+    # Locales without their own names of months inherit M01 to M12 from CLDR's root, or numbers.
     november = locale.months["format"]["wide"][11]
     if locale.language == "root" or november in ("M11", "11"):
         raise DataError(
@@ -66,7 +66,7 @@ def find_locale(name: str) -> Locale:
 
 
 def _suggest_locale(name: str) -> str:
-    """Return a locale of nearly this name, or of the language with this English name."""
+    """Return a locale with a similar name, or the locale of a language with this English name."""
     languages = {text.lower(): code for code, text in Locale("en").languages.items()}
     if name.lower() in languages:
         return f"Did you mean {languages[name.lower()]!r}?"
@@ -84,7 +84,7 @@ def write_date(date: datetime.date, length: Length, locale: Locale) -> str:
 def write_short_weekday_date(date: datetime.date, locale: Locale) -> str | None:
     """Format a date with its weekday, with short names of month and weekday."""
     try:
-        # Without `fuzzy` a missing skeleton is an error, not a neighbouring one in another style.
+        # Without `fuzzy=False` a missing skeleton would be replaced by one of another style.
         return babel.dates.format_skeleton("yMMMEd", date, locale=locale, fuzzy=False)
     except KeyError:
         return None
@@ -109,7 +109,7 @@ def write_price(amount: Decimal, currency: str, locale: Locale) -> str:
 
 def write_named_price(amount: Decimal, currency: str, locale: Locale) -> str | None:
     """Format an amount with the currency's name in the right plural form."""
-    # Babel falls back to the code, USD, where a locale has no name of the currency.
+    # Babel writes the code, such as USD, if the locale has no name for the currency.
     text = babel.numbers.format_currency(amount, currency, locale=locale, format_type="name")
     return None if currency in text else text
 
@@ -134,7 +134,7 @@ def write_list(parts: Sequence[str], style: ListStyle, locale: Locale) -> str | 
 @lru_cache(maxsize=4096)
 def _has_unit(unit: str, length: UnitLength, locale: Locale) -> bool:
     try:
-        # Babel writes the unit's identifier where it finds no pattern.
+        # Babel writes the identifier of the unit if it finds no pattern.
         return unit not in babel.units.format_unit(Decimal(3), unit, length, locale=locale)
     except babel.units.UnknownUnitError:
         return False
@@ -144,10 +144,10 @@ Progress = Callable[[int, int], None]
 Part = Literal["train", "valid", "test"]
 # In the order of generation: a source that is in the test part is never drawn again for training.
 PARTS: tuple[Part, ...] = ("test", "valid", "train")
-HELD_OUT_PERCENT = 5  # of all values for validation, and as many for testing
+HELD_OUT_PERCENT = 5  # percent of all values for validation, and as many for testing
 
 FIRST_DAY = datetime.date(1950, 1, 1)
-DAYS = (datetime.date(2050, 1, 1) - FIRST_DAY).days  # a hundred years: two digits tell a year
+DAYS = (datetime.date(2050, 1, 1) - FIRST_DAY).days  # a hundred years: two digits identify a year
 
 CURRENCIES = {"USD": 2, "EUR": 2, "GBP": 2, "JPY": 0, "CHF": 2, "INR": 2}
 UNITS = (
@@ -215,12 +215,12 @@ def generate_demo(
     Args:
         source, target: names of locales.
         pairs: number of training pairs.
-        held_out: number of pairs to validate with, and as many again to test with.
+        held_out: number of pairs for validation, and as many again for testing.
         seed: seed of the draws; the same arguments give the same corpus.
         progress: function that is called at intervals with the pairs made and the pairs wanted.
 
     Raises:
-        DataError: when a locale is unknown or lacks data, or both locales write everything alike.
+        DataError: when a locale is unknown or lacks data, or both locales write all items the same.
     """
     locales = find_locale(source), find_locale(target)
     if locales[0] == locales[1]:
@@ -291,7 +291,7 @@ def _check_differ(items: list[DemoItem], source: Locale, target: Locale) -> None
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:
-    # Line feeds on Windows, too: the same arguments give the same bytes.
+    # Line feeds on Windows too, so that the same arguments give the same bytes.
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
 
@@ -308,11 +308,11 @@ class ItemMaker:
         self.target = target
         self.part = part
         self.seed = seed
-        self.random = Random(f"{seed} {part}")  # a string seeds by its SHA-512
+        self.random = Random(f"{seed} {part}")  # a string is hashed by SHA-512
 
     def make(self) -> DemoItem | None:
         """Draw an item; None when a locale has no way to write it."""
-        # Weights by how many values a kind has: a day has only 1,440 minutes.
+        # Kinds are weighted by their number of values: a day has only 1,440 minutes.
         kinds = {
             self._date: 8,
             self._time: 1,
@@ -401,13 +401,13 @@ class ItemMaker:
     def _any_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
         """Draw an amount of at most `digits` digits before the point, and its value.
 
-        All numbers of digits are equally likely, and so are amounts below 2, which take the
-        singular in French and not in English.
+        Every number of digits is equally likely, and amounts below 2, which are singular in French
+        and not in English, are as likely.
         """
         whole = self.random.randrange(max(2, 10 ** self.random.randint(0, digits)))
         fraction = self.random.randrange(10**decimals)
         amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
-        # without trailing zeros: 5 and 5.00 are one value
+        # no trailing zeros, since 5 and 5.00 are one value
         return amount, f"amount {amount.normalize():f}"
 
     def _any_duration(self) -> tuple[dict[str, int], str]:

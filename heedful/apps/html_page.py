@@ -1,4 +1,4 @@
-"""HTML pages of one file, which can be sent by mail and opened offline: frame, section, card."""
+"""Parts of single-file HTML pages, which can be sent by mail and opened offline."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def document(
         title: plain text.
         body: HTML below the title.
         style: style sheet.
-        policy: content security policy, by which the browser refuses what is not in the page.
+        policy: content security policy, which makes the browser refuse external content.
         links: HTML of the head, ended by a line break.
         scripts: HTML after the content, ended by a line break.
-        heading: flag that the title stands above the body.
+        heading: True to show the title above the body.
     """
     text = html.escape(title)
     return _PAGE.format(
@@ -56,7 +56,7 @@ def document(
 
 
 def section(title: str, content: str, note: str = "") -> str:
-    """Return a section: heading, a line of plain text, and its HTML."""
+    """Return a section: a heading, a line of plain text, and the HTML content."""
     words = f"<p>{html.escape(note)}</p>\n" if note else ""
     return f"<section>\n<h2>{html.escape(title)}</h2>\n{words}{content}\n</section>"
 

@@ -1,8 +1,8 @@
 """Language detection with the model of py3langid (langid.py, Lui and Baldwin 2012).
 
 The model counts byte sequences of a text with an automaton and scores the counts with naive Bayes.
-For a sentence of 40 letters the library takes 52 µs, nearly all of it in NumPy's calls; this module
-takes 17 µs a sentence for many at once.
+For a sentence of 40 letters the library takes 52 µs, nearly all of it in calls of NumPy; for many
+sentences at once this module takes 17 µs each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def detect_languages(text: str) -> list[tuple[str, float]]:
     """Return the codes of all languages and their probabilities, the most probable first.
 
     Args:
-        text: text to judge; the longer, the surer.
+        text: text to judge; longer texts are judged more reliably.
 
     Raises:
         ConfigError: when py3langid is not installed.
@@ -58,7 +58,7 @@ class LanguageDetector:
         self._features = np.asarray(identifier.tk_output)
         self._weights = np.asarray(identifier.nb_ptc, np.float32)
         self._priors = np.asarray(identifier.nb_pc, np.float32)
-        # Two scripts of a language are two columns of the model and one label.
+        # A language in two scripts has two columns in the model, but one label.
         self._label_of_class = np.array(
             [self.languages.index(label) for label in identifier.nb_classes]
         )
@@ -84,7 +84,7 @@ class LanguageDetector:
             scores = scores[:, classes]
         odds = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
         result = np.zeros((len(texts), len(self.languages)), np.float32)
-        # `+=` would count only one of two classes that share a label.
+        # `+=` would add only one of two classes that share a label.
         np.add.at(result.T, self._label_of_class[classes], odds.T)
         result /= result.sum(axis=1, keepdims=True)
         return result[:, list(columns)] if columns else result
@@ -93,8 +93,8 @@ class LanguageDetector:
         """Return unnormalised log-probabilities of the classes [texts, classes]."""
         rows, features, times = self._counts(texts)
         scores = np.zeros((len(texts), len(self._priors)), np.float32)
-        first = np.flatnonzero(np.diff(rows, prepend=-1))  # first feature of each text with any
-        # 64 texts at a time, so that the summands stay in the cache.
+        first = np.flatnonzero(np.diff(rows, prepend=-1))  # first feature of each text
+        # 64 texts at a time, so that their terms stay in the cache.
         for start in range(0, len(first), _CACHED):
             begins = first[start : start + _CACHED]
             end = first[start + _CACHED] if start + _CACHED < len(first) else len(rows)
@@ -105,16 +105,16 @@ class LanguageDetector:
         return scores
 
     def _counts(self, texts: Sequence[bytes]) -> tuple[Indices, Indices, Probabilities]:
-        """Return texts, their features, and log(1 + occurrences) of each, in order of the texts.
+        """Return indices of texts, features, and log(1 + count) of each feature, sorted by text.
 
-        The automaton advances by one byte of all texts at a time.
+        The automaton reads one byte of all texts in each step.
         """
         lengths = np.array([len(text) for text in texts])
         order = np.argsort(-lengths, kind="stable")
         longest = int(lengths.max(initial=0))
         joined = np.frombuffer(b"".join(texts[n].ljust(longest, b"\0") for n in order), np.uint8)
         read = joined.reshape(len(texts), longest).T.astype(np.intp)
-        # Texts are sorted by length, so those with a byte at a position come first.
+        # Texts are sorted by length, so the texts with a byte at this position come first.
         unfinished = np.searchsorted(-lengths[order], -np.arange(longest), side="left")
         state = np.zeros(len(texts), np.intp)
         visited = []
@@ -122,7 +122,7 @@ class LanguageDetector:
             state = self._next_state[self._rows[state[:count]] + read[position, :count]]
             feature = self._features[state]
             seen = np.flatnonzero(feature >= 0)
-            # Text and feature in one number: a single `unique` counts all of them.
+            # Text and feature are combined into one number, so that a single `unique` counts all.
             visited.append(order[seen] * len(self._weights) + feature[seen])
         keys, times = np.unique(
             np.concatenate([np.empty(0, np.intp), *visited]), return_counts=True
@@ -133,7 +133,7 @@ class LanguageDetector:
 
 @functools.cache
 def language_detector() -> LanguageDetector:
-    """Return the detector, loaded at the first call: reading its model takes 0.3 seconds.
+    """Return the detector, which is loaded at the first call in 0.3 seconds.
 
     Raises:
         ConfigError: when py3langid is not installed.

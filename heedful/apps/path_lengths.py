@@ -46,7 +46,7 @@ class Costs(Result):
         kind: kind of layer.
         lengths: [N] int64 sequence lengths in tokens.
         operations: [N] int64 multiply-adds of the layers' main matmuls.
-        steps: [N] int64 sequential operations, those that no parallel machine can overlap.
+        steps: [N] int64 sequential operations, which cannot run in parallel.
         path: [N] int64 connections on the shortest path from the first to the last token, in a
             network with enough layers to connect them.
     """
@@ -76,16 +76,16 @@ def costs(
         lengths: sequence lengths n in tokens, at least 1 each.
         width: model width d.
         num_layers: number of stacked layers, for operations and steps.
-        window: size r of windowed attention: tokens that a query sees on each side, its own
-            included, as in the mask `window(r)`.
+        window: size r of windowed attention: number of tokens that a query attends to on each side,
+            itself included, as in the mask `window(r)`.
         kernel: kernel width k of causal convolutions.
 
     Returns:
         The costs of each of `KINDS`, in that order.
 
     Raises:
-        ConfigError: when a length is below 1, or a window or kernel below 2, which connects
-            nothing.
+        ConfigError: when a length is below 1, or a window or kernel is below 2 and connects no
+            tokens.
     """
     _check(min(lengths, default=1), window, kernel)
     n = np.asarray(lengths, dtype=np.int64)
@@ -189,7 +189,8 @@ def _route(
     links: Sequence[tuple[tuple[int, int], tuple[int, int]]], depth: int, length: int
 ) -> tuple[tuple[int, int], ...]:
     """Return a path from the first token to the last token of the top level."""
-    # Built from the end with the leftmost inputs, so that long connections come at the top.
+    # The path is built from the end with the leftmost inputs, so that long connections are at the
+    # top.
     below: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for before, after in links:
         below.setdefault(after, []).append(before)
@@ -227,7 +228,7 @@ def _check(length: int, window: int, kernel: int) -> None:
 
 
 DIRECTIONS = 16
-"""Directions of the output that are differentiated by default: enough for a plot."""
+"""Default number of output directions that are differentiated: enough for a plot."""
 
 # Weights come from PyTorch's global generator, which threads of the studio share.
 _building = threading.Lock()
@@ -235,7 +236,7 @@ _building = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class Reach(Result):
-    """Norms of gradients by distance from the last token.
+    """Gradient norms by distance from the last token.
 
     Args:
         name: name of the network.
@@ -284,7 +285,7 @@ def recurrent_reach(
         width: width D of inputs and states.
         num_layers: number of stacked layers.
         keep_bias: bias of the gate that keeps the state, see `RecurrentEncoder`.
-        seeds: seeds of weights and vectors, one sample each.
+        seeds: seeds of weights and vectors; each gives one sample.
         directions: number of differentiated directions, see `model_reach`.
     """
 
@@ -309,10 +310,10 @@ def transformer_reach(
     Args:
         length: sequence length in tokens.
         shape: shape of the encoder; its positions, vocabulary and dropout are ignored.
-        seeds: seeds of weights and vectors, one sample each.
+        seeds: seeds of weights and vectors; each gives one sample.
         directions: number of differentiated directions, see `model_reach`.
     """
-    # Vocabularies of 1: the network is fed vectors, and no embedding is built.
+    # The vocabulary has one entry, since the network is given vectors instead of tokens.
     spec = translator_spec(shape.model_copy(update={"positions": "sinusoidal"}), 1, 1)
 
     def build() -> Callable[[Tensor], Tensor]:
@@ -340,11 +341,11 @@ def model_reach(
 
     Args:
         subject: the model.
-        readings: inputs from `read_all` or `see`, one sample each.
+        readings: inputs from `read_all` or `see`; each gives one sample.
         stack: `encoder` or `decoder`; None for the decoder where the model has one. The influence
             of the encoder's tokens on a decoder is not measured.
-        directions: number of output directions that the norm is estimated from, the same random
-            ones in every call; as many as the model width give the exact norm.
+        directions: number of random output directions for the estimate of the norm, the same in
+            every call; with as many directions as the model width the norm is exact.
 
     Raises:
         ModelError: when the model has no such stack.
@@ -404,7 +405,7 @@ def _norms(embedded: Tensor, states: Tensor, directions: Tensor) -> np.ndarray:
     Frobenius norm as its expectation, and equals it for P = D.
 
     Args:
-        embedded: [P, L, D] embeddings, P times the same.
+        embedded: [P, L, D] embeddings, the same in all P rows.
         states: [P, L, D] output of the stack.
         directions: [P, D] orthonormal directions.
     """

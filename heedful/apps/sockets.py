@@ -18,10 +18,10 @@ def check_packages(names: Iterable[str], program: str, verb: str) -> None:
     Args:
         names: names of the modules that are needed.
         program: name of the program in the message.
-        verb: its verb, which is also the name of the extra that installs the packages.
+        verb: verb of the program, which is also the name of the extra that installs the packages.
 
     Raises:
-        ConfigError: naming those that are missing.
+        ConfigError: naming the missing packages.
     """
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
         raise ConfigError(
@@ -42,11 +42,12 @@ def listen(host: str, port: int) -> socket.socket:
         UserError: when the port is in use, or the address is not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP: only then does asyncio send small answers at once (TCP_NODELAY), where
-    # otherwise each waits 40 ms for the acknowledgement of the one before.
+    # The protocol is named as TCP, since only then does asyncio send small answers at once
+    # (TCP_NODELAY). Otherwise each answer waits 40 ms for the acknowledgement of the previous
+    # answer.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # A restarted server need not wait for the connections of the one before to time out.
+        # A restarted server need not wait until connections of the previous server time out.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(128)
@@ -79,8 +80,8 @@ def outside_address() -> str | None:
     """Return the address of this machine in its network; None without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Connecting a datagram socket only chooses a route; nothing is sent to this address
-            # of the block for documentation.
+            # Connecting a datagram socket only chooses a route; nothing is sent to this address,
+            # which is reserved for documentation.
             probe.connect(("192.0.2.1", 9))
         except OSError:
             return None
@@ -103,8 +104,9 @@ def is_own_host(header: str, host: str) -> bool:
 
     Args:
         header: value of the header.
-        host: address on which the server listens. It is accepted, as are localhost and numeric
-            loopback addresses; any numeric address if other machines can reach the server.
+        host: address on which the server listens. It is accepted as a host, and so are localhost,
+            numeric loopback addresses and, if other machines can reach the server, all numeric
+            addresses.
     """
     try:
         name = urlsplit(f"//{header}").hostname
@@ -114,7 +116,7 @@ def is_own_host(header: str, host: str) -> bool:
         return False
     if name in ("localhost", host):
         return True
-    try:  # rebinding needs a name: at a numeric address the browser has really gone there
+    try:  # DNS rebinding needs a name; a numeric address is what the browser has opened
         address = ipaddress.ip_address(name)
     except ValueError:
         return False

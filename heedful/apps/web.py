@@ -1,6 +1,6 @@
-"""HTTP for the server of models and the studio: JSON, limits of bodies, headers, raw answers.
+"""HTTP helpers of the model server and the studio: JSON, body limits, headers and raw answers.
 
-The two have different forms of errors, so each of them writes its own.
+The two report errors in different forms, so each writes its own error bodies.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 HUNG_UP = 499
-"""Status of a request whose client has gone: nginx's, for logs; nobody reads the answer."""
+"""Status for logs of a request whose client has disconnected, as in nginx."""
 
 SAFETY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Headers of every answer: no guessed media types, no frames, no address passed on elsewhere."""
+"""Headers of every answer: no guessed media types, no frames, no referrer."""
 
 
 def json_response(
@@ -38,12 +38,13 @@ def json_response(
     Args:
         content: JSON data without NaN and infinity.
         status: HTTP status.
-        headers: headers besides those of the type and the cache.
-        ascii_only: escapes for all other characters. They keep a lone surrogate, which stands for
-            a byte in the name of a file; without escapes it becomes a question mark.
+        headers: further headers.
+        ascii_only: True to escape all characters outside of ASCII. Escapes preserve a lone
+            surrogate, which stands for a byte in a file name and would otherwise become a question
+            mark.
     """
     text = json.dumps(content, ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
-    # Halves of surrogate pairs, which JSON can hold, have no UTF-8.
+    # JSON can hold lone surrogates, which UTF-8 cannot encode.
     data = text.encode("utf-8", "replace")
     kept = {"cache-control": "no-store", **(headers or {})}
     return Response(data, status, headers=kept, media_type="application/json")
@@ -53,7 +54,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     """Return the object that a body holds.
 
     Raises:
-        ValueError: when it holds none; the message completes "The body is …".
+        ValueError: when the body is no object; the message completes "The body is …".
     """
     try:
         values = json.loads(body)
@@ -74,12 +75,12 @@ class BodyTooLarge(Exception):
 
 
 class CheckedExchange:
-    """A request and its answer in a layer around an application, which limits and counts.
+    """A request and its answer in an ASGI layer, which limits the body and records the status.
 
     Args:
         scope, receive, send: request and its channels.
         limit: maximum size of the body in bytes.
-        added: headers that are added to the answer.
+        added: headers to add to the answer.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class CheckedExchange:
         self.scope = scope
         self.limit = limit
         self.added = added
-        # Of several headers with one name, the last.
+        # Of several headers with the same name, the last one counts.
         self.headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.status: int | None = None
         self.read = 0
@@ -104,7 +105,7 @@ class CheckedExchange:
         return BodyTooLarge()
 
     def check_length(self) -> None:
-        """Raise `too_large` if the length in the headers is no number, or above the limit."""
+        """Raise `too_large` if the length in the headers is not a number or exceeds the limit."""
         length = self.headers.get(b"content-length", "0")
         if not length.isdecimal() or int(length) > self.limit:
             raise self.too_large()
@@ -132,7 +133,7 @@ class CheckedExchange:
         Args:
             status: HTTP status.
             body: content of the answer.
-            headers: headers besides the length.
+            headers: headers in addition to the length.
         """
         own = [*headers, (b"content-length", str(len(body)).encode())]
         await self.send({"type": "http.response.start", "status": status, "headers": own})

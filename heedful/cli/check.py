@@ -1,4 +1,4 @@
-"""`heedful check`: checks of given translations, and those of `heedful translate --check`."""
+"""`heedful check`: checks of given translations; also the checks of `heedful translate --check`."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def check(
     Args:
         source: File of source text, one item a line.
         target: File of translations to check, line by line.
-        model: Translator of the two languages, or the name of a model that comes with Heedful,
-            which finds texts that do not belong together, missing ends and other names.
-        reverse_model: Translator in the other direction, whose opinion is added.
-        languages: Language codes of source and target, such as en-de; those of the model, or as
-            detected, if unset.
-        fail: End with exit status 1 if one is in doubt.
+        model: Translator of the two languages, or the name of a model that comes with Heedful; it
+            finds unrelated texts, missing ends and wrong names.
+        reverse_model: Translator in the opposite direction, for a second opinion.
+        languages: Language codes of source and target, such as en-de; if unset, those of the model,
+            or detected ones.
+        fail: End with exit status 1 if a translation is in doubt.
     """
     flags = {"source": source, "target": target, "model": model, "reverse_model": reverse_model}
     report = Report("check", output, flags, running, languages=languages, fail=fail)
@@ -101,7 +101,7 @@ def check(
 def _languages(
     model: Path | None, words: str | None, sources: list[str], targets: list[str]
 ) -> tuple[str | None, str | None]:
-    """Return the languages that are named, those of the model, or those that are detected."""
+    """Return the given languages, or else those of the model, or else the detected languages."""
     known = (
         (None, None) if model is None and words is None else languages_of(model or Path(), words)
     )
@@ -124,7 +124,7 @@ _LINES_NAMED = 50
 
 
 class CheckedTranslations:
-    """Checker of translations, which replaces or marks those in doubt.
+    """Checker of translations, which replaces or marks doubtful translations.
 
     Args:
         request: the translator and its options, with the flags of checking.
@@ -132,7 +132,7 @@ class CheckedTranslations:
         glossary: terms that translations keep.
 
     Attributes:
-        doubted: numbers of the lines whose translation is in doubt.
+        doubted: numbers of the lines with doubtful translations.
         replaced: number of translations that the second try replaced.
 
     Raises:
@@ -168,11 +168,11 @@ class CheckedTranslations:
     def settle(
         self, texts: Sequence[str], translations: list[Translation], first_line: int, warn: Warn
     ) -> tuple[list[Translation], list[TranslationReport]]:
-        """Check translations; return those to write, and a report on each.
+        """Check translations; return the translations to write, and a report on each.
 
         Args:
             texts: translated lines.
-            translations: a translation of each.
+            translations: translation of each line.
             first_line: number of the first line.
             warn: receiver of warnings.
         """
@@ -206,7 +206,7 @@ class CheckedTranslations:
         """Fail if translations are in doubt and --on-doubt is fail.
 
         Raises:
-            RunError: naming their lines.
+            RunError: naming the lines of doubtful translations.
         """
         if self.flags.on_doubt != "fail" or not self.doubted:
             return

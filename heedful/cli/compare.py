@@ -31,7 +31,7 @@ _SEEDS = 3
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFlags:
-    """The folder of a comparison, the seeds and the budget of its runs, and their corpora.
+    """The folder of a comparison, and the seeds, budget and corpora of its runs.
 
     Args:
         out: Folder for the comparison and its runs, created if missing.
@@ -69,15 +69,15 @@ class ComparisonFlags:
         return {"out": self.out, "seeds": self.seeds, "max_flops": self.max_flops}
 
     def run(self, work: Callable[..., Comparison], values: dict[str, Any], report: Report) -> int:
-        """Compare configurations, show the table, and print how to continue if runs are left.
+        """Compare configurations, show the table, and print how to continue if runs are unfinished.
 
         Args:
-            work: function that compares them.
+            work: function that runs and compares the configurations.
             values: settings of all runs.
             report: report of the command.
 
         Returns:
-            The exit status, 1 if runs are left.
+            The exit status, 1 if runs are unfinished.
         """
         from heedful.events import Events
 
@@ -175,7 +175,7 @@ def sweep(
 
 
 class _OneLine:
-    """An event sink that shows a progress bar on a terminal, and elsewhere a line for each run.
+    """An event sink that shows a progress bar on a terminal, and otherwise prints a line per run.
 
     Args:
         events: events of the terminal.

@@ -24,7 +24,7 @@ def import_(
     """Import a Hugging Face model.
 
     Supported architectures: BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT. Every tensor and
-    setting must be used; otherwise nothing is written, and the error names unused or missing ones.
+    setting must be used; otherwise nothing is written, and the error names unused or missing items.
     Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are refused. A name
     that is no directory on this machine is fetched from the Hugging Face hub, and its commit is
     recorded in the new directory.
@@ -54,7 +54,7 @@ def import_(
 
 
 def _name_on_the_hub(directory: Path) -> Path:
-    """Return NAME of OWNER/NAME as the path of the directory to write."""
+    """Return the path of the directory to write for OWNER/NAME: NAME in the current folder."""
     name = HubName.parse(directory)
     if name is None or directory.exists():
         raise UserError(
@@ -145,7 +145,7 @@ def export(
         format: Format to write: hf for the transformers library; ctranslate2 for fast CPU inference
             of translators and language models; onnx for encoders of text and images; heedful for
             smaller files of the same model. If unset, the first of hf, ctranslate2 and onnx that
-            has such models.
+            supports the model.
         quantization: Data type of the stored weights, for ctranslate2 and heedful (float32, float16
             or int8); float32 if unset.
     """
@@ -179,10 +179,10 @@ def export(
 
 
 def _write_first_that_fits(model: Path, out: Path) -> tuple[dict[str, Any], str]:
-    """Write the model in the first format that has such models; see `_write_export`.
+    """Write the model in the first format that supports it; see `_write_export`.
 
     Raises:
-        ModelError: when none has: what the first one lacks.
+        ModelError: when no format supports the model, with the reason of the first one.
     """
     refusals: list[ModelError] = []
     formats: tuple[Format, ...] = ("hf", "ctranslate2", "onnx")
@@ -256,7 +256,7 @@ def merge(
 
     Args:
         base: Base model that the adapter was trained on: a model, run or Hugging Face directory.
-        adapter: Directory of the LoRA run, or its folder adapter or a copy of that.
+        adapter: Directory of the LoRA run, its subfolder adapter, or a copy of the subfolder.
         out: Directory to write, which must not exist.
     """
     report = Report("merge", output, base=base, adapter=adapter, out=out)

@@ -39,7 +39,7 @@ class Corpus:
         """Load the model.
 
         Raises:
-            UserError: when the limit leaves nothing.
+            UserError: when the limit leaves no text.
         """
         if self.limit is not None and self.limit < 1:
             raise UserError("At least one text is needed", where=f"--limit {self.limit}")
@@ -48,7 +48,7 @@ class Corpus:
         return load(model, device=self.device)
 
     def pairs(self, subject: Subject) -> tuple[list[str], list[str] | None]:
-        """Return sources and targets for a translator; targets are None without a file of them.
+        """Return sources and targets for a translator; targets are None without a target file.
 
         Raises:
             ModelError: when the model is not a translator.
@@ -72,7 +72,7 @@ class Corpus:
         return sources[: self.limit], targets[: self.limit]
 
     def readings(self, subject: Subject) -> list[ModelInput]:
-        """Return the inputs of the model; without targets, a translator reads its translations."""
+        """Return the inputs of the model; for missing targets it translates the sources."""
         from heedful.inspect import read_all
 
         if self.source is not None:

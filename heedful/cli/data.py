@@ -70,11 +70,11 @@ class PairCheckFlags:
         return prepare(spec, settings, against=tests, scorer=self.scorer(), workers=self.workers)
 
     def scorer(self) -> Callable[[list[str], list[str]], Sequence[float]] | None:
-        """Return a function that scores how much the source tells the model about the target.
+        """Return a function that scores how much the source raises the probability of the target.
 
-        The probability of a target alone mostly measures its domain. The gain by the source depends
-        less on the domain: at the default limit, 0.3 % of the real pairs of two domains are found,
-        and 99 % and 76 % of shuffled pairs.
+        The probability of a target alone mostly depends on its domain. The gain by the source
+        depends less on the domain: at the default limit, 0.3 % of the real pairs in two domains are
+        found, and 99 % and 76 % of shuffled pairs.
         """
         if self.model is None:
             return None
@@ -285,10 +285,10 @@ def data_shard(
 
 
 def _one_corpus(files: Sequence[str]) -> CorpusSpec:
-    """Return the corpus that the files make up.
+    """Return the single corpus that the files form.
 
     Raises:
-        ConfigError: when they make up none, or more than one.
+        ConfigError: when they form no corpus, or more than one.
     """
     if len(files) == 1 and is_memory(Path(files[0])):
         return CorpusSpec(file=files[0])

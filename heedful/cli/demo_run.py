@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 NOTE_FILE = "demo.json"
 SHOWN_KINDS = ("date", "price", "duration")
 
-# The best settings for one minute on two cores, chosen on English-French validation items.
+# The best settings for one minute of training on two cores, chosen on English-French validation
+# items.
 SETTINGS: dict[str, Any] = {
     "model": {
         "width": 128,
@@ -68,7 +69,7 @@ class DemoPlan:
                 raise ConfigError(f"--{name} {flags[name]:g} is not above 0", where=where)
 
     def plain(self) -> dict[str, Any]:
-        """Return the plan as JSON data, by names of flags."""
+        """Return the plan as JSON data; keys are names of flags."""
         names = {"source": "from", "target": "to", "held_out": "held-out"}
         return {names.get(name, name): value for name, value in vars(self).items()}
 
@@ -141,7 +142,7 @@ class DemoResult:
 
 
 def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
-    """Generate data, train and translate, or reuse or continue a demo in the folder.
+    """Generate data, train and translate; a demo in the folder is continued or reused.
 
     Args:
         out: folder of the demo.
@@ -254,7 +255,7 @@ def _test(run: Path, corpus: DemoCorpus, training: dict[str, Any], events: Event
 
 
 def _examples(items: Sequence[DemoItem]) -> list[DemoItem]:
-    """Return the longest of the first ten items of each kind that is shown."""
+    """Return the longest of the first ten items of each kind in `SHOWN_KINDS`."""
     result = []
     for kind in SHOWN_KINDS:
         first = [item for item in items if item.kind == kind][:10]

@@ -1,4 +1,4 @@
-"""`heedful answer`, `classify`, `fill` and `tag`: one item a line in, one line out."""
+"""`heedful answer`, `classify`, `fill` and `tag`: one output line for each input line."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _mask_line(masks: list[list[Candidate]]) -> str:
 
 
 def _word(piece: str) -> str:
-    """Return a token without the mark of a space before it; a lone mark stays."""
+    """Return a token without its mark of a preceding space; a token that is only a mark stays."""
     from heedful.text.pretokenization import MARK
 
     return one_line(piece.removeprefix(MARK) or piece)
@@ -426,7 +426,7 @@ def _classify_images(
 
     Args:
         model: the model's directory.
-        what: image files, folders and IDX files, instead of lines of the input.
+        what: image files, folders and IDX files; if empty, lines of the input name images.
         items: the flags for input, output, device and batches.
         output: the common flags.
         top: number of labels of each image.

@@ -1,4 +1,4 @@
-"""`heedful evaluate`: score systems against references, and compare two."""
+"""`heedful evaluate`: score a system against references, and compare two systems."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def evaluate(
 
 
 def _check_references(reference: Sequence[Path], output_file: Path | None, samples: int) -> None:
-    """Refuse missing references, an output folder that is missing, and too few resamples.
+    """Refuse missing references, a missing output folder, and too few resamples.
 
     Raises:
         UserError: naming the flag.
@@ -168,7 +168,7 @@ def _translations(
 
     Args:
         system: directory or name of a model, or file of translations.
-        source: file of texts for a model to translate.
+        source: file of texts that a model translates.
         lines: number of lines of the references.
         settings, running, split: options of a model.
         events: receiver of warnings and progress.

@@ -1,4 +1,4 @@
-"""Flags that verbs share: of models, devices, batches, the search and checks of translations."""
+"""Flags that verbs share: models, devices, batches, search, and checks of translations."""
 
 from __future__ import annotations
 
@@ -66,8 +66,7 @@ class CheckFlags:
     Args:
         check: Check each translation and append a tab and the names of failed checks, or ok; with
             --json, a report with scores and positions.
-        check_source: Check in addition that the source makes each translation more probable
-            (slower).
+        check_source: Also check that the source makes each translation more probable (slower).
         languages: Language codes of source and target, such as en-de, for checks of number words
             and language and for --numbers; taken from the model's name or card if unset.
         second_try: Search again where a check failed, with a wider beam and constraints; the new
@@ -142,7 +141,7 @@ class ConsistencyFlags:
         return dataclasses.asdict(self) | {"numbers": numbers}
 
     def counts(self, translator: ConsistentTranslation | None) -> dict[str, int]:
-        """Return counts of numbers that a translator made by `applied` corrected or left wrong."""
+        """Return counts of corrected and of wrong numbers, for a translator made by `applied`."""
         if translator is None or self.numbers == "model":
             return {}
         return {"numbers_mended": translator.mended, "numbers_unmended": translator.unmended}
@@ -157,9 +156,9 @@ class GlossaryFlags:
         glossary: File of terms and their required translations, one a line: source, tab, target
             (alternatives separated by |), and optionally a tab and flags (keep, ignore-case);
             or a termbase (.tbx).
-        glossary_mode: Method for glossary terms: hard constrains the search to write each target as
+        glossary_mode: Method for glossary terms: hard forces the search to write each target as
             given; soft shows the first target to a model trained with --soft-terms, which may
-            inflect it.
+            inflect the term.
     """
 
     glossary: Path | None = None
@@ -186,12 +185,12 @@ class GlossaryFlags:
 
 
 def search_settings(flags: Any) -> SearchSettings:
-    """Return search settings from flags; a temperature or a cut-off implies sampling."""
+    """Return search settings from flags; --temperature, --top-k and the like imply sampling."""
     return sampling_settings(flags, SearchSettings)
 
 
 def sampling_settings(flags: Any, settings: type[_Settings]) -> _Settings:
-    """Return settings of this class from flags; a temperature or a cut-off implies sampling."""
+    """Return settings of a class from flags; --temperature, --top-k and the like imply sampling."""
     values = overrides(flags)
     if any(name in values for name in _SAMPLING):
         values.setdefault("sampling", True)
@@ -200,7 +199,7 @@ def sampling_settings(flags: Any, settings: type[_Settings]) -> _Settings:
 
 @flag_group("Running", 50)
 class Running:
-    """Device, precision and batches; only the precision changes results, in their last digits.
+    """Device, precision and batches; of these only precision changes results, in the last digits.
 
     Args:
         ensemble: Further model whose probabilities are averaged with the first one's; may be
@@ -220,7 +219,7 @@ class Running:
         self, model: Path, *, shortlist: bool | Path = False, split: Split | None = None
     ) -> TranslationPipeline:
         """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
-        with uncollected():  # garbage collection took a fifth of a cold start
+        with uncollected():  # garbage collection took a fifth of the time of a cold start
             from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
         return heedful.load(
             [model, *self.ensemble],
@@ -273,10 +272,10 @@ class ShardFlags:
         return bool(self.shards)
 
     def refuse(self, single: Mapping[str, Any]) -> None:
-        """Refuse flags of a single text, given by name, together with --shards.
+        """Refuse flags of a single text together with --shards.
 
         Raises:
-            UserError: with the names of those that were given.
+            UserError: naming the flags.
         """
         if unfit := [name for name, value in single.items() if value]:
             raise UserError(
@@ -288,7 +287,7 @@ class ShardFlags:
         """Refuse flags of shards without --shards.
 
         Raises:
-            UserError: with the name of the flag.
+            UserError: naming the flag.
         """
         for name, value in vars(self).items():
             if value != getattr(ShardFlags(), name):
@@ -306,13 +305,14 @@ class TranslationRequest:
         model: the model's directory.
         settings: settings of the search.
         running: device, precision and batches.
-        alignment: flag that returns word alignments.
-        checks: flags of checking, with the languages.
-        prefixes: flag that translations have forced prefixes.
-        shortlist: True for the model's lexical shortlist, or the file of another one.
+        alignment: True to return word alignments.
+        checks: flags of checks, including the languages.
+        prefixes: True if translations have forced prefixes.
+        shortlist: True for the model's lexical shortlist, or the file of another shortlist.
         terms: glossary and its mode.
-        protect: kinds of text to copy; those that the model was trained for if unset.
-        split: parts of a text that are translated apart; as the model has learned if unset.
+        protect: kinds of text to copy; if unset, those that the model was trained to copy.
+        split: parts of a text that are translated separately; the training setting of the model if
+            unset.
         consistency: flags of capitals, unknown words and numbers.
     """
 
@@ -366,14 +366,14 @@ class TranslationRequest:
 
 
 def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
-    """Return the language codes of a translator: those given, or those of its name or card.
+    """Return the language codes of a translator: the given codes, or those of its name or card.
 
     Args:
         model: directory of the translator.
         words: two codes, such as en-de or pt_BR-zh; None for those of the model.
 
     Raises:
-        UserError: when they are not written so.
+        UserError: when the words have another form.
     """
     if words is None:
         from heedful.pretrained import catalogue

@@ -42,10 +42,10 @@ class GridFlags:
     threads: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = ()
 
     def grid(self, task: MeasuredTask) -> Grid:
-        """Return the combinations; unset values follow from the model and the machine.
+        """Return all combinations; unset values depend on the model and the machine.
 
         Raises:
-            ConfigError: when a shortlist is asked for and the model has none.
+            ConfigError: when a shortlist is requested and the model has none.
         """
         from heedful.apps.comparison.frontier_rounds import Grid
 
@@ -82,11 +82,12 @@ def frontier(
     """Measure speed, memory and quality of a translator under many search settings.
 
     Every combination of precision, beam, shortlist, batch size and threads translates the same
-    sentences. Measured are sentences per second, the latency of a single sentence, peak memory, and
-    BLEU and chrF of the whole file. Each measurement runs in its own process, and rounds alternate
-    between settings, so that other load on the machine affects all of them alike. Dominated
-    settings are greyed: another one is no worse in any measure and significantly better in one. OUT
-    gets table.md, table.json, picture.svg and page.html. Ctrl-C stops; the same command continues.
+    sentences. The results are sentences per second, the latency of a single sentence, peak memory,
+    and BLEU and chrF of the whole file. Each measurement runs in its own process, and rounds
+    alternate between settings, so that other load on the machine affects all of them alike.
+    Dominated settings are greyed: another setting is no worse in any measure and significantly
+    better in one. OUT gets table.md, table.json, picture.svg and page.html. Ctrl-C stops; the same
+    command continues.
 
     For example:
 
@@ -149,7 +150,7 @@ def _nothing(results: Frontier) -> UserError:
 
 
 def _write(results: Frontier, out: Path) -> list[Path]:
-    """Write tables and, where Altair is installed, a chart and a page; return the files."""
+    """Write tables and, if Altair is installed, a chart and a page; return the files."""
     from heedful.apps.comparison.result_files import has_charts
 
     tables = [out / "table.md", out / "table.json"]

@@ -1,4 +1,4 @@
-"""`heedful heads`, `ablate` and `prune`: measure heads, remove parts, remove heads for good."""
+"""`heedful heads`, `ablate` and `prune`: measure heads, ablate parts, prune heads."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def info(
 
     The tables list the parameters of every component, the floating-point operations of a training
     pair and of a translation, the memory of weights and caches, and the peak memory of training and
-    decoding on a CPU. For other models than translators, they list parameters and peak memory, and
-    for models of images the operations of one image. A directory takes precedence over a preset of
-    the same name.
+    decoding on a CPU. For models other than translators, they list parameters and peak memory, and
+    for image models the operations of one image. A directory takes precedence over a preset of the
+    same name.
 
     Example: `heedful info transformer-base --vocabulary 37000 --precision bf16`
 
@@ -41,8 +41,8 @@ def info(
         source_tokens: Length of a source sentence in tokens.
         target_tokens: Length of the translation in tokens.
         beam: Beam width of decoding.
-        batch_tokens: Size of a batch in tokens: of each side in training, of all hypotheses in
-            decoding.
+        batch_tokens: Size of a batch in tokens: tokens of each side in training, tokens of all
+            hypotheses in decoding.
         precision: Precision of matmuls, for estimates of peak memory.
     """
     counts = (source_tokens, target_tokens, beam, batch_tokens, vocabulary or 1)
@@ -165,7 +165,7 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
     if facts.origin:
         known["origin"] = dict(facts.origin)
     pair = load_tokenizers(directory, facts.spec)
-    # An imported tokenizer has rules of its own in its file.
+    # An imported tokenizer has its own rules in its file, and no attribute.
     if (rule := getattr(pair and pair.source, "normalization", None)) is not None:
         known["normalization"] = rule
     return facts.spec, known
@@ -275,7 +275,7 @@ _SPELLING = {
 
 
 def _show_text(facts: dict[str, Any]) -> None:
-    """Print the facts of a model's training and the normalisation of its text."""
+    """Print facts about a model's training and the normalisation of its text."""
     for name, value in facts["training"].items():
         if name == "scores":
             shown = ", ".join(f"{metric} {score:.4g}" for metric, score in value.items())

@@ -46,9 +46,9 @@ def inspect(
 ) -> None:
     """Show the attention of a model for one text.
 
-    The printed matrix is the mean over the selected layers and heads (all by default); --json has
-    the weights of each. A chart shows every selected layer or head, and an .html chart is
-    interactive. Inspection does not change the model's output.
+    The printed matrix is the mean over the selected layers and heads (all by default); --json
+    writes the weights of each head. A chart shows every selected layer or head, and an .html chart
+    is interactive. Inspection does not change the model's output.
 
     For example:
 

@@ -1,8 +1,8 @@
-"""The entry point: find the verb, run it, report what went wrong, return an exit status.
+"""The entry point: find the verb, run it, report errors, return an exit status.
 
-Nothing heavy is imported here. A verb's module is loaded when that verb is called, and torch when
-the verb starts to work, so that `--help` answers at once. An error of the user is one paragraph on
-standard error; HEEDFUL_DEBUG=1 adds the traceback.
+No slow module is imported here. The module of a verb is loaded when the verb is called, and torch
+when the verb starts to work, so that `--help` answers at once. A user error is printed as one
+paragraph on standard error; HEEDFUL_DEBUG=1 adds the traceback.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def run() -> int:
-    """Run the command line in a process that ends with it.
+    """Run the command line as the only work of a process.
 
     Returns:
         The exit status of `main`; the process must end with it.
     """
-    # Registered before PyTorch is loaded, the handler runs after all other exit handlers.
+    # The handler is registered before PyTorch is loaded, so it runs after all other exit handlers.
     done: list[int] = []
     atexit.register(_exit_at_once, done)
     show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
@@ -100,7 +100,7 @@ def _show_warning(
 
 
 def _exit_at_once(done: list[int]) -> None:
-    """End the process without freeing every object of PyTorch, which takes a sixth of a second.
+    """End the process without freeing all objects of PyTorch, which would take a sixth of a second.
 
     Args:
         done: exit status; empty after SystemExit or an error, which Python reports.
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: words after `heedful`; those of this process if unset.
+        arguments: words after `heedful`; the arguments of this process if unset.
 
     Returns:
         The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_environment()
     words = normalize(sys.argv[1:] if arguments is None else arguments)
     wants_help = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
-    # `heedful --help train` explains that verb too.
+    # `heedful --help train` also explains the verb.
     verb = find_verb([word for word in words if not wants_help or not word.startswith("-")])
     try:
         status = _run(verb, words, wants_help=wants_help)
@@ -146,8 +146,8 @@ def set_environment() -> None:
     # process, training ran 30 times slower. The variable is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # oneDNN caches kernels of shapes that never recur, a thousand in each of two caches by default,
-    # which grows to a gigabyte. The layers of a step need only a few dozen shapes.
+    # oneDNN caches kernels of shapes that never recur, by default a thousand in each of two caches,
+    # which take up to a gigabyte. The layers of a step need only a few dozen shapes.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
     # Otherwise pydantic reads the metadata of every installed package at each start.
@@ -156,7 +156,7 @@ def set_environment() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context for imports: the garbage collector never scans the objects made in it."""
+    """A context for imports, whose objects the garbage collector never scans."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -196,7 +196,7 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
 
 
 def _only_first_word(word: str, verbs: dict[str, str], *, wants_help: bool) -> int:
-    """Print the verbs that begin with a word, or fail if help was not asked for."""
+    """Print the verbs that begin with a word, or fail if no help was requested."""
     if not wants_help:
         raise UserError(
             f"`heedful {word}` needs a second word", remedy=f"Known: {', '.join(verbs)}"
@@ -232,11 +232,11 @@ def exit_status(error: KeyboardInterrupt | Exception, verb: str = "") -> int:
 
     Args:
         error: the exception that the verb raised.
-        verb: name of the verb, for the command that shows its help; "" if there is none.
+        verb: name of the verb, for a hint at its help; "" if there is no verb.
     """
     if isinstance(error, KeyboardInterrupt):
         return _report("Interrupted.", INTERRUPTED)
-    if isinstance(error, BrokenPipeError):  # as in `heedful translate … | head`, which is no error
+    if isinstance(error, BrokenPipeError):  # as in `heedful translate … | head`, not an error
         _discard_standard_output()
         return FAILED
     if _is_misuse(error):
@@ -305,7 +305,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _discard_standard_output() -> None:
     """Discard output whose reader has gone, so that flushing it at exit does not fail."""
     null = os.open(os.devnull, os.O_WRONLY)
-    with suppress(OSError, ValueError):  # a stand-in without a file descriptor
+    with suppress(OSError, ValueError):  # a replacement without a file descriptor
         os.dup2(null, sys.stdout.fileno())
     os.close(null)
 

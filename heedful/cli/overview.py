@@ -1,6 +1,7 @@
 """The overview of `heedful --help`, and the formatting of help texts.
 
-`heedful --help` is the first call of a newcomer, so this module loads only what formats text.
+`heedful --help` is the first call of a newcomer, so this module loads only libraries that format
+text.
 """
 
 from __future__ import annotations

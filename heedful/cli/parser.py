@@ -50,10 +50,10 @@ _MODULES = {
     "presets": "info",
     "sweep": "compare",
 }
-"""Modules of the verbs whose module has another name."""
+"""Modules of verbs whose module has another name than the verb."""
 
 _PATH = "setting"
-"""Key of a flag's metadata: the setting that it stands for."""
+"""Key of a flag's metadata for the name of its setting."""
 
 _NAME_SHARE = 0.35
 """Share of the terminal's width for the names of flags."""
@@ -96,7 +96,7 @@ def _app(command: App, verb: str) -> App:
         version=heedful.__version__,
         help_format="plaintext",  # formatted by _HelpFormatter
         suppress_keyboard_interrupt=False,
-        # Switches have no `--no-…`, unless they say so, and being off is no default to print.
+        # Switches have a `--no-…` form only on request, and their default "off" is not printed.
         default_parameter=Parameter(negative=(), show_default=_default_text),
     )
     group = app
@@ -123,10 +123,10 @@ class _Explained(App):
 
 
 def _explain(arguments: ArgumentCollection, verb: Any) -> None:
-    """Give flags the help that stands in the docstrings of the verb and of its groups of flags."""
+    """Set the help of flags from the docstrings of the verb and its flag groups."""
     texts = of_verb = _explanations(verb)
     for argument in arguments:
-        if not argument.keys:  # a parameter of the verb, or a group, whose flags follow it
+        if not argument.keys:  # a parameter of the verb, or a group, before its flags
             texts, text = _explanations(argument.hint), of_verb.get(argument.field_info.name)
         else:
             text = texts.get(argument.field_info.name)
@@ -141,12 +141,12 @@ def _explanations(documented: Any) -> dict[str, str]:
 
 
 def _default_text(value: Any) -> str:
-    """Return the default of a flag as help shows it; empty for nothing, none and off."""
+    """Return the default of a flag for its help; empty for None, "none" and off."""
     return "" if value is None or value is False else _spell(value)
 
 
 class _HelpFormatter(DefaultFormatter):
-    """Panels of flags as cyclopts draws them, below a text drawn by `prose`."""
+    """A help formatter that draws panels like cyclopts, below a text formatted by `prose`."""
 
     def render_description(
         self, console: Console, options: ConsoleOptions, description: Any
@@ -172,7 +172,7 @@ def _plain(text: Any) -> str:
 def _columns(
     console: Console, options: ConsoleOptions, entries: list[HelpEntry]
 ) -> tuple[ColumnSpec, ...]:
-    """Return the columns of a panel, wide enough that no name of a flag is folded."""
+    """Return the columns of a panel, wide enough that no name of a flag is wrapped."""
     words = [word for entry in entries for label in entry.all_options for word in label.split()]
     longest = max(map(len, words), default=0)
     widest = round(max(_NAME_SHARE * console.width, min(longest, console.width / 2)))
@@ -217,11 +217,11 @@ def flag_group(title: str, position: int) -> Callable[[type[_Flags]], type[_Flag
 
 
 def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) -> Any:
-    """Make a class with a flag for every setting, all unset: an argument type for a verb.
+    """Make an argument type for a verb, with an unset flag for every setting.
 
     Args:
         settings: settings class, whose fields may be settings classes.
-        title: heading of its own fields.
+        title: heading of the flags for the fields of the class itself.
         skip: dotted names that get no flag.
     """
     fields = [
@@ -236,8 +236,9 @@ def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) 
         frozen=True,
         repr=False,  # generating these methods for 150 flags takes 3 % of the time of --help
         eq=False,
-        # cyclopts does not expand classes of the module "types", the default of make_dataclass. A
-        # module without a file, or it would parse this one for descriptions: 8 % of --help.
+        # cyclopts does not expand classes of the module "types", the default of make_dataclass. The
+        # module name has no file, which cyclopts would parse for descriptions: 8 % of the time of
+        # --help.
         namespace={"__module__": f"{__name__}.{settings.__name__}", "__doc__": f"{title} flags."},
     )
     return Parameter(name="*")(flags)
@@ -278,7 +279,7 @@ def _leaves(
 
 
 def _section(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """Return the settings class of a field that is a section, also of an optional one."""
+    """Return the settings class of a field that is a section, optional or not; None for others."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             return kind
@@ -299,7 +300,7 @@ def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, A
 
 def _help(field: FieldInfo) -> str:
     text = field.description or ""
-    # Descriptions are fragments in tables of the documentation, and sentences here.
+    # Descriptions are phrases in the tables of the documentation, and sentences here.
     sentence = f"{text[:1].upper()}{text[1:]}."
     unset = field.default is None or field.default == ()
     return sentence if unset else f"{sentence} [default: {_spell(field.default)}]"

@@ -36,7 +36,7 @@ class PlanAnswer:
         return self.tokens / plan.positions_per_second / _SECONDS_A_DAY
 
     def money(self, plan: TrainingPlan) -> float | None:
-        """Return the price of these days."""
+        """Return the price of the training days on all devices."""
         days = self.days(plan)
         if days is None or self.price is None:
             return None
@@ -132,7 +132,7 @@ class PlanAnswer:
         )
 
     def _figures(self, plan: TrainingPlan) -> dict[str, str]:
-        """Return a plan's figures by column; days and cost only if tokens and price are known."""
+        """Return a plan's values by column; days and cost only if tokens and price are known."""
         cells = {
             "accumulate": str(plan.accumulate),
             "memory": human_bytes(plan.memory.needed),

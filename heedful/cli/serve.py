@@ -43,17 +43,17 @@ class Access:
     Args:
         host: Address to listen on; 0.0.0.0 admits other machines.
         port: Port to listen on; 0 chooses a free one.
-        keys: File of API keys; if unset, requests need no key.
-        new_key: Create an API key for this name, print it, add it to the file --keys, and exit
-            without starting a server.
+        keys: File of API keys; requests need no key if unset.
+        new_key: Create an API key for a name, print it, add it to the --keys file, and exit without
+            starting a server.
         without_keys: Allow requests without a key on an address that other machines can reach.
         cors: Origin of web pages whose scripts may send requests (CORS), such as
             https://example.org, or *; may be repeated.
         suggestions: File for better translations that clients suggest (LibreTranslate's /suggest),
-            a line of JSON for each; if unset, none are taken.
-        forwarded_from: Address or network of a proxy, such as 127.0.0.1 or 10.0.0.0/8, whose
-            X-Forwarded-For, -Proto and -Host are believed, or *; may be repeated.
-        access_log: File for the access log, a line of JSON for each request, without its text; - is
+            one line of JSON each; suggestions are refused if unset.
+        forwarded_from: Address or network of a proxy, such as 127.0.0.1 or 10.0.0.0/8, or *, whose
+            X-Forwarded-For, -Proto and -Host headers are trusted; may be repeated.
+        access_log: File for the access log, one line of JSON per request, without texts; - is
             standard error, none turns the log off.
     """
 
@@ -71,7 +71,7 @@ class Access:
         """Refuse files that cannot be used, and a public address without a file of keys.
 
         Raises:
-            ConfigError: when they are refused.
+            ConfigError: when a file or the address is refused.
         """
         from heedful.apps.serve.gate import AccessLog
         from heedful.apps.serve.keys import Keys
@@ -112,20 +112,21 @@ class Load:
 
     Args:
         workers: Number of worker processes, which share the CPU cores.
-        memory: Maximum size in GB of the loaded models; the least recently used one is unloaded
+        memory: Maximum size of the loaded models in GB; the least recently used model is unloaded
             first; unlimited if unset.
         queue: Maximum number of waiting texts; further requests are answered with status 429.
         deadline: Time limit of a request in seconds.
         batch_tokens: Size of a batch in tokens: texts x longest text x beam, padding included.
-        requests_per_minute: Maximum number of requests of a client in a minute; a client is a key,
-            or an address without keys; unlimited if unset.
-        characters_per_minute: Maximum number of characters of a client in a minute; likewise.
+        requests_per_minute: Maximum number of requests per client and minute; a client is a key or,
+            without --keys, an address; unlimited if unset.
+        characters_per_minute: Maximum number of characters per client and minute; unlimited if
+            unset.
         max_texts: Maximum number of texts in a request.
         max_characters: Maximum number of characters in a request.
         max_body: Maximum size of a request in MB.
         max_file: Maximum size of a request with a document in MB.
-        jobs: Folder for documents that are translated as jobs, which then go on after a restart; if
-            unset, they end with the server.
+        jobs: Folder for documents that are translated as jobs, so that jobs continue after a
+            restart; if unset, jobs end with the server.
     """
 
     workers: int = 1
@@ -179,7 +180,7 @@ class ServedTerms:
         """Return the settings of glossaries; each file is read once to find mistakes early.
 
         Raises:
-            ConfigError: when a file belongs to no model, or it is unclear to which.
+            ConfigError: when a file belongs to no model, or its model is unclear.
             DataError: for a line that is no term.
         """
         from heedful.pipelines.glossary import Glossary
@@ -303,7 +304,7 @@ def serve(
 def _limits(load: Load, settings: SearchSettings) -> Limits:
     from heedful.apps.serve.server_settings import Limits
 
-    # Requests may ask for at least the beam and lengths that the server's own flags set.
+    # The limits allow at least the beam and lengths that the server's own flags set.
     beam = max(Limits().beam, settings.width)
     tokens = max(Limits().tokens, settings.min_length, settings.max_length or 0)
     return Limits(load.max_texts, load.max_characters, load.deadline, beam, tokens)

@@ -69,7 +69,7 @@ def studio(
             if outside is not None:
                 say(f"From other machines: {address_of(listening, outside)}?token={token}")
             say("Everyone who has this address can use the studio and read its models")
-        if browser:  # from a thread, as some browsers block until they are closed
+        if browser:  # in a thread, since some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop

@@ -30,7 +30,7 @@ from heedful.errors import DataError, ModelError, UserError
 if TYPE_CHECKING:
     from heedful.events import Events
 
-# A lone hyphen, which begins like a flag, is standard input or output.
+# A single hyphen, which looks like a flag, means standard input or output.
 InputFile = Annotated[Path | None, Parameter(name=("--input", "-i"), allow_leading_hyphen=True)]
 OutputFile = Annotated[Path | None, Parameter(name=("--output", "-o"), allow_leading_hyphen=True)]
 
@@ -85,7 +85,7 @@ def read_aligned(path: Path, lines: int) -> list[str]:
     """Return all lines of a file, which correspond to those of a reference.
 
     Raises:
-        DataError: when there is another number of lines than `lines`, or as from `read_lines`.
+        DataError: when the number of lines is not `lines`, and as for `read_lines`.
     """
     texts = read_lines(path)
     if len(texts) != lines:
@@ -101,7 +101,7 @@ def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
     """Return all lines of two files that correspond line by line.
 
     Raises:
-        DataError: when the numbers of lines differ, or as from `read_lines`.
+        DataError: when the numbers of lines differ, and as for `read_lines`.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
@@ -115,7 +115,7 @@ def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
 def stream_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[list[str]]:
     """Yield the lines of a stream in lists of at most `size`, without waiting for a full list.
 
-    A line that a user types is answered at once, and the lines of a file come in full lists.
+    A typed line is yielded at once, and the lines of a file come in full lists.
 
     Args:
         stream: binary file, pipe or terminal.
@@ -176,7 +176,7 @@ def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
     while True:
         if not _has_more(stream):
             yield None
-        # The bytes that have arrived, at least one; none at the end.
+        # Read the bytes that have arrived, at least one byte; no bytes mean the end.
         block = read1(_READ) if read1 else stream.read(_READ)
         if not block:
             break
@@ -193,7 +193,7 @@ def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
 def _has_more(stream: BinaryIO) -> bool:
     """Return True if a read would return at once, or if this cannot be known."""
     try:
-        with selectors.DefaultSelector() as waiting:  # select() knows no descriptor above 1023
+        with selectors.DefaultSelector() as waiting:  # select() takes no descriptor above 1023
             waiting.register(stream, selectors.EVENT_READ)
             return bool(waiting.select(0))
     except (OSError, ValueError, TypeError):  # a regular file, or no descriptor to wait for
@@ -302,7 +302,8 @@ class Report:
 
         Args:
             facts: counts, rates and scores, as plain data.
-            summary: flag that prints the record, except for verbs that print an object per item.
+            summary: True to print the record with `--json`; False for verbs that print an object
+                per item.
         """
         if self.output.report is None and not (summary and self.output.json):
             return
@@ -370,8 +371,8 @@ def show_table(
         title: text above the table.
         columns: headings of the columns.
         rows: cells of each row.
-        numbers: number of last columns that are aligned right.
-        faint: indices of the greyed rows.
+        numbers: number of right-aligned columns, counted from the last one.
+        faint: indices of greyed rows.
     """
     from rich import box
     from rich.console import Console
@@ -385,7 +386,7 @@ def show_table(
     for number, row in enumerate(rows):
         style = "dim" if number in faint else None
         table.add_row(*(Text(cell) for cell in row), style=style)
-    # A file or a pipe has no width, and 80 columns would fold signatures and paths.
+    # A file or a pipe has no width, and 80 columns would wrap signatures and paths.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 200)
     console.print(table)
 
@@ -413,14 +414,14 @@ def say(text: str = "") -> None:
 @contextmanager
 def terminal() -> Iterator[Events]:
     """A context with events that print progress and warnings to standard error."""
-    from heedful.events import Events, Terminal  # 6 ms, which help texts do without
+    from heedful.events import Events, Terminal  # takes 6 ms, which help pages do not need
 
     with closing(Events([Terminal()])) as events:
         yield events
 
 
 def engineering(count: float, unit: str = "") -> str:
-    """Return a number with a unit prefix: 2.6 M."""
+    """Return a number with a unit prefix, such as 2.6 M."""
     size, prefixes = float(count), ["", "k", "M", "G", "T", "P"]
     while abs(size) >= 999.5 and len(prefixes) > 1:
         size /= 1000
@@ -430,7 +431,7 @@ def engineering(count: float, unit: str = "") -> str:
 
 
 class Prefixes:
-    """The forced prefixes of translations, read line by line with the input."""
+    """The forced prefixes of translations, which are read line by line with the input."""
 
     def __init__(self, text: str | None, file: Path | None) -> None:
         if text is not None and file is not None:

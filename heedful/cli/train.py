@@ -17,7 +17,7 @@ from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
 
-# Set by --train, --valid and --preset instead; in a settings file the corpora are tables.
+# The flags --train, --valid and --preset set these; in a settings file corpora are tables.
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _train(
     if not output.json:
         _show(run, summary)
     facts = summary.plain()
-    # seconds over all resumes; the `seconds` of the report are those of this call
+    # Seconds of all calls, including resumed ones; `seconds` in the report are those of this call.
     facts["training_seconds"] = facts.pop("seconds")
     report.finish(facts)
     return summary.exit_status
@@ -147,7 +147,7 @@ def _resolve(
 
 
 def _task(run: Path, config: Path | None, values: dict[str, Any], *, resume: bool) -> str:
-    """Return the task, on which it depends whether files of --train and --valid are pairs."""
+    """Return the task, which decides whether files of --train and --valid are pairs."""
     from heedful.config import read_toml
     from heedful.train.run_config import settings_of_run
 
@@ -181,10 +181,10 @@ def corpora_settings(
     Args:
         train, valid: file names of --train and --valid.
         weights: passes over each training corpus per epoch.
-        pairs: flag that files come in pairs of source and target.
+        pairs: True if files come in pairs of source and target.
 
     Raises:
-        ConfigError: when a source has no target, or weights and corpora differ in number.
+        ConfigError: when a source has no target, or the numbers of weights and corpora differ.
     """
     data: dict[str, Any] = {}
     if train:
@@ -205,13 +205,13 @@ def corpora_settings(
 
 
 def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict[str, Any]]:
-    """Return the corpora that file names stand for; a folder of shards is known by its index.
+    """Return the corpora that file names stand for; a folder with an index is a folder of shards.
 
     Args:
         files: file names.
-        flag: name of their flag, for the error message.
-        pairs: flag that two files are source and target of a corpus, except .tsv and .jsonl files
-            and folders, which are corpora by themselves; otherwise every file is a corpus.
+        flag: name of the flag, for the error message.
+        pairs: True if two files are source and target of a corpus (.tsv and .jsonl files and
+            folders are complete corpora); False if every file is a corpus.
 
     Raises:
         ConfigError: when a source has no target.

@@ -23,10 +23,10 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kmbt]?)", re.IGNORECASE)
 
 _PAIRS_BATCH = 25_000
-"""Tokens on each side of a batch of the paper (Vaswani 2017, section 5.1)."""
+"""Number of tokens on each side of a batch in Vaswani 2017, section 5.1."""
 
 _PAIRS_LENGTH = 25
-"""About the mean length in tokens of a sentence of WMT14."""
+"""Approximate mean length of a WMT14 sentence in tokens."""
 
 _TEXTS_BATCH = 1 << 19
 """Half a million tokens: the batch of GPT-3's smallest models (Brown 2020, table 2.1)."""
@@ -36,7 +36,7 @@ _TEXTS_LENGTH = 512
 _SHOWN = 10
 
 _MOST_DEVICES = 65_536
-"""Above this number of devices there are too many layouts to enumerate in a minute."""
+"""Maximum number of devices; more have too many layouts to enumerate in a minute."""
 
 
 @flag_group("Devices", 10)
@@ -72,7 +72,7 @@ class DeviceFlags:
             width: hidden size of the model.
 
         Raises:
-            ConfigError: when there are no such devices, or one of the numbers is not possible.
+            ConfigError: when the devices are unknown, or a number is invalid.
         """
         from heedful.apps.planning.cluster import Cluster, adapted, read_devices
 
@@ -107,9 +107,10 @@ class WorkFlags:
     """Training data, its batches and their precision.
 
     Args:
-        tokens: Number of training tokens, such as 300B (k, M, B or T); for pairs, of each side.
-        batch_tokens: Number of tokens in an update on all devices, such as 4M; for pairs, of each
-            side. [default: 25,000 for pairs, 524,288 for text]
+        tokens: Number of training tokens, such as 300B (k, M, B or T); for pairs, tokens of each
+            side.
+        batch_tokens: Number of tokens in an update over all devices, such as 4M; for pairs, tokens
+            of each side. [default: 25,000 for pairs, 524,288 for text]
         max_length: Length of a sequence in tokens. [default: the maximum of a language model, 25
             for pairs, otherwise 512]
         precision: Precision of matmuls. [default: bf16 if the devices support it]
@@ -124,7 +125,7 @@ class WorkFlags:
         """Return the batch of an update.
 
         Raises:
-            ConfigError: when a number is not possible, or a text is longer than the model reads.
+            ConfigError: when a number is invalid, or the length exceeds the model's maximum.
         """
         from heedful.apps.planning.estimates import UpdateBatch
 
@@ -186,8 +187,8 @@ def plan(
     All combinations of data, sharded (FSDP), tensor and context parallelism are estimated: memory
     by part, communication, seconds per update, tokens per second, the share of the devices' peak
     rate spent on the model's own operations (model FLOPs utilization), days and cost. The fastest
-    layout that fits is chosen, and the table says why others were not. Estimates were within 25 %
-    of most published and measured runs of tuned software.
+    layout that fits is chosen, and the table says why others were not chosen. Estimates were within
+    25 % of most published and measured runs of tuned software.
 
     For example:
 
@@ -245,7 +246,7 @@ def read_count(words: str, flag: str) -> int:
         flag: name of the flag, for the error message.
 
     Raises:
-        ConfigError: when the words are no number above 0.
+        ConfigError: when the text is no number above 0.
     """
     match = _NUMBER.fullmatch(words.strip())
     digits = "" if match is None else match[1].replace(",", "").replace("_", "")

@@ -1,4 +1,4 @@
-"""`heedful translate`: translate text line by line, without loading PyTorch where it can."""
+"""`heedful translate`: translate text line by line, if possible without loading PyTorch."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def translate(
 ) -> int | None:
     """Translate text line by line.
 
-    Every input line gives exactly one output line, and an empty line an empty one. Where the model
-    has learned single sentences, those of a line are translated one by one (--split). Parts that
-    are too long for the model are divided, with a warning. With --n-best, all candidates are
-    written to one line, separated by tabs.
+    Every input line gives exactly one output line, and an empty line gives an empty line. If the
+    model was trained on single sentences, the sentences of a line are translated one by one
+    (--split). Parts that are too long for the model are divided, with a warning. With --n-best, all
+    candidates are written to one line, separated by tabs.
 
     For example:
 
@@ -97,14 +97,15 @@ def translate(
         alignment: Append a tab and the word alignment (source-target pairs, counted from 0) to each
             translation; with --json, words and weights.
         prefix: Forced beginning (prefix) of every translation.
-        prefix_file: File with a prefix for each line's translation; empty for none.
+        prefix_file: File of prefixes, one for each line's translation; an empty line means no
+            prefix.
         protect: Kinds of text that are kept byte for byte: all, none, or some of urls, emails,
-            tags, markup, code, placeholders, emoji; if unset, those that the model was trained for,
-            or all.
+            tags, markup, code, placeholders, emoji; if unset, the kinds that the model was trained
+            to keep, or all.
         stream: Translate each line before reading the next one. Without it, all lines that have
             arrived are translated as a batch, which is faster.
-        shortlist: Restrict the output vocabulary to the lexical shortlist that `heedful shortlist`
-            made: faster, but an approximation.
+        shortlist: Restrict the output vocabulary to the lexical shortlist of `heedful shortlist`,
+            which is faster, but approximate.
         shortlist_file: File of a lexical shortlist outside the model's directory.
     """
     settings = search_settings(search)
@@ -154,7 +155,7 @@ def translate(
 
 
 def _finish(lines: TranslatedLines, report: Report) -> None:
-    """Report counts and rates of the lines that were translated."""
+    """Report counts and rates of the translated lines."""
     say_counts(counts := lines.totals())
     loaded = lines.translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
@@ -197,9 +198,9 @@ class LineFormat:
     """The format of a translation on its line.
 
     Args:
-        json, n_best: flags that write a JSON object, and all candidates.
-        scores, alignment: flags that add log-probabilities and word alignments.
-        reports: flag that adds the reports of checks.
+        json, n_best: True to write a JSON object, and all candidates.
+        scores, alignment: True to add log-probabilities, and word alignments.
+        reports: True to add the reports of checks.
     """
 
     json: bool
@@ -209,7 +210,7 @@ class LineFormat:
     reports: bool
 
     def line(self, translation: Translation, report: TranslationReport | None) -> str:
-        """Return the line of a translation, without its end."""
+        """Return the output line of a translation, without line end."""
         report = report if self.reports else None
         line = self._item(translation, report) if self.json else self._columns(translation, report)
         assert "\n" not in line
@@ -260,7 +261,7 @@ class TranslatedLines:
     Args:
         request: the translator and its options.
         form: format of a line.
-        prefix: prefix of every translation without one of its own.
+        prefix: prefix of every translation that has no individual prefix.
 
     Raises:
         UserError: when the translator cannot be loaded.
@@ -282,7 +283,7 @@ class TranslatedLines:
         warn: Warn,
         prefixes: Sequence[str] | None = None,
     ) -> list[str]:
-        """Translate each text into a line without its end.
+        """Translate each text into an output line without line end.
 
         Args:
             texts: lines.
@@ -293,7 +294,7 @@ class TranslatedLines:
         if self._prefix is not None and prefixes is None:
             prefixes = [self._prefix] * len(texts)
         translate = self.translator.choose(texts)
-        # The NumPy pipeline knows no prefixes; a request that has some is not plain.
+        # The NumPy pipeline has no prefixes; a request with prefixes is not plain.
         options = {} if prefixes is None else {"prefixes": prefixes}
         translations = translate(texts, first_line=first_line, warn=warn, **options)
         reports: list[TranslationReport] | None = None
@@ -325,7 +326,7 @@ class TranslatedLines:
         return totals | consistency.counts(self.translator.consistent)
 
     def counts(self) -> dict[str, int]:
-        """The counts since the last call."""
+        """The counts since the previous call."""
         totals, before = self.totals(), self._before
         self._before = totals
         return {name: count - before.get(name, 0) for name, count in totals.items()}
@@ -343,8 +344,9 @@ class LazyTranslator:
 
     Attributes:
         load_seconds: seconds spent on loading so far.
-        checked: checker of translations, if --check or its like is set.
-        consistent: translator that keeps capitals and numbers, if asked for.
+        checked: checker of translations, if a flag of checks is set.
+        consistent: translator that keeps capitals, unknown words and numbers, if a flag asks for
+            it.
     """
 
     def __init__(self, request: TranslationRequest) -> None:

@@ -73,10 +73,11 @@ def translate_file(
         model: Model, run or Hugging Face directory, or the name of a model that comes with Heedful.
         format: Format of the document, such as html; guessed from the file name if unset.
         force: Overwrite OUT if it exists.
-        lenient: Leave passages as they are whose translation would change the structure of the
-            document; without it, such a passage is an error.
-        languages: Language codes of source and target, such as en-de, for --numbers and where the
-            document's are not given; taken from the model's name or card if unset.
+        lenient: Leave passages unchanged if their translation would change the structure of the
+            document; otherwise such a passage is an error.
+        languages: Language codes of source and target, such as en-de, for --numbers and for
+            documents that do not declare their languages; taken from the model's name or card if
+            unset.
     """
     from heedful.apps.documents.formats import FORMATS, format_of, open_document
 
@@ -156,7 +157,7 @@ class _Translator:
     """A translator of sentences that reports its progress."""
 
     def __init__(self, request: TranslationRequest, events: Events) -> None:
-        # Mistakes in it are found before the model loads.
+        # Read before the model is loaded, so that mistakes are found early.
         self.glossary = request.terms.read(request.model, request.checks.languages)
         self.pipeline, self.consistent = request.load(self.glossary)
         self.positions = request.running.positions(self.pipeline, request.settings)
@@ -168,7 +169,7 @@ class _Translator:
 
         Args:
             texts: sentences to translate.
-            aligned: flag of each sentence that asks for a word alignment.
+            aligned: True for each sentence that needs a word alignment.
         """
         from heedful.apps.documents.line_up import TranslatedSentence
 
@@ -182,7 +183,7 @@ class _Translator:
                 alignment=alignment,
                 batch_size=self.request.running.batch_size,
                 batch_tokens=self.positions,
-                # The pipeline counts lines; here they are sentences.
+                # The pipeline counts lines, which are sentences here.
                 warn=lambda text: self.events.warn(text.replace("line ", "sentence ")),
                 progress=lambda part, _, before=done: self.events.progress(  # type: ignore[misc]
                     before + part, len(texts), "translated"

@@ -1,4 +1,4 @@
-"""Charts of results of `heedful.inspect`, by Altair: for notebooks, pages and files.
+"""Altair charts of the results of `heedful.inspect`, for notebooks, pages and files.
 
 They need the extra `studio`. For example:
 
@@ -27,7 +27,7 @@ if _MISSING:
         remedy="Install it with: pip install 'heedful[studio]'",
     )
 
-# What follows imports them.
+# The modules imported below import these packages.
 from heedful.apps.charts.attention_charts import (  # noqa: E402
     grid,
     lines,

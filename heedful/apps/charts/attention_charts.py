@@ -143,7 +143,7 @@ def links(pair: AlignedPair) -> alt.Chart:
         linked[target, source] = 1
     sides = _Sides(pair.target_words, pair.source_words, "target", "source")
     scale = alt.Scale(domain=[0, 1], range=[NOTHING, MUCH])
-    # A link is there or not, so a colour scale would explain nothing.
+    # Links are 0 or 1, so a colour scale would explain nothing.
     colour = alt.Color("weight:Q", scale=scale, legend=None)
     return with_title(_panel(linked, sides, "link").encode(color=colour), "Words that are linked")
 
@@ -154,7 +154,7 @@ def select_heads(
     """Return a map with only some layers and heads.
 
     Raises:
-        ConfigError: when the map lacks a layer or head; the first such one is named.
+        ConfigError: when the map lacks a layer or head; the error names the first missing one.
     """
     layers = attention.layers if layers is None else tuple(layers)
     heads = attention.heads if heads is None else tuple(heads)
@@ -265,7 +265,7 @@ def lines(
         attention: attention map, from `attention`.
         layers: layers of the map; all if None.
         heads: heads of the map; all if None.
-        each: flag of separate lines for each head, in its own colour; else lines of the mean.
+        each: True for separate lines of each head in its own colour, False for lines of the mean.
 
     Raises:
         ConfigError: when the map has no such layer or head, or there are more heads than colours.
@@ -290,7 +290,7 @@ def lines(
         fields=["row", "column"], on="pointerover", clear="pointerout", empty=False
     )
     count = max(len(chosen.rows), len(chosen.columns))
-    # Lines are the first layer, so that letters are drawn over them.
+    # Lines are the first layer of the chart, so that labels are drawn over them.
     chart = alt.layer(
         _between(chosen, names, weights, pointer),
         _tokens(chosen.rows, "row", count, pointer, left),
@@ -384,7 +384,7 @@ def _tokens(
 
 
 def _selected(pointer: alt.Parameter, field: str) -> str:
-    """Return an expression: the pointer selects this token, or no token of its side."""
+    """Return an expression: true if the pointer selects this token, or no token of its side."""
     chosen = f"{pointer.name}.{field}"
     # Before the first event the selection is empty, and its field undefined.
     return f"(!{chosen} || !isValid({chosen}[0]) || indexof({chosen}, datum.{field}) >= 0)"

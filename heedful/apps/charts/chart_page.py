@@ -1,4 +1,4 @@
-"""Pages whose charts are drawn by a script in the page itself: they need no network."""
+"""Pages that contain the script that draws their charts, so they need no network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def chart_page(title: str, body: str, style: str, *, heading: bool = True) -> st
         title: plain text.
         body: HTML with charts from `embedded`.
         style: style sheet.
-        heading: flag that the title stands above the body.
+        heading: True to show the title above the body.
     """
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite_version())
     library = bundle.replace("</script", "<\\/script")
@@ -64,7 +64,7 @@ def embedded(specification: dict[str, Any], name: str) -> str:
         specification: Vega-Lite specification of the chart.
         name: id of the chart's element, unique in the page.
     """
-    # A token `</script>` would end the element and run what follows it.
+    # The text `</script>` would end the element, and the browser would run the text after it.
     data = json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")
     return (
         f'<div id="{name}"></div>\n'

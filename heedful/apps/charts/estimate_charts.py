@@ -56,14 +56,14 @@ def bands(
         title, more: title of the chart, and the smaller line below it.
         log: logarithmic horizontal axis, for positions above 0.
         log_y: logarithmic vertical axis, for estimates and intervals above 0.
-        mark: position of a vertical line; None without.
+        mark: position of a vertical line; None for no line.
         mark_label: label of that line.
 
     Raises:
         DataError: when there are no estimates.
     """
     data, count = _rows(series, y)
-    # Base 2: positions are sizes or lengths, which are mostly doubled from one to the next.
+    # Base 2: positions are sizes or lengths, most of which double from one to the next.
     scale = alt.Scale(type="log", base=2, nice=False) if log else alt.Scale(zero=False, nice=False)
     base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
         x=alt.X("x:Q", scale=scale, axis=value_axis(x, format="~s")), color=name_colour(series)
@@ -104,7 +104,7 @@ def categories(
     charts = []
     for figure, series in panels.items():
         data, _ = _rows(series, figure)
-        # Vega sorts categories by the alphabet unless given an order.
+        # Vega sorts categories alphabetically unless an order is given.
         order = list(dict.fromkeys(each.x for points in series.values() for each in points))
         base = alt.Chart(data, width=_PANEL, height=_TALL).encode(
             x=alt.X(
@@ -115,7 +115,7 @@ def categories(
             ),
             color=name_colour(series),
         )
-        # Bars of several names side by side, so that none hides another's.
+        # Bars of several names stand side by side, so that none hides another.
         if len(series) > 1:
             base = base.encode(xOffset=alt.XOffset("name:N", sort=labels(list(series))))
         bars = base.mark_rule(strokeWidth=2, opacity=0.6).encode(y=_y(figure, "low:Q"), y2="high:Q")
@@ -139,7 +139,7 @@ def ranking(estimates: Sequence[Estimate], *, x: str) -> alt.LayerChart:
     """
     series = {str(each.x): [each] for each in estimates}
     data, _ = _rows(series, x)
-    # Differences between systems are small beside their distance from 0.
+    # The axis does not start at 0: differences between systems are small compared with the values.
     scale = alt.Scale(zero=False, padding=12)
     base = alt.Chart(data, width=_WIDE, height=_ROW * len(series)).encode(
         y=alt.Y(
@@ -176,7 +176,7 @@ def _rows(series: Series, figure: str) -> tuple[alt.InlineData, int]:
 def name_colour(names: Iterable[str], **settings: Any) -> alt.Color:
     """Return the colour encoding of series by name, with a legend if there are several."""
     names = labels(list(names))
-    # Beyond eight names colours repeat, since readers cannot tell more apart; dashes differ then.
+    # Readers can tell eight colours apart; further names repeat them with dashed lines.
     colours = [SERIES[number % len(SERIES)] for number in range(len(names))]
     if "legend" not in settings:
         key = alt.Legend(title=None, labelLimit=300, symbolOpacity=1)
@@ -196,10 +196,10 @@ def _dashes(series: Series) -> Any:
 
 
 def _domain(series: Series) -> list[float]:
-    """Return the range of an axis, at most half the span of the estimates beyond them."""
+    """Return the range of an axis, which exceeds the estimates by at most half of their span."""
     points = [each for several in series.values() for each in several]
     lowest, highest = min(each.y for each in points), max(each.y for each in points)
-    # Intervals of two seeds are often so wide that the lines would be flat at their scale.
+    # Intervals of two seeds are often so wide that at their scale the lines would look flat.
     span = (highest - lowest) or abs(highest) or 1.0
     return [
         max(min(each.low for each in points), lowest - span / 2),

@@ -24,7 +24,7 @@ from heedful.inspect.attention_maps import printable
 from heedful.text.pretokenization import MARK
 
 NOTHING, MUCH, LITTLE = "#f8f7f4", "#0f3781", "#a53d03"
-"""Colours of 0, of the largest and of the smallest value, as in the studio's light theme."""
+"""Colours of zero, the largest and the smallest value, as in the studio's light theme."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b4bb0", "#6b6b6b")
 """Colours of series, distinct for colour-blind readers too (Okabe and Ito 2008)."""
@@ -38,7 +38,7 @@ MOST_CELLS = 100_000
 MOST_TOKENS = 600
 """Upper bound of the tokens along a side: each needs some pixels."""
 _EXACT_CELLS = 10_000
-# Below one of 256 steps of a colour channel, a cell looks like 0.
+# A value below one of the 256 steps of a colour channel looks like 0.
 _FAINTEST = 1 / 256
 _LONGEST_LABEL = 24
 _WIDEST_LABEL = 260
@@ -65,7 +65,7 @@ def _values(column: np.ndarray) -> list[Any]:
 def cell_table(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
     """Make the data of an array: a row for each cell, with its indices along the axes.
 
-    Beyond 10,000 cells, cells whose colour is that of 0 are left out.
+    In tables of more than 10,000 cells, cells with the colour of 0 are left out.
 
     Args:
         weights: [..., rows, columns] values ≥ 0, the field `weight` of the table.
@@ -83,7 +83,7 @@ def cell_table(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
     drawn = np.ones(weights.shape, dtype=bool)
     if weights.size > _EXACT_CELLS:
         drawn = weights >= _FAINTEST * weights.max()
-        # A facet without any cell would have no panel.
+        # A facet without cells would have no panel.
         drawn[..., 0, 0] = True
     if drawn.sum() > MOST_CELLS:
         raise ConfigError(
@@ -250,7 +250,7 @@ def save(chart: alt.TopLevelMixin, path: Path | str) -> None:
         path: file name with the suffix .html, .json, .png or .svg.
 
     Raises:
-        ConfigError: when the suffix is another.
+        ConfigError: when the suffix is none of these.
         OSError: when the file cannot be written.
     """
     content = draw(chart, kind_of(path))
@@ -262,7 +262,7 @@ def kind_of(path: Path | str) -> Kind:
     """Return the file format by the suffix of a file name.
 
     Raises:
-        ConfigError: when the suffix is not that of a chart.
+        ConfigError: when no chart format has this suffix.
     """
     for kind in get_args(Kind):
         if Path(path).suffix == f".{kind}":

@@ -42,7 +42,7 @@ _READABLE = 40
 
 
 def lens(result: Lens) -> alt.LayerChart:
-    """Draw the most probable token after each layer, darker with its probability.
+    """Draw the most probable token after each layer, in a darker cell for a higher probability.
 
     Args:
         result: predictions by layer, from `lens`.
@@ -88,8 +88,8 @@ def sublayers(result: Contributions) -> alt.LayerChart:
     share = result.sizes / np.maximum(result.stream_sizes, np.finfo(np.float32).tiny)
     chart = _table(
         _Axes("sublayer", result.sublayers, "sub-layer", result.rows),
-        # A square root: first layers often add many times the length of the stream, later ones a
-        # few percent.
+        # A square root scale: first layers often add many times the length of the stream, later
+        # layers a few percent.
         sequential_colour(share, "share", field="share", kind="sqrt"),
         "share:Q",
         tooltip=[
@@ -118,7 +118,7 @@ def scores(result: Contributions) -> alt.LayerChart:
         result: contributions to the stream, from `contributions`.
 
     Raises:
-        ModelError: when the logits of this stack are no sums over its parts.
+        ModelError: when the logits of this stack are not sums over its parts.
         ConfigError: when there are too many tokens for a chart.
     """
     if result.scores is None or result.tokens is None:
@@ -172,7 +172,7 @@ def _table(
             f"A chart has room for {MOST_TOKENS} tokens along a side, and there are {len(rows)}",
             remedy="Look at a shorter text",
         )
-    # Wider than a screen if need be: a cell without its token says little.
+    # The chart may be wider than a screen: a cell without its token says little.
     size = cell_pixels(len(rows), available=1600, most=_CELL_WIDTH)
     layer, row = (each.ravel() for each in np.indices((len(names), len(rows))))
     labelled = axis(title=title, labelExpr=label_expr(names, "datum.value"))
@@ -254,7 +254,7 @@ def heads(measures: Measures, measure: str = LABEL) -> alt.LayerChart:
     )
     more = [alt.Tooltip("baseline:N", title="even attention")] if measure not in _MEASURES else []
     tooltip = [*_HEAD_TOOLTIP, alt.Tooltip("value:Q", title=measure, format=".3f"), *more]
-    # Only the offset has a sign.
+    # The offset is the only measure with negative values.
     colour_of = diverging_colour if measure == "offset" else sequential_colour
     colour = colour_of(values, measure, field="value")
     base = _head_table(data, measures).encode(tooltip=tooltip)

@@ -43,7 +43,7 @@ summary { cursor: pointer; color: var(--soft) }
 # The policy forbids scripts and requests: the page shows texts that strangers wrote.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
-# Categories of control, format, private, unassigned and surrogate characters: all are invisible.
+# Control, format, private, unassigned and surrogate characters are invisible.
 _UNSEEN = {"Cc", "Cf", "Co", "Cn", "Cs"}
 
 
@@ -96,7 +96,7 @@ def _rules(checked: CheckedCorpus) -> str:
             rule.removed,
             _bar(rule.pairs, most),
         )
-        # Rules that found nothing are listed, too, which shows that they were applied.
+        # Rules that found nothing are also listed, to show that they were applied.
         for rule in checked.rules
     ]
     head = ["rule", "finds", "=pairs", "=would go", ""]
@@ -146,7 +146,7 @@ def _statistics(side: SideStatistics) -> str:
     }
     most, rare = max(side.histogram.values()), side.rare_characters.items()
     lows = list(side.histogram)
-    # A bin ends one before the next begins; the last one is open.
+    # Each bin ends one word before the next begins; the last bin has no end.
     highs = [*(low - 1 for low in lows[1:]), None]
     names = [_range(low, high) for low, high in zip(lows, highs, strict=True)]
     counts = zip(names, side.histogram.values(), strict=True)
@@ -201,7 +201,7 @@ def _row(*cells: str | int) -> str:
     """Render a row.
 
     Args:
-        *cells: integers, complete cells, HTML, or formatted numbers after a "=".
+        *cells: integers, complete cells, HTML, or "=" and a formatted number.
     """
     result = []
     for cell in cells:
@@ -217,13 +217,13 @@ def _row(*cells: str | int) -> str:
 
 
 def _bar(count: int, most: int) -> str:
-    width = 100 * count / most if most else 0  # in percent of the column
+    width = 100 * count / most if most else 0  # percent of the column
     return f'<td class="bar"><div style="width: {width:.1f}%"></div></td>'
 
 
 def _text(text: str) -> str:
     """Render a cell with a text of the corpus."""
-    # Arabic and Hebrew run from right to left, whatever the page does.
+    # Arabic and Hebrew run from right to left in a page that runs from left to right.
     return f'<td class="text" dir="auto">{_visible(text)}</td>'
 
 

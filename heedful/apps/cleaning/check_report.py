@@ -23,7 +23,7 @@ from heedful.apps.cleaning.raw_pairs import RawCorpus, RawPair
 from heedful.data.corpus_spec import CorpusSpec
 
 _EXAMPLES = 5
-_LONGEST_SHOWN = 500  # characters of a side; a line may be the whole of a broken file
+_LONGEST_SHOWN = 500  # characters of a text; a line can be a whole broken file
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PairExample:
     Args:
         line: line number, from 1.
         source, target: texts, cut to 500 characters.
-        reasons: finding of each rule by its name; empty for a pair that stays.
+        reasons: finding of each rule, by rule name; empty for a pair that no rule found.
     """
 
     line: int
@@ -50,7 +50,7 @@ class RuleCount:
         rule: name of the rule.
         about: description of the rule.
         pairs: number of pairs that the rule found.
-        removed: number of them that no earlier rule found, as cleaning counts them.
+        removed: number of pairs that this rule found and no earlier rule; cleaning counts these.
         examples: first pairs that the rule found.
     """
 
@@ -73,12 +73,12 @@ class CheckedCorpus:
         rules: applied rules, in the order in which they remove pairs.
         not_applied: rules that were not applied.
         settings: limits of the rules.
-        sources: number of different sources and a histogram of their targets, of the pairs that
-            no rule except `many_targets` found.
-        most_targets: sources with the most targets, each with their number.
+        sources: number of different sources and a histogram of their numbers of targets, without
+            the pairs that a rule other than `many_targets` found.
+        most_targets: sources with the most targets, each with its number of targets.
         known_targets: number of pairs whose target is in the test data; None without test data.
         statistics: statistics of source and target, of all pairs that could be read.
-        worst: most doubtful pairs, the worst first; pairs that stay have no reasons.
+        worst: most doubtful pairs, the worst first; pairs that no rule found have no reasons.
     """
 
     files: dict[str, str]
@@ -101,7 +101,7 @@ class CheckedCorpus:
 
     def plain(self) -> dict[str, Any]:
         """The report as JSON data."""
-        # `asdict` would also turn settings and statistics into dictionaries, in forms of its own.
+        # `asdict` would also convert settings and statistics, without calling their `plain`.
         data = {name: value for name, value in vars(self).items() if name != "settings"}
         data["rules"] = [asdict(rule) for rule in self.rules]
         data["worst"] = [asdict(pair) for pair in self.worst]
@@ -155,11 +155,11 @@ def check_corpus(
         UserError: as for `examine`.
     """
     examination = examine(corpus, tools, progress)
-    described = [facts.describe() for facts in corpus.facts]  # the next reading changes the facts
+    described = [facts.describe() for facts in corpus.facts]  # reading again changes them
     active = tools.active()
     first = {rule: examination.rows(rule)[:_EXAMPLES].tolist() for rule in active}
     most = [row for _, row in examination.targets.most]
-    # The examination keeps row numbers only; texts of the examples come from a second reading.
+    # The examination stores row numbers only, so the texts of examples are read again.
     rows = {*examination.worst, *most, *(row for each in first.values() for row in each)}
     shown = _examples(corpus, tools, examination, rows)
     return CheckedCorpus(
@@ -212,7 +212,7 @@ def _examples(
 
 
 def _detail(pair: RawPair, rule: RuleName, tools: Tools) -> str:
-    """Describe a finding in a phrase; empty if the rule's name is description enough."""
+    """Describe a finding in a phrase; empty if the name of the rule is a sufficient description."""
     if pair.fault is not None:
         return pair.why
     if rule == "language" and tools.languages is not None:
@@ -220,7 +220,7 @@ def _detail(pair: RawPair, rule: RuleName, tools: Tools) -> str:
     if rule == "model" and tools.scorer is not None:
         (gain,) = tools.scorer([pair.source], [pair.target])
         return f"gain of {gain:.2f} a token"
-    # Details are computed for the shown pairs only: the examination keeps bits.
+    # Details are computed for the shown pairs only: the examination stores one bit for each rule.
     for each in pair_rules(tools.settings):
         if each.name == rule:
             return each.detail(pair.source, pair.target)

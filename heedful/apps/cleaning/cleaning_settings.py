@@ -35,12 +35,12 @@ RuleName = Literal["no_pair", "undecodable", "empty"] | Switchable
 
 
 class CleaningSettings(Config):
-    """Limits of the rules; a pair past any of them is removed."""
+    """Limits of the rules; a pair that exceeds any of them is removed."""
 
     off: tuple[Switchable, ...] | None = Field(
         None, description="rules to switch off, such as numbers duplicate"
     )
-    # A tuple of any length, so that a wrong number gets an error of its own in `LanguageCheck`.
+    # A tuple of any length: `LanguageCheck` reports a wrong number of languages more clearly.
     languages: tuple[str, ...] | None = Field(
         None,
         description="language codes of source and target, such as en de; detected from the first "
@@ -66,7 +66,7 @@ class CleaningSettings(Config):
     )
     min_model_gain: Annotated[float, Field(gt=0)] = Field(
         1.5,
-        description="minimum gain in log-probability of a target token, in the mean, when the "
+        description="minimum mean gain in log-probability of a target token when the "
         "model sees the source instead of a full stop (rule model)",
     )
     near: Annotated[float, Field(gt=0, le=1)] = Field(

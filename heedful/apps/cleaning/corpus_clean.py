@@ -1,4 +1,4 @@
-"""Cleaning of a corpus: the pairs that no rule finds are kept, the others recorded with reasons."""
+"""Cleaning of a corpus: pairs that a rule finds are removed and listed with the reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class CleanedCorpus:
         removed_file: path of the table of removed lines and their rules.
         pairs: number of lines of the corpus.
         kept: number of pairs that are left.
-        removed: number of removed pairs by the first rule that found them, without zeros.
+        removed: number of removed pairs by the first rule that found them; rules that removed none
+            are left out.
         languages: codes of the languages of source and target; None if they were not judged.
         not_applied: rules that were not applied.
     """
@@ -51,11 +52,11 @@ def clean_corpus(
     out: Path,
     progress: Progress = lambda done, total, label: None,
 ) -> CleanedCorpus:
-    """Write the pairs that no rule finds, byte for byte, and a table of the removed ones.
+    """Write the pairs that no rule finds, byte for byte, and a table of the removed pairs.
 
     `removed.tsv` has a line for each removed pair: its line number from 1, and the rules that found
-    it, in their order, separated by commas. Cleaning the result again removes nothing, provided
-    that languages are named or guessed alike.
+    it, in their order, separated by commas. Cleaning the result again removes nothing if the
+    languages are the same, whether they are named or detected.
 
     Args:
         corpus: pairs of the corpus.
@@ -83,7 +84,7 @@ def clean_corpus(
     with whole_folder(out) as folder, ExitStack() as stack:
         writer = PairWriter.open(folder, names, stack)
         reasons_file = stack.enter_context((folder / REMOVED_FILE).open("w", encoding="utf-8"))
-        # A second reading: the first one keeps a bit for each rule, not the texts.
+        # The corpus is read again: the examination stores one bit for each rule, not the texts.
         for pair, bits in zip(corpus, examination.found.tolist(), strict=True):
             # Line numbers are those of the corpus, so that the removed lines can be looked up
             # there.

@@ -1,8 +1,9 @@
 """Splitting of a corpus into train, valid and test, with all pairs of a source in one of them.
 
 Each source sentence has a key, a hash of the seed and of its letters and digits. Sentences with the
-lowest keys are the test set, those with the next ones the validation set. So the split depends on
-the pairs and the seed, not on the order of the pairs. It takes at most 33 bytes of memory a pair.
+lowest keys form the test set, and sentences with the next keys the validation set. So the split
+depends on the pairs and the seed, not on the order of the pairs. It takes at most 33 bytes of
+memory per pair.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from heedful.durable import whole_folder
 from heedful.errors import DataError
 
 Progress = Callable[[int, int, str], None]
-"""Called with the pairs done, all pairs, and a name of the work."""
+"""Receiver of the number of finished pairs, the number of all pairs, and the name of the step."""
 
 PARTS = ("train", "valid", "test")
 REPORT_EVERY = 10_000
@@ -38,9 +39,9 @@ class SplitPart:
 
     Args:
         name: `train`, `valid` or `test`.
-        files: paths of its files.
-        pairs: number of pairs in it.
-        sources: number of different source sentences in it.
+        files: paths of the files.
+        pairs: number of pairs.
+        sources: number of different source sentences.
     """
 
     name: str
@@ -120,7 +121,7 @@ def _parts(counts: npt.NDArray[np.int64], wanted: dict[int, int]) -> npt.NDArray
 
     Args:
         counts: number of pairs of each sentence, in the order of the keys.
-        wanted: pairs of each part except train, by its number.
+        wanted: number of pairs of each part except train, by the index of the part.
     """
     parts = np.zeros(len(counts), np.uint8)
     for part, size in wanted.items():
@@ -148,7 +149,7 @@ def _write(
 ) -> None:
     with whole_folder(out) as folder, ExitStack() as stack:
         writers = {
-            # Only for parts with pairs: an empty file would look like a corpus.
+            # Parts without pairs get no file: an empty file would look like a corpus.
             part: PairWriter.open(folder, file_names(corpus.paths, PARTS[part]), stack)
             for part in np.unique(part_of_pair).tolist()
         }

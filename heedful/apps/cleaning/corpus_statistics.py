@@ -15,17 +15,17 @@ import numpy.typing as npt
 from heedful.apps.cleaning.text_keys import text_key
 
 MOST_WORDS = 200_000
-"""Most different words with a count at a time, in about 30 MB."""
+"""Maximum number of different words that are counted at a time, in about 30 MB."""
 
 _SMALLEST = 2048
-"""Hashes from which the number of different words is estimated, with a standard error of 2.2 %."""
+"""Number of hashes that estimate the number of different words, with a standard error of 2.2 %."""
 
-# Lengths from here on share one bin.
+# Texts of this length or longer share one bin.
 _LONGEST = 1000
-_LONGEST_WORD = 80  # a file without spaces is one word
+_LONGEST_WORD = 80  # characters, since a file without spaces is one word
 _TOP, _RARE, _RARE_LIST = 30, 5, 60
 _SHARES = (100, 1000, 10_000)
-# First words of the Unicode names of letters that name no script.
+# First words of Unicode names of letters that are not the name of a script.
 _NO_SCRIPTS = {"MASCULINE", "FEMININE", "MICRO", "MODIFIER", "COMBINING", "unnamed"}
 _QUANTILES = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "longest": 1.0}
 _HISTOGRAM = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200)
@@ -129,7 +129,7 @@ class WordCounter:
         """Count some words."""
         self.total += len(words)
         if self.is_estimated:
-            # Words with a count were hashed before.
+            # Words that have a count are hashed already.
             self._hash(set(words).difference(self.counts))
         self.counts.update(words)
         if len(self.counts) > self.most:
@@ -143,7 +143,7 @@ class WordCounter:
         """Number of different words so far."""
         if not self.is_estimated:
             return len(self.counts)
-        # The k smallest of n uniform hashes reach to k / n of the range (a k-minimum estimate).
+        # The k smallest of n uniform hashes cover k / n of the range (a k-minimum-values estimate).
         return int((len(self._smallest) - 1) * 2.0**64 / float(self._smallest[-1]))
 
     def _hash(self, words: set[str] | Counter[str]) -> None:
@@ -152,7 +152,7 @@ class WordCounter:
         self._smallest = np.unique(np.concatenate([self._smallest, hashes]))[:_SMALLEST]
 
     def _forget(self) -> None:
-        """Keep the counts of the most frequent words, half of the limit."""
+        """Keep only the counts of the most frequent words, as many as half of the limit."""
         self.counts = Counter(dict(self.counts.most_common(self.most // 2)))
 
 

@@ -1,8 +1,8 @@
 """Application of all rules to a corpus, which is read once, in chunks.
 
 Checking and cleaning share it, so cleaning removes exactly the pairs that a check counts. A pair
-takes 32 bytes of memory while the corpus is read (three keys, a bit for each rule, four
-likenesses) and about 60 when repeats are sorted.
+takes 32 bytes of memory while the corpus is read (three keys, a bit for each rule, four comparisons
+with neighbours) and about 60 when repeats are sorted.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from heedful.apps.cleaning.raw_pairs import RawCorpus, RawPair
 from heedful.apps.cleaning.repeats import TargetCounts, past_the_first, repeated
 
 Progress = Callable[[int, int, str], None]
-"""Called with the pairs done, all pairs, and a name of the work."""
+"""Receiver of the number of finished pairs, the number of all pairs, and the name of the step."""
 
 Scorer = Callable[[list[str], list[str]], Sequence[float]]
-"""Function from sources and targets to the gain in mean log-probability of a target token that
-knowing the source brings, for each pair."""
+"""Function from sources and targets to the gain of each pair: by how much the source raises the
+mean log-probability of the target's tokens."""
 
 WORST = 100
 _CHUNK = 512  # pairs for one call of the language detector and of the model
@@ -53,7 +53,7 @@ class Tools:
 
     Args:
         settings: limits of the rules.
-        languages: check of both sides' languages; None to leave it out.
+        languages: check of the languages of both sides; None to skip it.
         leaks: index of the test data; None without test data.
         scorer: function of a model that scores pairs; None without a model.
         workers: number of processes that apply the rules about single pairs.
@@ -81,8 +81,9 @@ class Examination:
     """The rules that found each pair, and counts over the corpus.
 
     Args:
-        found: bits of the rules in the order of `RULES` [pairs]; 0 for a pair that stays.
-        worst: rows of the most doubtful pairs, the worst first; repeats and leaks do not count.
+        found: bits of the rules that found each pair, in the order of `RULES` [pairs]; 0 for a pair
+            that no rule found.
+        worst: rows of the most doubtful pairs, the worst first, judged without repeats and leaks.
         source, target: statistics of each side, of all pairs that could be read.
         targets: counts of different targets, of the pairs that no other rule found.
         known_targets: number of pairs whose target is in the test data; None without test data.
@@ -122,7 +123,7 @@ def rules_of(bits: int) -> list[RuleName]:
 def prepare_languages(corpus: RawCorpus, settings: CleaningSettings) -> LanguageCheck | None:
     """Make the check of languages.
 
-    It is None if the rule is off, or if no language has half of the first pairs.
+    Return None if the rule is off, or if no language makes up half of the first pairs.
 
     Args:
         corpus: corpus whose first pairs decide if no languages are set.
@@ -161,7 +162,7 @@ def examine(
         reading.add(chunk, judged)
         done += len(chunk)
         progress(done, corpus.pairs, "checked")
-    # A copy, so that the array with its spare capacity is freed with the reading.
+    # Copied, so that the array and its spare capacity are freed with the reader.
     found = np.frombuffer(reading.found, np.uint32).copy()
     pair_keys = np.frombuffer(reading.pair_keys, np.uint64)
     source_keys = np.frombuffer(reading.source_keys, np.uint64)
@@ -170,7 +171,7 @@ def examine(
         found[rows] |= BIT["shifted"]
     if tools.settings.is_on("duplicate"):
         found[repeated(pair_keys, np.flatnonzero(found == 0))] |= BIT["duplicate"]
-    # Only pairs that stay count: a removed duplicate must not use up a source's targets.
+    # Removed pairs do not count: a duplicate must not use up the targets that a source may have.
     most = tools.settings.max_targets
     rows, targets = past_the_first(source_keys, np.flatnonzero(found == 0), most)
     if tools.settings.is_on("many_targets"):
@@ -204,13 +205,13 @@ class _Reading:
         self.pair_keys, self.source_keys, self.target_keys = array("Q"), array("Q"), array("Q")
         self.neighbours = array("b")
         self.found = array("I")
-        assert self.found.itemsize == 4  # C leaves the size of an int open
+        assert self.found.itemsize == 4  # C does not fix the size of an int
         self.worst: list[tuple[float, int]] = []
         self.source, self.target = SideCounter(), SideCounter()
         self.known_targets = 0
 
     def add(self, chunk: Sequence[RawPair], judged: JudgedPairs) -> None:
-        """Count a chunk of pairs that were judged, and apply the rules that need all tools."""
+        """Count the pairs of a judged chunk, and apply the rules that need all tools."""
         first = len(self.found)
         bits, badness = judged.bits, judged.badness
         readable = [n for n, pair in enumerate(chunk) if pair.fault is None]
@@ -224,7 +225,7 @@ class _Reading:
         self._add_model(chunk, bits, badness)
         self.found.extend(bits)
         for n, value in enumerate(badness):
-            # Of equally doubtful pairs the earlier ones rank higher: a heap keeps the largest
+            # Among equally doubtful pairs earlier pairs rank higher: a heap keeps the largest
             # entries.
             heap = (value, -(first + n))
             if len(self.worst) < WORST:
@@ -261,7 +262,7 @@ def _chunks(corpus: RawCorpus) -> Iterator[list[RawPair]]:
 
 
 def _judged_chunks(corpus: RawCorpus, tools: Tools) -> Iterator[tuple[list[RawPair], JudgedPairs]]:
-    """Yield chunks of pairs with what their judges found, in their order."""
+    """Yield each chunk of pairs with its judgements, in the order of the corpus."""
     languages = tools.languages.languages if tools.languages else None
     if tools.workers == 1:
         judge = PairJudge(tools.settings, languages)
@@ -270,7 +271,7 @@ def _judged_chunks(corpus: RawCorpus, tools: Tools) -> Iterator[tuple[list[RawPa
             yield chunk, judge(before, chunk)
             before = chunk[-FARTHEST:]
         return
-    # Processes that begin anew: threads of a model's library may hold locks in a copy.
+    # Processes are spawned: a forked one could inherit locks that threads of a library hold.
     context = multiprocessing.get_context("spawn")
     waiting: deque[tuple[list[RawPair], AsyncResult[JudgedPairs]]] = deque()
     with context.Pool(tools.workers, begin_judging, (tools.settings, languages)) as pool:

@@ -14,11 +14,11 @@ from heedful.apps.language_detector import language_detector
 from heedful.errors import ConfigError, suggest
 
 FEWEST_LETTERS = 15
-"""Fewest letters of a text to judge: of texts of 10 to 20 letters 2 to 4 % are misjudged."""
+"""Minimum number of letters of a judged text: with 10 to 20 letters 2 to 4 % are misjudged."""
 
-_LONGEST = 256  # maximum number of characters to detect a language by
+_LONGEST = 256  # maximum number of characters that the detector reads
 _LETTER = re.compile(r"[^\W\d_]")
-_GUESSED = 2000  # pairs that decide the languages of a corpus
+_GUESSED = 2000  # number of pairs that decide the languages of a corpus
 
 
 class LanguageCheck:
@@ -35,7 +35,7 @@ class LanguageCheck:
     def __init__(self, languages: Sequence[str], least: float) -> None:
         self.detector = language_detector()
         self.languages = tuple(languages)
-        # A ratio of logarithms makes the doubt 0 at probability 1, and 1 at the least probability.
+        # The ratio of logarithms is 0 at probability 1, and 1 at the least probability.
         self._least = math.log(least)
         if len(languages) != 2:
             raise ConfigError(
@@ -52,13 +52,14 @@ class LanguageCheck:
                 )
 
     def doubts(self, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:
-        """Return a doubt for each pair: 1 at the least probability, more below it.
+        """Return the doubt of each pair: 1 at the least probability, more below it.
 
         Args:
             pairs: N pairs of source and target.
 
         Returns:
-            Doubts [N], each of the more doubtful side; 0 for sides that are too short.
+            Doubts [N], each that of the more doubtful side; sides that are too short have a doubt
+            of 0.
         """
         result = np.zeros(len(pairs))
         for side, language in enumerate(self.languages):
@@ -72,7 +73,7 @@ class LanguageCheck:
         return result
 
     def detail(self, source: str, target: str) -> str:
-        """Name the detected languages of a pair where they differ from the expected ones."""
+        """Name the detected languages of a pair if they differ from the expected languages."""
         found = []
         for text, side, language in zip(
             (source, target), ("source", "target"), self.languages, strict=True
@@ -101,7 +102,7 @@ def guess_languages(pairs: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
             return None
         best = detector.probabilities(texts).argmax(axis=1)
         votes = np.bincount(best)
-        # No language is right for a mixed corpus: the rule would remove half of it.
+        # A mixed corpus has no single language: the rule would remove half of it.
         if votes.max() * 2 < len(rows):
             return None
         found.append(detector.languages[int(votes.argmax())])
@@ -109,7 +110,7 @@ def guess_languages(pairs: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
 
 
 def _judged(texts: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return indices and content of the texts that are long enough without code, shortened."""
+    """Return the indices and shortened contents of texts that are long enough without code."""
     rows, kept = [], []
     for row, text in enumerate(texts):
         words = without_code(text[:_LONGEST])

@@ -18,7 +18,7 @@ from heedful.data.pair_corpus import CorpusReader, Pair
 
 _WORD = re.compile(r"[^\W_]+")
 _FEWEST_WORDS = 3
-"""Fewest words of a sentence that is compared by bigrams; shorter ones are compared by letters."""
+"""Minimum number of words for a comparison by bigrams, not by letters."""
 
 
 class LeakIndex:
@@ -66,7 +66,7 @@ class LeakIndex:
         return text_key(plain_text(target)) in self.targets
 
     def has(self, source: str) -> bool:
-        """Return True if the test data has this source, differences in spaces aside."""
+        """Return True if the test data has this source; differences in spaces do not count."""
         return text_key(plain_text(source)) in self.sources
 
     def has_near(self, source: str) -> bool:
@@ -79,8 +79,8 @@ class LeakIndex:
         known = [gram for gram in grams if gram in self._postings]
         if not grams or len(known) < needed:
             return False
-        # If `needed` of the known bigrams are common, one is left without any needed - 1 of them:
-        # the most frequent ones, whose postings are the longest, need no look-up.
+        # A match shares at least `needed` known bigrams, so the needed - 1 most frequent ones, with
+        # the longest postings, need no look-up: a match has another one as well.
         rarest = sorted(known, key=lambda gram: len(self._postings[gram]))
         probed = rarest[: len(known) - needed + 1]
         candidates = Counter(number for gram in probed for number in self._postings[gram])
@@ -92,13 +92,13 @@ class LeakIndex:
 
 
 def word_pairs(text: str) -> frozenset[int]:
-    """Return hashes of the word bigrams of a text, with an empty word at each end.
+    """Return hashes of the word bigrams of a text, which has an empty word added at each end.
 
     Args:
         text: text of a sentence.
 
     Returns:
-        The different hashes; none for fewer than 3 words. They differ between processes.
+        The different hashes; none for fewer than 3 words. Another process gives other hashes.
     """
     words = _WORD.findall(text.casefold())
     if len(words) < _FEWEST_WORDS:

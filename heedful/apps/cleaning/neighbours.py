@@ -1,4 +1,4 @@
-"""Lines that are out of step: targets that are more like the sources of neighbouring lines."""
+"""Detection of shifted lines, whose targets fit the sources of neighbouring lines better."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from heedful.apps.cleaning.raw_pairs import RawPair
 from heedful.apps.quality.wording_checks import length_deviation, text_length, word_keys
 
 FARTHEST = 2
-"""Lines by which corpora are looked for to be out of step."""
+"""Maximum shift between sources and targets that is detected, in lines."""
 
-_WINDOW = 40  # lines of a mean: single ones say little
+_WINDOW = 40  # lines that are averaged: single lines say little
 _FEWEST = 10
-_OUT_OF_STEP = -0.3  # Tatoeba in the order of its file, as it is, has -0.08 at the least
-_SCALE = 10  # likenesses are kept as tenths, in a byte
+_OUT_OF_STEP = -0.3  # the minimum over the unchanged file of Tatoeba is -0.08
+_SCALE = 10  # similarities are stored in tenths, in one byte
 _ENDS = ".!?:。！？"
 
 
 class _Side(NamedTuple):
-    """Features of a text that are compared: length, beginnings of words, the sign at its end."""
+    """Features that are compared: length, beginnings of words, and final punctuation."""
 
     length: float
     keys: frozenset[str]
@@ -36,7 +36,7 @@ def _side(text: str) -> _Side:
 
 
 def _likeness(source: _Side, target: _Side) -> float:
-    """Return how much two texts are like a pair: by length, words in both, and their ends."""
+    """Return the similarity of two texts by length, shared words and final punctuation."""
     deviation = length_deviation(source.length, target.length)
     shared = len(source.keys & target.keys)
     same_end = 0.5 if source.end == target.end else -1.0
@@ -44,15 +44,16 @@ def _likeness(source: _Side, target: _Side) -> float:
 
 
 def likenesses(before: Sequence[RawPair], chunk: Sequence[RawPair]) -> list[int]:
-    """Return by how much each pair is more like one than with the lines before it.
+    """Return by how much each pair is more similar than pairings with the lines before it.
 
     Args:
         before: pairs before the chunk.
         chunk: pairs to compare.
 
     Returns:
-        For each pair and each distance to `FARTHEST`, in tenths: the likeness of the pair, less
-        that of its source and the target before, and less that of the source before and its target.
+        Two differences in tenths for each pair and each distance up to `FARTHEST`: the similarity
+        of the pair minus that of its source and the earlier target, and minus that of the earlier
+        source and its target.
     """
     rows = [*before[-FARTHEST:], *chunk]
     sources = [_side(pair.source) for pair in rows]
@@ -69,10 +70,10 @@ def likenesses(before: Sequence[RawPair], chunk: Sequence[RawPair]) -> list[int]
 
 
 def shifted_rows(gaps: npt.NDArray[np.int8]) -> npt.NDArray[np.intp]:
-    """Return the rows around which targets are more like neighbouring sources than their own.
+    """Return the rows around which targets fit neighbouring sources better than their own.
 
     Args:
-        gaps: likenesses [pairs, 2 * FARTHEST] of `likenesses`.
+        gaps: differences [pairs, 2 * FARTHEST] from `likenesses`.
     """
     count = len(gaps)
     if count < _FEWEST:

@@ -1,4 +1,4 @@
-"""Judgements on chunks of pairs by the rules that need no other pairs, in any process."""
+"""Judgement of chunks of pairs, in any process, by the rules that look at one pair at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heedful.apps.cleaning.pair_rules import ABOUT, pair_rules
 from heedful.apps.cleaning.raw_pairs import RawPair
 from heedful.apps.cleaning.text_keys import plain_text, text_key
 
-# The order of `ABOUT` is that of the bits: the lowest bit set is the rule that removes a pair.
+# Bits are in the order of `ABOUT`: the lowest bit that is set is the rule that removes a pair.
 RULES: tuple[RuleName, ...] = tuple(ABOUT)
 BIT = {rule: np.uint32(1 << number) for number, rule in enumerate(RULES)}
 
@@ -29,7 +29,7 @@ class JudgedPairs:
         bits: bits of the rules that found each pair.
         badness: doubts of each pair.
         pair_keys, source_keys, target_keys: keys of the texts.
-        neighbours: likenesses of each pair and its neighbours, see `neighbours.likenesses`.
+        neighbours: comparisons of each pair with its neighbours, see `neighbours.likenesses`.
     """
 
     bits: list[int]
@@ -45,7 +45,7 @@ class PairJudge:
 
     Args:
         settings: limits of the rules.
-        languages: codes of source and target; None to leave the rule out.
+        languages: codes of source and target; None to skip the rule.
     """
 
     def __init__(self, settings: CleaningSettings, languages: Sequence[str] | None) -> None:
@@ -58,10 +58,10 @@ class PairJudge:
         """Judge a chunk.
 
         Args:
-            before: pairs before the chunk, of which the last ones are its neighbours.
+            before: pairs before the chunk; the last of them are its neighbours.
             chunk: pairs to judge.
         """
-        # Differences in spaces and Unicode composition, which nobody sees, do not count.
+        # Invisible differences in spaces and Unicode composition do not count.
         sources = [plain_text(pair.source) for pair in chunk]
         targets = [plain_text(pair.target) for pair in chunk]
         found = JudgedPairs(
@@ -92,7 +92,7 @@ class PairJudge:
 
 
 def mark(bits: list[int], badness: list[float], n: int, rule: RuleName, doubt: float) -> None:
-    """Record a doubt: doubts past their limits add up, below them the largest one counts."""
+    """Record a doubt: doubts above the limit add up; below it only the largest counts."""
     if doubt >= 1:
         badness[n] = min(doubt, _CAP) + (badness[n] if bits[n] else 0.0)
         bits[n] |= int(BIT[rule])
@@ -109,5 +109,5 @@ def begin_judging(settings: CleaningSettings, languages: Sequence[str] | None) -
 
 
 def judge_pairs(before: Sequence[RawPair], chunk: Sequence[RawPair]) -> JudgedPairs:
-    """Judge a chunk by the judge of this process."""
+    """Judge a chunk with the judge of this process."""
     return _judges[-1](before, chunk)

@@ -1,6 +1,7 @@
 """The rules about single pairs: characters, lengths, copies and numbers.
 
-Each rule gives a pair a doubt, 1 at the rule's limit and more past it, so that pairs can be ranked.
+Each rule gives a pair a doubt, which is 1 at the rule's limit and more beyond it; doubts rank
+pairs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SMOOTHING = 10
 """Letters added to both sides of a length ratio, since ratios of short pairs vary more."""
 
 _FEWEST_WORDS = 4
-"""Fewest words of a copy; shorter texts are names and titles, often alike in both languages."""
+"""Minimum number of words of a copy; shorter texts are often names and titles."""
 
 # Unicode's Cc without the tab, private use, non-characters, and a byte order mark inside a text.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ue000-\uf8ff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
@@ -63,8 +64,9 @@ class PairRule:
 
     Args:
         name: name of the rule.
-        doubt: function of source and target, 1 or more where the rule finds the pair.
-        detail: function of source and target that describes the finding in a phrase.
+        doubt: function that returns the doubt of source and target, at least 1 if the rule finds
+            them.
+        detail: function that describes the finding in source and target in a phrase.
     """
 
     name: RuleName
@@ -96,7 +98,7 @@ def pair_rules(settings: CleaningSettings) -> list[PairRule]:
         PairRule("markup", _one_sided_markup, lambda a, b: ", ".join(_TAG.findall(a + b)[:3])),
         PairRule(
             "too_long",
-            # Half a character more, so that a side of exactly the limit stays below 1.
+            # Half a character is added, so that a text of exactly the limit stays below 1.
             lambda a, b: max(len(a), len(b)) / (s.max_characters + 0.5),
             lambda a, b: f"{max(len(a), len(b)):,} characters",
         ),
@@ -113,7 +115,7 @@ def pair_rules(settings: CleaningSettings) -> list[PairRule]:
         PairRule("numbers", _numbers_differ, _different_numbers),
     ]
     if s.is_on("mojibake"):
-        _is_damaged()  # loads ftfy: a missing library is reported before a corpus is read
+        _is_damaged()  # loads ftfy, so that a missing library is reported before a corpus is read
     return [rule for rule in rules if s.is_on(rule.name)]
 
 
@@ -128,7 +130,7 @@ def length_ratio(source: str, target: str) -> float:
 
 
 def overlap(source: str, target: str) -> float:
-    """Return the share of the longer side's words that both sides have; 0 for fewer than 4 words.
+    """Return the share of the longer side's words that the other side has; 0 below 4 words.
 
     Words that look like code are left out, since they are the same in all languages.
 
@@ -136,10 +138,10 @@ def overlap(source: str, target: str) -> float:
         source, target: texts of the pair.
     """
     left, right = (_WORD.findall(text.casefold()) for text in (source, target))
-    # Most pairs share no word: they need no second, slower look without code.
+    # Most pairs share no word and need no slower comparison without code.
     if set(left).isdisjoint(right):
         return 0.0
-    # Again without code, which is slower, for pairs with a common word only.
+    # Words that look like code are removed only here, because removing them is slow.
     left, right = (_WORD.findall(without_code(text.casefold())) for text in (source, target))
     if min(len(left), len(right)) < _FEWEST_WORDS:
         return 0.0
@@ -153,9 +155,9 @@ def _lacking(source: str, target: str) -> tuple[list[Number], list[Number]]:
 
 
 def _numbers_differ(source: str, target: str) -> float:
-    """Return 1 where each side has a number that the other lacks, in any form.
+    """Return 1 if each side has a number that the other side lacks, in whatever form it is written.
 
-    A number that only one side has is mostly spelled out on the other, so it is no fault.
+    A number on one side only is mostly spelled out on the other, so it does not count.
     """
     if not (_DIGIT.search(source) and _DIGIT.search(target)):
         return 0.0
@@ -173,7 +175,7 @@ def _empty(source: str, target: str) -> float:
     return float(not source.strip() or not target.strip())
 
 
-# A question mark between letters, before a word, before another sign, or where a sentence goes on.
+# Question marks between letters, before a word, before punctuation, or where a sentence goes on.
 _QUESTIONED = re.compile(
     r"[^\W\d_]\?[^\W\d_]|(?<![^\s(\"'’„“«])\?[^\W\d_]{2}"
     r"|[^\W\d_]\?(?=[.,;]| [a-zß-ÿ])|(?<= )\?(?= [a-zß-ÿ])"
@@ -181,11 +183,11 @@ _QUESTIONED = re.compile(
 
 
 def _letters_lost(source: str, target: str) -> float:
-    """Return 1 where question marks stand for letters that a conversion could not write."""
+    """Return 1 if question marks replace letters that a conversion could not encode."""
     if "?" not in source and "?" not in target:
         return 0.0
     left, right = (len(_QUESTIONED.findall(without_code(each))) for each in (source, target))
-    # A question inside of a sentence is one in both languages.
+    # A real question has a question mark on both sides.
     return float(left != right and source.count("?") != target.count("?"))
 
 
@@ -194,14 +196,14 @@ def _questioned_words(source: str, target: str) -> str:
     return ", ".join([word for word in text.split() if "?" in word][:3])
 
 
-_CROWDED = 9  # letters between two spaces, in the mean, of a text that has lost them
-_TIMES_AS_MANY = 3  # words in the other text
-_LONGEST_WORD = 24  # letters of a word that is no sentence
-_AS_LONG = 0.6  # "Schade!" is all of "What a pity!", and is shorter
+_CROWDED = 9  # least mean word length of a text that has lost its spaces
+_TIMES_AS_MANY = 3  # least ratio of the numbers of words of the two texts
+_LONGEST_WORD = 24  # a longer word must be a sentence without spaces
+_AS_LONG = 0.6  # least ratio of lengths: the short "Schade!" translates "What a pity!"
 
 
 def _spaces_lost(source: str, target: str) -> float:
-    """Return 1 where a side has few spaces for its letters, and the other side has many."""
+    """Return 1 if one side has lost its spaces, and the other side has many words."""
     crowded, other = (source, target) if _crowd(source) > _crowd(target) else (target, source)
     words, other_words = len(crowded.split()), len(other.split())
     if _crowd(crowded) < _CROWDED or other_words < max(4, _TIMES_AS_MANY * words):
@@ -218,7 +220,7 @@ def _crowded_side(source: str, target: str) -> str:
 
 
 def _crowd(text: str) -> float:
-    """Return the mean number of characters between two spaces."""
+    """Return the mean length of words."""
     words = text.split()
     return sum(map(len, words)) / max(len(words), 1)
 
@@ -227,7 +229,7 @@ _TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]*)?/?>|&(?:[a-z]{2,8}|#\d{2
 
 
 def _one_sided_markup(source: str, target: str) -> float:
-    """Return 1 where one side has tags or entities of HTML, and the other has none."""
+    """Return 1 if only one side has HTML tags or entities."""
     return float(bool(_TAG.search(source)) != bool(_TAG.search(target)))
 
 
@@ -261,7 +263,7 @@ def _damaged_words(source: str, target: str) -> str:
 
 @functools.cache
 def _is_damaged() -> Callable[[str], bool]:
-    """Load ftfy's detector of character sequences that only wrong decoding makes (Speer 2019)."""
+    """Load ftfy's detector of text that was decoded wrongly (Speer 2019)."""
     if importlib.util.find_spec("ftfy") is None:
         raise ConfigError(
             "The rule for damaged encodings needs ftfy, which is not installed",

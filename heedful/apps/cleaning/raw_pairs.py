@@ -50,7 +50,7 @@ class RawCorpus:
 
     Args:
         spec: files of the corpus.
-        languages: codes of source and target, which a translation memory of several needs.
+        languages: codes of source and target, needed for a translation memory of several languages.
 
     Attributes:
         paths: paths of the files.
@@ -70,7 +70,8 @@ class RawCorpus:
             and not is_memory(self.paths[0])
             and pair_form(self.paths[0]) == ".jsonl"
         )
-        # Files are counted first: progress needs a total, and no rule can pair unequal files.
+        # Lines are counted first: progress needs a total, and files of unequal length cannot be
+        # paired.
         files = self._open()
         for file in files:
             _count_lines(file)
@@ -114,7 +115,7 @@ class RawCorpus:
             text, why = _decode(file, line)
             raw = (_stripped(line, file.lines),)
             if why:
-                # Good enough to show: the line is reported, not used.
+                # Replacement characters suffice here: the line is reported, not used.
                 source, _, target = text.partition("\t")
                 yield RawPair(file.lines, source, target, raw, "undecodable", why)
                 continue
@@ -148,7 +149,7 @@ class PairWriter:
         streams = []
         for name in names:
             stream: BinaryIO = stack.enter_context((folder / name).open("wb"))
-            if name.endswith(".gz"):  # without a time stamp: the same pairs give the same bytes
+            if name.endswith(".gz"):  # no time stamp, so that the same pairs give the same bytes
                 packed = gzip.GzipFile(fileobj=stream, mode="wb", mtime=0, filename="")
                 stream = cast(BinaryIO, stack.enter_context(packed))
             streams.append(stream)
@@ -189,11 +190,11 @@ def _count_lines(file: TextFile) -> None:
 
 
 def _decode(file: TextFile, line: bytes) -> tuple[str, str]:
-    """Return the text of a line, and a sentence about a fault of its bytes or an empty text."""
+    """Return the text of a line and a sentence about a fault of its bytes, "" without a fault."""
     try:
         return file.decode(line), ""
     except DataError as error:
-        # In UTF-16 every line would be faulty: one error about the file is clearer.
+        # In UTF-16 every line would be faulty, and one error about the file is clearer.
         if file.lines == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise
         return line.rstrip(b"\n").decode("utf-8", "replace"), error.what
@@ -202,7 +203,7 @@ def _decode(file: TextFile, line: bytes) -> tuple[str, str]:
 def _stripped(line: bytes, number: int) -> bytes:
     """Return a line without its line end and without a byte order mark in line 1.
 
-    The line may not be the first one of the file that is written.
+    The line may stand at another place in a written file, where such a mark would be wrong.
     """
     line = line.removesuffix(b"\n")
     return line.removeprefix(codecs.BOM_UTF8) if number == 1 else line

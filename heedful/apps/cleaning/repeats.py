@@ -24,8 +24,8 @@ class TargetCounts:
 
     Args:
         sources: number of different sources.
-        bins: number of sources by a range of numbers of targets, such as "3-5".
-        most: number of targets and first row of the sources with the most targets.
+        bins: number of sources in each range of target counts, such as "3-5".
+        most: number of targets and first row of each source with many targets.
     """
 
     sources: int
@@ -44,19 +44,19 @@ def repeated(keys: Keys, rows: Rows) -> Rows:
         keys: keys of all rows.
         rows: rows to compare, ascending.
     """
-    # A stable sort keeps the rows of one key in their order: all but the first are repeats.
+    # A stable sort keeps rows of equal keys in order: all but the first are repeats.
     order = rows[np.argsort(keys[rows], kind="stable")]
     ordered = keys[order]
     return np.sort(order[1:][ordered[1:] == ordered[:-1]])
 
 
 def past_the_first(keys: Keys, rows: Rows, limit: int) -> tuple[Rows, TargetCounts]:
-    """Count the rows of each key, and return the rows of a key after its first `limit` ones.
+    """Count the rows of each key, and return the rows after the first `limit` of their key.
 
     Args:
         keys: keys of the sources of all rows.
         rows: rows to count, ascending, without repeated pairs.
-        limit: number of rows of a key that may stay.
+        limit: maximum number of rows of a key that are not returned.
     """
     order = rows[np.argsort(keys[rows], kind="stable")]
     ordered = keys[order]

@@ -6,13 +6,13 @@ import re
 import unicodedata
 from hashlib import blake2b
 
-# Words with such characters are code, markup or addresses, in no language.
+# Words with these characters are code, markup or addresses, which belong to no language.
 _CODE = re.compile(r"\S*(?:[_/\\`<>={}\[\]|@#*~]|:\S|\.\w)\S*")
 _NOT_LETTERS = re.compile(r"[\W_]+")
 
 
 def plain_text(text: str) -> str:
-    """Return a text in composed characters (NFC) with one space between words.
+    """Return a text normalised to NFC, with one space between words.
 
     Args:
         text: text of one side.
@@ -26,7 +26,7 @@ def letters_of(text: str) -> str:
     Args:
         text: text of one side.
     """
-    # NFKC also makes full-width and compatibility letters alike.
+    # NFKC also maps full-width and other compatibility letters to ordinary ones.
     folded = text if text.isascii() else unicodedata.normalize("NFKC", text)
     return _NOT_LETTERS.sub("", folded.casefold()) or plain_text(text)
 
@@ -41,11 +41,11 @@ def without_code(text: str) -> str:
 
 
 def text_key(text: str, salt: bytes = b"") -> int:
-    """Hash a text to 64 unsigned bits, the same on all machines.
+    """Hash a text to 64 bits, with the same result on all machines.
 
     Args:
         text: text to hash.
-        salt: bytes that select another hash function, at most 64.
+        salt: bytes, 64 or fewer, that select another hash function.
     """
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=salt).digest()
     return int.from_bytes(digest, "little")

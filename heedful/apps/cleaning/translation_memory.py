@@ -1,4 +1,4 @@
-"""Translation memories (TMX 1.4) as lines of source, tab, target."""
+"""Translation memories (TMX 1.4), read as lines of source, tab and target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xml.parsers import expat
 from heedful.data.text_file import TextFile
 
 _READ = 1 << 16
-# Codes of the tool that wrote the memory, in a segment; their content is no text.
+# Elements of a segment with native codes of the tool that wrote the memory, which are not text.
 _CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))
 
 
@@ -22,8 +22,8 @@ class MemoryFile(TextFile):
 
     Args:
         path: path of the file, plain or gzip.
-        languages: codes of source and target, such as en and de-DE; the two that the first unit
-            has if None.
+        languages: codes of source and target, such as en and de-DE; if None, those of the first
+            unit.
 
     Raises:
         DataError: when the file is missing or unreadable.
@@ -71,7 +71,7 @@ class MemoryFile(TextFile):
 
 
 def _text_in(unit: dict[str, str], language: str) -> str | None:
-    """Return the text of a language; en-US also serves for en, and the other way round."""
+    """Return the text of a language; en also matches en-US, and en-US matches en."""
     if language in unit:
         return unit[language]
     wanted = language.lower().replace("_", "-").split("-")
@@ -83,7 +83,7 @@ def _text_in(unit: dict[str, str], language: str) -> str | None:
 
 
 class _Units:
-    """A parser of the units of a memory, each a text for every language."""
+    """A parser of translation memories; each unit is a mapping from languages to texts."""
 
     def __init__(self) -> None:
         self.done: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""Train the runs of a comparison one after the other, each in a process of its own."""
+"""Train the runs of a comparison one after the other, each in a separate process."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def run_comparison(
     max_flops: float | None,
     events: Events | None,
 ) -> Comparison:
-    """Train variants, or continue training them; see `heedful.compare`.
+    """Train variants, or continue their training; see `heedful.compare`.
 
     Args:
         variants: resolved configurations; empty to continue the comparison in `out`.
         out: folder of the comparison.
         seeds: number of runs of each variant.
-        max_flops: operations that each run may take; None for the budget of its settings.
+        max_flops: budget of each run in operations; None for the budget in its settings.
         events: receiver of progress and notes.
 
     Raises:
@@ -99,7 +99,8 @@ def _prepared(plan: ComparisonPlan, out: Path, events: Events) -> ComparisonPlan
             variants.append(variant)
             continue
         events.note(f"Preparing {variant.name}")
-        # The first variant trains the tokenizer for all: `make_plan` refuses other settings for it.
+        # The first variant trains the tokenizer for all: `make_plan` refuses other tokenizer
+        # settings.
         variant, task = _prepare(variant, plan.max_flops, out, tokenizers, events)
         tokenizers = task.tokenizers
         if fingerprint and task.fingerprint != fingerprint:
@@ -129,7 +130,7 @@ def _prepare(
 
     if not variant.parameters and max_flops is None:
         variant = with_usual(variant, out)
-    # The folder of encoded data is a setting, and reading data fills it.
+    # Reading the data fills the folder of encoded data, which is a setting.
     settings = with_usual(variant, out).settings
     out.mkdir(parents=True, exist_ok=True)
     task = prepare_task(out, settings, tokenizers, Events())

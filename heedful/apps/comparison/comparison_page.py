@@ -109,7 +109,7 @@ def _training(comparison: Comparison, charts: Charts) -> str:
 def _curve_chart(
     series: Iterable[tuple[VariantResult, list[CurvePoint]]], axis: Axis, figure: str
 ) -> Any:
-    """Return the chart of curves; None without points."""
+    """Return the chart of the curves; None if they have no points."""
     estimates = {
         each.variant.name: [
             Estimate(

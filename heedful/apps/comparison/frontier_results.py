@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 METRICS = ("bleu", "chrf")
 MARGIN = 0.5
-"""Points of BLEU and chrF: quality is no worse if the 95 % interval of the loss lies below this."""
-_SAME_MEMORY = 1.02  # peak memory varies by as much from run to run
+"""Margin of BLEU and chrF: quality is no worse if the 95 % interval of its loss lies below it."""
+_SAME_MEMORY = 1.02  # peak memory varies by 2 % from run to run
 _LESS_MEMORY = 0.9
-_FEWEST_ROUNDS = 3  # one of two equal settings wins all of 3 rounds in a quarter of the cases
+_FEWEST_ROUNDS = 3  # of two equal settings, one wins all 3 rounds in a quarter of cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class FrontierPoint:
         setting: the measured setting.
         rates: sentences a second in each round.
         median_waits: median seconds of a sentence translated alone, in each round.
-        wait_p50, wait_p95: quantiles of the seconds of a sentence alone, over all rounds.
+        wait_p50, wait_p95: quantiles over all rounds of the seconds of a sentence translated alone.
         peak_memory_bytes: largest resident size of the process over all rounds.
         translations: translations of all texts, in their order.
     """
@@ -55,7 +55,7 @@ class FrontierPoint:
     def of(
         cls, setting: Setting, records: Sequence[dict[str, Any]], found: Measurements
     ) -> FrontierPoint | None:
-        """Summarise the measurements of a setting; None without any, or without translations."""
+        """Summarise the measurements of a setting; None if it has none, or no translations."""
         translations = found.translations(setting)
         if translations is None or not records:
             return None
@@ -136,7 +136,7 @@ class Frontier(TabledResults):
         return found
 
     def _dominates(self, other: FrontierPoint, point: FrontierPoint) -> bool:
-        """Return True if `other` is no worse in anything, and surely better in one thing.
+        """Return True if `other` is no worse in any measure, and surely better in one.
 
         No worse means: as many sentences a second, as short a wait for one sentence in at least
         one round, as little memory, no more threads, and no quality lost beyond the margin.
@@ -159,13 +159,13 @@ class Frontier(TabledResults):
         )
 
     def _surely_better(self, other: FrontierPoint, point: FrontierPoint) -> bool:
-        """Return True if the translations of `other` are better by every metric's interval."""
+        """Return True if the intervals of all metrics show better translations of `other`."""
         if other.translations == point.translations:
             return False
         return all(score.difference.low > 0 for score in self.compared(point, other).values())
 
     def _as_good(self, other: FrontierPoint, point: FrontierPoint) -> bool:
-        """Return True if the translations of `other` lose surely less than the margin."""
+        """Return True if the translations of `other` surely lose less than the margin."""
         if other.translations == point.translations:
             return True
         scores = self.compared(point, other).values()
@@ -176,8 +176,8 @@ class Frontier(TabledResults):
         """The recommended settings, by purpose.
 
         Settings for good translations lose no quality beyond the margin against the most exact
-        setting, or against one that is surely better. The highest score cannot be the reference:
-        among many settings one reaches it by chance.
+        setting, or against a setting that is surely better. The highest score cannot be the
+        reference: among many settings, one reaches it by chance.
         """
         if self.reference is None:
             return {}

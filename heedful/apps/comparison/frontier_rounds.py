@@ -1,8 +1,8 @@
 """Speed, memory and quality of a translator's settings on this machine, measured in rounds.
 
-Each measurement is a process of its own. A round measures every setting once, in random order, so
-that other work on the machine slows all settings alike. Every measurement is saved at once, and a
-second call continues where the first one stopped.
+Each measurement runs in a separate process. A round measures every setting once, in random order,
+so that other work on the machine slows all settings alike. Every measurement is saved at once, and
+a second call continues where the first one stopped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def output(self) -> tuple[str, int, bool]:
-        """The part that the translations depend on: precision, beam and shortlist."""
+        """The options that change translations: precision, beam and shortlist."""
         return self.precision, self.beam, self.shortlist
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The values of each part of a setting; all combinations are measured.
+    """The values of each option of a setting; all combinations are measured.
 
     Args:
         precisions, beams, shortlists, batch_tokens, threads: values of each field of `Setting`.
@@ -82,7 +82,7 @@ class Grid:
     threads: Sequence[int] = (1,)
 
     def settings(self) -> list[Setting]:
-        """Return all combinations, each once, the most exact ones first.
+        """Return all combinations, each once, the most exact first.
 
         Raises:
             ConfigError: when a value is not positive.
@@ -109,7 +109,7 @@ class MeasuredTask:
     """The model, texts and machine, the same in all measurements of a folder.
 
     Args:
-        model: directory or name of the model; a name of the hub has its commit.
+        model: directory or name of the model, with the commit of a model of the hub.
         model_digest: SHA-256 of the model's config.json.
         shortlist: file of the lexical shortlist; None without one.
         texts: source sentences; all of them are translated and scored once.
@@ -218,7 +218,7 @@ class Measurements:
         return [self.records[setting, number] for number in numbers]
 
     def translations(self, setting: Setting) -> list[str] | None:
-        """Return the translations by a setting with equal output; None before one is measured."""
+        """Return the translations by a setting of equal output; None before one is measured."""
         found = (
             record["translations"]
             for (other, _), record in self.records.items()
@@ -255,7 +255,7 @@ def read_measurements(task: MeasuredTask, out: Path) -> Measurements:
         try:
             record = json.loads(line)
             records[Setting(**record["setting"]), record["round"]] = record
-        except (ValueError, KeyError, TypeError):  # cut off; this setting is measured again
+        except (ValueError, KeyError, TypeError):  # cut off: the setting is measured again
             continue
     return Measurements(task, records)
 
@@ -276,7 +276,7 @@ def measure(
         settings: settings to measure.
         out: folder of the measurements, made if missing; existing measurements are kept.
         rounds: number of measurements of each setting.
-        minutes: time limit; no measurement begins after it.
+        minutes: time limit in minutes; no measurement begins after it.
         events: receiver of progress.
 
     Returns:
@@ -309,7 +309,7 @@ def measure(
 
 
 def _measured(task: MeasuredTask, setting: Setting, *, scored: bool) -> dict[str, Any]:
-    """Measure a setting in a process of its own, which translates all texts if they are scored."""
+    """Measure a setting in a separate process, which translates all texts if they are scored."""
     order = {
         "model": task.model,
         "precision": setting.precision,
@@ -338,7 +338,7 @@ def _measured(task: MeasuredTask, setting: Setting, *, scored: bool) -> dict[str
 
 
 def _append(file: Path, record: dict[str, Any]) -> None:
-    # A machine that died while writing may have left a line without its end.
+    # A machine that failed while writing may have left an incomplete line.
     with file.open("a", encoding="utf-8") as stream:
         stream.write("\n" + json.dumps(record, ensure_ascii=False) + "\n")
         stream.flush()

@@ -49,7 +49,7 @@ def page(title: str, about: str, sections: Iterable[str]) -> str:
 
 
 class Charts:
-    """Charts of the page, each with a place of its own."""
+    """Charts of the page, each with its own place."""
 
     def __init__(self) -> None:
         self.count = 0

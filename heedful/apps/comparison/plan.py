@@ -19,13 +19,14 @@ PLAN_FILE = "comparison.json"
 SCHEMA_VERSION = 1
 
 _POINTS = 20
-"""Validations of a run whose configuration sets no interval: points of its curve."""
+"""Number of validations, the points of a curve, if a configuration sets no interval."""
 
 _MINUTES = 2.0
 """Minutes between checkpoints: the most work that a killed comparison loses."""
 
 _FREE_DATA = ("batch_tokens", "pool_batches", "packed_length", "cache")
-"""Settings of data that change the order of examples, not the set trained or validated on."""
+"""Settings of data that change the order of examples, not the examples of training and
+validation."""
 
 _BUDGETS = ("max_steps", "max_minutes", "max_epochs")
 
@@ -38,7 +39,8 @@ class Variant:
         name: name of the variant and of the folder of its runs.
         settings: settings of its runs; each run has its own seed.
         parameters: parameters of the model; 0 until the variant is prepared.
-        flops_per_update: operations of forward and backward pass, padding counted; 0 until then.
+        flops_per_update: operations of forward and backward pass, padding included; 0 until the
+            variant is prepared.
     """
 
     name: str
@@ -88,8 +90,9 @@ class ComparisonPlan:
     Args:
         variants: configurations, at least one, with different names.
         seeds: number of runs of each variant.
-        max_flops: operations that each run may take; None where steps or minutes are the budget.
-        fingerprint: hash of training data and tokenizers, which all share; empty until prepared.
+        max_flops: budget of each run in operations; None if steps or minutes are the budget.
+        fingerprint: hash of the training data and tokenizers, the same for all variants; empty
+            until they are prepared.
     """
 
     variants: tuple[Variant, ...]
@@ -104,7 +107,7 @@ class ComparisonPlan:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The scores that all variants have; the one that ranks them comes first."""
+        """The scores that all variants have; the first one ranks the variants."""
         common: set[str] = {"loss"}.union(self.first.validation.metrics)
         for variant in self.variants:
             common &= {"loss", *variant.settings.validation.metrics}
@@ -184,7 +187,7 @@ def variants_of(
     configurations: Sequence[Configuration] | Mapping[str, Configuration],
     overrides: Mapping[str, Any],
 ) -> list[Variant]:
-    """Resolve configurations to settings, after overrides of all of them.
+    """Resolve configurations to settings, with the same overrides for all of them.
 
     Args:
         configurations: mapping of names to configurations, or a list of files and presets, which
@@ -266,7 +269,7 @@ def _value(word: str) -> Any:
     try:
         return read_toml_text(f"value = {word}", where=word)["value"]
     except ConfigError:
-        return word  # text needs no quotes here
+        return word  # a text without quotes
 
 
 def _name_of(configuration: Configuration) -> str:
@@ -306,7 +309,7 @@ def make_plan(variants: Sequence[Variant], seeds: int, max_flops: float | None) 
     Args:
         variants: configurations, at least one.
         seeds: number of runs of each variant.
-        max_flops: operations that each run may take, in place of a budget of steps or minutes.
+        max_flops: budget of each run in operations, in place of steps or minutes.
 
     Raises:
         UserError: when there is nothing to compare.
@@ -364,7 +367,7 @@ def _data(settings: RunSettings) -> dict[str, Any]:
     """Return the settings that decide which examples a run is trained and validated on."""
     data = {k: v for k, v in settings.data.plain().items() if k not in _FREE_DATA}
     if settings.cuts_windows:
-        del data["max_length"]  # only the length of a context here: no text is left out for it
+        del data["max_length"]  # for text it is a context length, which leaves out no text
     return {"data": data, "images": settings.images.plain()}
 
 
@@ -438,7 +441,7 @@ def with_steps(variant: Variant, steps: int) -> Variant:
 
 
 def with_usual(variant: Variant, out: Path) -> Variant:
-    """Fill in settings that a comparison needs and the configuration leaves unset.
+    """Fill in unset settings that a comparison needs.
 
     A curve gets about twenty points, a checkpoint is saved every two minutes, and all runs share
     one folder of encoded data.

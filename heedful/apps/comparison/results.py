@@ -48,7 +48,7 @@ class RunResult:
         tokens: target tokens trained on.
         seconds: seconds of training and validation.
         tokens_per_second: target tokens a second of training, validation left out.
-        flops: operations of all updates, by the cost model.
+        flops: operations of all updates, counted by the cost model.
         peak_memory_bytes: the largest resident size of its process.
         problem: error message of a failed run.
     """
@@ -110,7 +110,7 @@ class VariantResult:
         variant: the configuration.
         runs: finished runs.
         scores: mean of each score over the seeds, with its 95 % confidence interval.
-        costs: means over the seeds, by the names of `RunResult`.
+        costs: mean of each cost over the seeds, by the field names of `RunResult`.
     """
 
     variant: Variant
@@ -224,12 +224,12 @@ class Comparison(TabledResults):
         }
 
     def columns(self) -> list[str]:
-        """Headings of the printed table."""
+        """Column headings of the printed table."""
         costs = ["parameters", "updates", "seconds", "tokens/s", "operations", "peak memory"]
         return ["variant", "runs", *self.plan.scores, *costs]
 
     def rows(self) -> Iterator[list[str]]:
-        """Cells of the printed table, the best variant first, those without a result last."""
+        """Cells of the printed table, the best variant first, variants without a result last."""
         ranking = self.ranking
         for each in [*ranking, *(v for v in self.variants if v not in ranking)]:
             scores = [_cell(each.scores.get(n), len(each.runs)) for n in self.plan.scores]
@@ -250,7 +250,7 @@ INTERVALS = (
 def read_comparison(
     plan: ComparisonPlan, out: Path, problems: Mapping[str, str] | None = None
 ) -> Comparison:
-    """Read the results of a comparison so far.
+    """Read the present results of a comparison.
 
     Args:
         plan: plan of the comparison.

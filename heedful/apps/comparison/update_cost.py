@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from heedful.train.batch_source import Source
 
 _BATCHES = 64
-"""Batches of the first epoch whose operations are averaged, spread evenly."""
+"""Number of batches, spread evenly over the first epoch, whose operations are averaged."""
 
 
 def flops_per_update(model: Any, source: Source, accumulate: int) -> float:
-    """Return the operations of an update: forward and backward, padding counted.
+    """Return the operations of an update: forward and backward pass, padding included.
 
     Args:
         model: model to train.

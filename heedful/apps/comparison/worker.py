@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from heedful.events import Event
 
-_WARM_UP = 16  # sentences translated before timing begins
+_WARM_UP = 16  # number of sentences translated before timing begins
 
 
 def write(item: dict[str, Any]) -> None:
@@ -66,11 +66,11 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         task: `model`, `precision`, `beam`, `shortlist` (a file, or None), `batch_tokens`, `texts`,
-            the number of texts translated `alone`, and texts to be `scored`, or None.
+            the number of texts translated `alone`, and the texts to be `scored`, or None.
 
     Returns:
-        `seconds` for all texts, those of each text `alone`, `peak_memory_bytes`, `load_seconds`,
-        and `translations` of the texts to be scored.
+        `seconds` of all texts together, the seconds of each text `alone`, `peak_memory_bytes`,
+        `load_seconds`, and `translations` of the texts to be scored.
 
     Raises:
         UserError: when the model, precision or shortlist does not exist.
@@ -107,7 +107,7 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
         "load_seconds": loaded,
         "peak_memory_bytes": _peak(),
     }
-    if task["scored"] is not None:  # after peak memory is read, which all texts may exceed
+    if task["scored"] is not None:  # after peak memory is read, since scoring may need more
         answer["translations"] = list(map(str, pipeline.translate(task["scored"], **options)))
     return answer
 
@@ -115,8 +115,8 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
 def _peak() -> int:
     """Return the largest resident size of this process's own memory.
 
-    Linux's `getrusage` counts the memory of the process that started this one, too, until the
-    program was loaded.
+    Linux's `getrusage` also counts the memory that the parent process had when it started this
+    process.
     """
     from heedful.memory import peak_memory_bytes
 
@@ -155,4 +155,4 @@ def work() -> None:
 if __name__ == "__main__":
     work()
     sys.stderr.flush()
-    os._exit(0)  # the thread waits for input, and a usual end would wait for the thread
+    os._exit(0)  # an ordinary exit would wait for the thread that reads standard input

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heedful.train.trainer import StopRequest
 
 _PATIENCE = 0.2
-"""Seconds after which a request to stop is looked for while a process writes nothing."""
+"""Seconds between checks for a request to stop while a process writes nothing."""
 
 
 def run_job(
@@ -37,8 +37,8 @@ def run_job(
         task: argument of the job, as JSON data.
         log: open file for the standard error of the process.
         on_line: function that takes every object that the process writes.
-        stop: request that is passed on to the process, which saves and ends then.
-        environment: variables of the process besides those of this one.
+        stop: request that is passed on to the process, which then saves and ends.
+        environment: environment variables of the process, in addition to the inherited ones.
 
     Returns:
         The last object that the process wrote: its `result`, or a `problem` and `is_defect`, true
@@ -63,7 +63,7 @@ def run_job(
 
 
 def _next(lines: queue.SimpleQueue[str | None]) -> str | None:
-    """Return the next line; an empty one if none has come for a while, None at the end."""
+    """Return the next line; "" if no line has come for a while, None at the end."""
     try:
         return lines.get(timeout=_PATIENCE)
     except queue.Empty:
@@ -85,7 +85,7 @@ def _process(
         text=True,
         encoding="utf-8",
         env={**os.environ, "PYTHONPATH": path, **environment},
-        # Ctrl-C of a terminal goes to this process alone, which passes it on once.
+        # Ctrl-C in a terminal reaches this process alone, which passes it on once.
         start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None

@@ -1,4 +1,4 @@
-"""Apple's strings: tables of keys and values (.strings), and catalogues (.xcstrings)."""
+"""Apple's string formats: tables of keys and values (.strings), and catalogues (.xcstrings)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Object:
 
     Args:
         start, end: range between its braces.
-        members: range of each member, from its key to the end of its value, and of the value.
+        members: start of the member, and start and end of its value, for each key.
     """
 
     start: int
@@ -79,8 +79,8 @@ class _Object:
 def read_xcstrings(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of strings that lack the target language.
 
-    A translation gets the structure of its source, plural forms included. See `Reader`; without a
-    `target_language` a `DataError` is raised.
+    A translation has the structure of its source, plural forms included. See `Reader`; a
+    `DataError` is raised if `target_language` is unset.
     """
     check_json(text, name)
     data = json.loads(text)
@@ -116,13 +116,13 @@ def read_xcstrings(text: str, settings: DocumentSettings, name: str) -> Iterator
 def _add_objects(
     text: str, start: int, path: tuple[str, ...], found: dict[tuple[str, ...], _Object]
 ) -> int:
-    """Find an object and those in it, by their paths, and return the end of it.
+    """Add an object and all nested objects to `found`, and return the end of the object.
 
     Args:
         text: text of the document, valid JSON.
-        start: place of its opening brace.
-        path: keys that lead to it.
-        found: objects, to which it is added.
+        start: offset of the opening brace.
+        path: keys that lead to the object.
+        found: mapping from paths to objects, to which they are added.
     """
     each = found[path] = _Object(start + 1)
     here = skip_space(text, start + 1)
@@ -179,7 +179,7 @@ class _Localization:
             member = {"localizations": member}
         start, end, before, after = self._place(self.objects[path], next(iter(member)), len(path))
         dumped = json.dumps(member, indent=2, ensure_ascii=False, separators=(",", " : "))
-        lines = dumped.split("\n")[1:-1]  # without the braces around it
+        lines = dumped.split("\n")[1:-1]  # without the outer braces
         indented = "\n".join("  " * len(path) + line for line in lines).lstrip()
         pieces = re.split(r"\\u0000\d+", before + indented + after)
         for number, (begun, done, passages) in enumerate(leaves):
@@ -190,7 +190,7 @@ class _Localization:
     def _template(
         self, given: Any, path: tuple[str, ...], leaves: list[tuple[int, int, tuple[Passage, ...]]]
     ) -> Any:
-        """Return a localisation with marks in place of texts, and add the texts to `leaves`."""
+        """Return a localisation with placeholders for its texts, and add the texts to `leaves`."""
         if not isinstance(given, dict):
             return given
         if "stringUnit" not in given:
@@ -206,7 +206,7 @@ class _Localization:
         return {**rest, "stringUnit": unit}
 
     def _place(self, within: _Object, key: str, depth: int) -> tuple[int, int, str, str]:
-        """Return the range that a new member takes in an object, and what goes around it.
+        """Return the range that a new member replaces in an object, and the text around the member.
 
         Xcode writes members in the order of their keys.
         """

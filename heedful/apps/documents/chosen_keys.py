@@ -11,10 +11,10 @@ _PATHS_NAMED = 5
 
 
 class ChosenKeys:
-    """The values that `--keys` selects; all of them without it.
+    """The values that `--keys` selects; all values if it is unset.
 
     Args:
-        keys: last keys, or whole paths in which * is one key and ** any number of them.
+        keys: last keys of paths, or whole paths in which * is one key and ** any number of keys.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -26,7 +26,7 @@ class ChosenKeys:
         """Return True if the value at a path is selected.
 
         Args:
-            path: keys, and places in lists.
+            path: keys of mappings and indices in lists.
         """
         steps = [str(step).replace("\\", "\\\\").replace(".", "\\.") for step in path]
         self._paths.setdefault(".".join("*" if step.isdigit() else step for step in steps))
@@ -37,7 +37,7 @@ class ChosenKeys:
         return bool(matching) or not self._patterns
 
     def check(self, name: str) -> None:
-        """Refuse keys at which the document had no string.
+        """Refuse selected keys that matched no string of the document.
 
         Args:
             name: name of the document, for messages.

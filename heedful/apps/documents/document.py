@@ -1,4 +1,4 @@
-"""A document: its sentences for a translator, and its bytes with their translations.
+"""Documents: the sentences that a translator gets, and the bytes with the translations.
 
 `translate_document` does both. A server, which translates sentences of many requests together,
 opens a document (`formats.open_document`), translates its `sentences` and calls `write`.
@@ -21,7 +21,7 @@ from heedful.pipelines.aligned_text import Span
 from heedful.text.sentences import sentence_spans
 
 _PIECE = 1000
-"""Characters after which the next sentence of a passage begins another piece."""
+"""Number of characters after which the next sentence of a passage begins another piece."""
 _MOST_CHARACTERS = 10_000
 
 
@@ -35,7 +35,7 @@ class Sentence:
 
     Args:
         text: one line without markup.
-        alignment: true if markup has to be placed, which needs a word alignment.
+        alignment: true if a word alignment is needed to place markup.
     """
 
     text: str
@@ -47,7 +47,7 @@ class MarkedText:
 
     Args:
         text: all characters of the document.
-        passages: passages in any order; one may lie in the markup of another.
+        passages: passages in any order; a passage may lie in the markup of another passage.
         settings: settings of the document.
     """
 
@@ -61,7 +61,7 @@ class MarkedText:
         self._add(None, passages)
 
     def _add(self, parent: int | None, passages: Iterable[Passage]) -> None:
-        """Add passages that lie in the markup of another, or in that of none."""
+        """Add passages that lie in the markup of a parent passage, or of none."""
         enclosing: list[int] = []
         for passage in sorted(passages, key=lambda p: (p.start, -p.end)):
             while enclosing and self.passages[enclosing[-1]].passage.end <= passage.start:
@@ -83,7 +83,7 @@ class MarkedText:
 
         Args:
             translations: function that returns the translation of a sentence.
-            left: indices of passages that stay as they are.
+            left: indices of passages to leave unchanged.
         """
         self.left = left
         self.left_out = {
@@ -113,7 +113,7 @@ class MarkedText:
                 written.append(self._passage(number, translations))
             except LeftOut as error:
                 if parent is not None and self.passages[parent].passage.inner:
-                    raise  # it is left out as a whole
+                    raise  # the parent is left out as a whole
                 self.left_out[number] = str(error)
                 written.append(self.text[passage.start : passage.end])
             done = passage.end
@@ -255,7 +255,7 @@ class Document:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The passages that the last `write` did not translate: place, text and reason of each."""
+        """Place, text and reason of each passage that the last `write` did not translate."""
         return tuple(
             self.described((number, passage), reason)
             for number, text in enumerate(self.texts)
@@ -272,11 +272,11 @@ class Document:
         ]
 
     def described(self, place: Place, reason: str) -> str:
-        """Return the line of a passage, its text and a reason to leave it out.
+        """Return the line number and the text of a passage, with a reason for leaving it out.
 
         Args:
             place: place of the passage.
-            reason: reason for leaving it as it is.
+            reason: reason for leaving the passage unchanged.
         """
         text = self.texts[place[0]]
         passage = text.passages[place[1]].passage
@@ -293,7 +293,7 @@ class Document:
 
         Args:
             translations: translations of `sentences`, in their order.
-            left: places of passages that stay as they are.
+            left: places of passages to leave unchanged.
         """
         found = {
             sentence.text: translation

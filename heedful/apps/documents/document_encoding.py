@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from heedful.errors import DataError
 
-_MARKS = (  # UTF-32 first: its mark begins with the mark of UTF-16
+_MARKS = (  # UTF-32 first, because its mark begins with the mark of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF8, "utf-8"),
@@ -22,14 +22,14 @@ _HTML_DECLARATION = re.compile(
 _XML_DECLARATION = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+)")
 _PO_DECLARATION = re.compile(rb"Content-Type:[^\"\n]*charset=([\w.:-]+)", re.IGNORECASE)
 _HTML_PRESCAN = 1024
-"""Bytes of a page in which its encoding must be declared (WHATWG HTML, 13.2.3.2)."""
-_FEWEST_NULS = 8  # ASCII letters of UTF-16: one of their two bytes is NUL
+"""Number of first bytes of a page that must declare its encoding (WHATWG HTML, 13.2.3.2)."""
+_FEWEST_NULS = 8  # NUL is one of the two bytes of an ASCII letter in UTF-16
 _LATIN = {"ascii", "iso8859-1"}
-"""Names by which pages mean windows-1252 (WHATWG Encoding, 4.2)."""
+"""Names that mean windows-1252 in pages (WHATWG Encoding, 4.2)."""
 
 
 _NO_CHARSETS = {"idna", "punycode", "undefined"}
-"""Codecs of Python that no document has, and that raise errors of other types."""
+"""Python codecs that are no encodings of documents, and that raise errors of other types."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,11 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
     Args:
         data: bytes of the document.
         where: name of the document, for messages.
-        declared: declared encoding; UTF-8 if none. A byte order mark has precedence.
+        declared: declared encoding; UTF-8 if None. A byte order mark has precedence.
 
     Raises:
-        DataError: naming the first byte that is invalid in the encoding, or UTF-16 without a mark.
+        DataError: naming the first byte that is invalid in the encoding, or when the text is UTF-16
+            without a byte order mark.
     """
     mark, name = next(
         ((mark, name) for mark, name in _MARKS if data.startswith(mark)),
@@ -127,7 +128,7 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
 
 
 def _order_of_pairs(data: bytes) -> str | None:
-    """Return `le` or `be` for what looks like UTF-16: NUL in half of the pairs, in one place."""
+    """Return `le` or `be` for bytes that look like UTF-16: half of the pairs have one NUL."""
     seconds, firsts = data[1::2].count(0), data[::2].count(0)
     for order, here, there in (("le", seconds, firsts), ("be", firsts, seconds)):
         if here >= _FEWEST_NULS and not there and 4 * here > len(data):
@@ -154,14 +155,14 @@ def xml_encoding(data: bytes) -> str | None:
 
 
 def po_encoding(data: bytes) -> str | None:
-    """Return the encoding that a gettext catalogue declares; templates may leave it open."""
+    """Return the encoding that a gettext catalogue declares; templates may declare none."""
     match = _PO_DECLARATION.search(data)
     name = "" if match is None else match[1].decode("ascii", "replace")
     return None if name in ("", "CHARSET") else name
 
 
 def xml_reference(character: str) -> str:
-    """Return a character as a reference of XML and HTML."""
+    """Return the character reference of a character in XML and HTML."""
     return f"&#{ord(character)};"
 
 

@@ -1,4 +1,4 @@
-"""Settings of a document: the parts to translate, and the way to split sentences."""
+"""Settings of a document: the text to translate, and how it is split into sentences."""
 
 from __future__ import annotations
 

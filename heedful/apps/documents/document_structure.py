@@ -1,7 +1,7 @@
-"""The structure of a document, found by readers that share no code with those that translate.
+"""The structure of a document, read without the code of the readers for translation.
 
-A translation must leave it as it was: keys, tags, times, links and placeholders. Documents are
-compared by it before and after a translation.
+The structure is the keys, tags, times, links and placeholders, which a translation must not change.
+A document and its translation are compared by their structures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRANSLATED_ATTRIBUTES = frozenset(
 )
 _SUBTITLE_TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\}")
 UNREADABLE = (ValueError, SyntaxError, KeyError, csv.Error, zipfile.BadZipFile, AssertionError)
-"""Errors of the readers of the standard library for documents that are not valid."""
+"""Errors that readers of the standard library raise for invalid documents."""
 _UNTRANSLATED = frozenset(("new", "needs-translation", "initial"))
 
 
@@ -43,9 +43,9 @@ class StructurePart:
 
     Args:
         place: place of the part, for messages.
-        shape: all that must stay the same.
-        text: text whose placeholders and tags must all be there as often as before. Others may
-            come: a translation may have what only looks like one.
+        shape: facts that a translation must not change.
+        text: text whose placeholders and tags must all occur as often as before. New ones are
+            allowed, since ordinary words may look like placeholders.
     """
 
     place: str
@@ -65,7 +65,7 @@ def difference(before: Iterable[StructurePart], after: Iterable[StructurePart]) 
     try:
         ones = list(before)
     except UNREADABLE:
-        return None  # nothing can be said of what was no valid document before
+        return None  # an invalid document has no structure to compare
     try:
         others = list(after)
     except UNREADABLE as error:
@@ -83,11 +83,11 @@ def difference(before: Iterable[StructurePart], after: Iterable[StructurePart]) 
 
 
 def _lost_placeholder(before: str, after: str) -> str | None:
-    """Say which placeholder or tag occurs less or more often than before, or return None."""
+    """Describe a placeholder or tag that occurs less or more often than before, or return None."""
     # `%s %d` may become `%2$d %1$s`, and a branch of an ICU message looks like a placeholder.
     before, after = (_BRANCH.sub(r"\1 ", _ORDER.sub("%", text)) for text in (before, after))
     for match in _KEPT.finditer(before):
-        # %s is not in %seven; letters of other scripts may be right behind it.
+        # %seven does not contain %s, but letters of another script may follow %s directly.
         whole = re.compile(
             re.escape(match[0]) + (r"(?![A-Za-z\d_])" if match[0][-1].isalnum() else "")
         )
@@ -119,7 +119,7 @@ def text_structure(text: str, settings: DocumentSettings) -> Structure:
 
 
 def json_structure(text: str, settings: DocumentSettings) -> Structure:
-    """Yield the values of JSON, or of several documents after each other."""
+    """Yield the values of one or several JSON documents."""
     keys = ChosenKeys(settings.keys)
     decoder = json.JSONDecoder()
     here = 0
@@ -145,7 +145,7 @@ def yaml_structure(text: str, settings: DocumentSettings) -> Structure:
     """Yield the nodes of YAML."""
     import yaml
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is built in
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml if PyYAML has it
     keys = ChosenKeys(settings.keys)
     seen: set[int] = set()
     try:
@@ -157,7 +157,7 @@ def yaml_structure(text: str, settings: DocumentSettings) -> Structure:
 
 def _nodes(node: Any, path: tuple[str | int, ...], keys: ChosenKeys, seen: set[int]) -> Structure:
     place = ".".join(map(str, path)) or "the document"
-    if id(node) in seen or isinstance(node.value, str):  # an alias is its anchor's node
+    if id(node) in seen or isinstance(node.value, str):  # an alias is the same node as its anchor
         is_text = node.tag == "tag:yaml.org,2002:str" and keys.has(path)
         shape = (node.tag, "" if is_text or id(node) in seen else node.value)
         yield StructurePart(place, shape, node.value if is_text else "")
@@ -181,7 +181,7 @@ def strings_structure(text: str, settings: DocumentSettings) -> Structure:
 
 
 def xcstrings_structure(text: str, settings: DocumentSettings) -> Structure:
-    """Yield the strings of a catalogue of Apple; the target language may be missing."""
+    """Yield the strings of an Apple catalogue; the target language may be missing."""
     data = json.loads(text)
     for key, entry in data["strings"].items():
         languages = entry.get("localizations", {})
@@ -259,10 +259,10 @@ class _Tags(HTMLParser):
 
 
 def markdown_structure(text: str, settings: DocumentSettings) -> Structure:
-    """Yield the blocks of Markdown, with the links, pictures and code in each."""
+    """Yield the blocks of Markdown, with the links, images and code in each."""
     from markdown_it import MarkdownIt
 
-    # Indented lines below these marks of MkDocs and Pandoc are text, for CommonMark code.
+    # Indented lines below these marks are text in MkDocs and Pandoc, and code in CommonMark.
     has_indented_text = re.search(
         r"^[ \t]*(?:(?:!!!|\?\?\?|===)[!+]? ?[\w\"]|\[\^[^\]\n]+\]:|[:~][ \t])", text, re.MULTILINE
     )
@@ -284,12 +284,12 @@ def _raw(kind: str, content: str) -> str:
 
 
 def subtitle_structure(text: str, settings: DocumentSettings) -> Structure:
-    """Yield the times of subtitles, whether something is said, and their tags."""
+    """Yield the times and tags of subtitles, and whether they have text."""
     cues = re.split(r"^([ \t]*[\d:]+[.,]\d+\s*-->.*)$", text, flags=re.MULTILINE)
     for times, said in zip(cues[1::2], cues[2::2], strict=True):
         words = re.sub(r"^\s*\d+\s*$", "", _SUBTITLE_TAG.sub("", said), flags=re.MULTILINE)
         yield StructurePart(times.strip(), (times, bool(words.strip())))
-    is_vtt = text.startswith("WEBVTT")  # where braces are text
+    is_vtt = text.startswith("WEBVTT")  # in WebVTT, braces are text
     tags = (tag for tag in _SUBTITLE_TAG.findall(text) if tag[0] == "<" or not is_vtt)
     yield StructurePart("tags", _counted(tags))
 
@@ -328,10 +328,11 @@ def xml_structure(
 
     Args:
         texts: names of the elements whose text is translated.
-        unit: names of the elements that hold a text and its translation, if there are any.
-        source, target: names of the elements of both; of the same name, the language tells them
-            apart.
-        text: name of the element inside them that holds the text; themselves if empty.
+        unit: names of the elements that hold a text and its translation, if the format has any.
+        source, target: names of the elements of text and translation; if the names are equal, the
+            language distinguishes them.
+        text: name of the element inside source and target that holds the text; if empty, they hold
+            it.
     """
 
     def structure(document: str, settings: DocumentSettings) -> Structure:
@@ -388,11 +389,11 @@ def _local(element: Element) -> str:
 
 
 _LOOK = frozenset(("r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "span", "s"))
-"""Elements of runs, which are divided anew where a look changes."""
+"""Elements of runs, whose number changes when formatting moves to other words."""
 
 
 def archive_structure(data: bytes, settings: DocumentSettings, where: str) -> Structure:
-    """Yield the files of an archive of Office, and the paragraphs of those in XML."""
+    """Yield the files of an office document, and the paragraphs of its XML files."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in archive.namelist():
             yield StructurePart(name, name)
@@ -401,14 +402,14 @@ def archive_structure(data: bytes, settings: DocumentSettings, where: str) -> St
                 continue
             root = ElementTree.fromstring(content)
             if "openxmlformats" in root.tag:
-                # Word does not show text outside of the elements that had any.
+                # Word shows only text in elements that also hold text in the source document.
                 yield StructurePart(name, frozenset(_with_text(root)))
             for number, element in enumerate(each for each in root.iter() if _local(each) == "p"):
                 yield StructurePart(f"{name}, paragraph {number + 1}", _counted(_names(element)))
 
 
 def _names(element: Element) -> Iterator[str]:
-    """Yield the names of elements, but not those of looks, of which there are as many as runs."""
+    """Yield the names of elements except those of formatting, whose number depends on the runs."""
     name = _local(element)
     if name not in _LOOK:
         yield name
@@ -447,4 +448,4 @@ STRUCTURES: dict[str, Callable[[str, DocumentSettings], Structure]] = {
         text="term",
     ),
 }
-"""Functions that yield the structure of formats that are a single text."""
+"""Functions that yield the structure, for each format that is a single text."""

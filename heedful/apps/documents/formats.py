@@ -1,4 +1,4 @@
-"""The formats of documents, and the translation of a whole document."""
+"""Document formats, and the translation of a whole document."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class DocumentTranslator(Protocol):
     def translate(
         self, texts: Sequence[str], *, alignment: bool
     ) -> Sequence[TranslatedSentence] | Sequence[Translation]:
-        """Translate sentences: one translation for each, in their order.
+        """Translate sentences; return one translation for each, in the same order.
 
         Args:
             texts: lines of text.
-            alignment: true if word alignments are needed; without them markup keeps its order.
+            alignment: true to return word alignments; without alignments markup keeps its order.
         """
         ...
 
@@ -43,7 +43,7 @@ class WrittenDocument:
     """A translated document.
 
     Args:
-        data: its bytes.
+        data: bytes of the document.
         left_out: place, text and reason of each passage that was not translated.
     """
 
@@ -59,7 +59,7 @@ class Format:
         name: value of `--format`.
         suffixes: suffixes of file names.
         open: function that reads a document from its bytes, settings and name.
-        structure: function that yields the structure of a document from the same.
+        structure: function with the same arguments that yields the structure of a document.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Format:
     ) -> WrittenDocument:
         """Write a translated document, and compare its structure with that of its source.
 
-        The structure is found by readers that share no code with those that translate.
+        The structure is read by independent code, see `document_structure`.
 
         Args:
             document: document that was opened.
@@ -87,7 +87,7 @@ class Format:
             source: bytes of the document.
             settings: settings of the document.
             name: name of the document, for messages.
-            lenient: true to leave passages as they are whose translation would change the
+            lenient: true to leave passages unchanged if their translation would change the
                 structure.
 
         Raises:
@@ -96,7 +96,7 @@ class Format:
         parts: list[StructurePart] = []
 
         def before() -> Iterator[StructurePart]:
-            if not parts:  # read once for all comparisons: a fault is found by halving
+            if not parts:  # read once, since a search by halving compares many times
                 parts.extend(self.structure(source, settings, name))
             yield from parts
 
@@ -128,12 +128,12 @@ class Format:
 def _culprits(
     every: Sequence[Place], problem: Callable[[Iterable[Place]], str | None], most: int | None
 ) -> list[Place]:
-    """Return the passages without which the translation has no problem, by halving.
+    """Find the passages whose translations cause the problem, by halving.
 
     Args:
         every: all passages.
-        problem: function that returns the problem if some passages stay as they are.
-        most: number of passages that is enough.
+        problem: function that returns the problem that remains if some passages stay unchanged.
+        most: maximum number of passages to find; None for all.
     """
     left = set(every)
     culprits: list[Place] = []
@@ -163,12 +163,12 @@ def translate_document(
 
     Args:
         data: bytes of the document.
-        translator: translator of sentences, such as `heedful.load` returns; called once with all of
-            them, or twice where only some need alignments.
+        translator: translator of sentences, such as `heedful.load` returns; called once with all
+            sentences, or twice if only some need alignments.
         format: name of one of the `FORMATS`.
         settings: settings of the document.
         name: name of the document, for messages.
-        lenient: true to leave passages as they are whose translation would change the structure.
+        lenient: true to leave passages unchanged if their translation would change the structure.
 
     Raises:
         DataError: when the document is damaged or has another format, or its translation would

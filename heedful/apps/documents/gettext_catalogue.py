@@ -1,4 +1,4 @@
-"""Gettext catalogues (PO, POT): untranslated messages get a translation."""
+"""Gettext catalogues (PO, POT), in which untranslated messages are translated."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ _FOLD = re.compile(r"(\\.)|\"[ \t]*[\r\n]+[ \t]*\"", re.DOTALL)
 """An escape, or the quotes around a line break in a string."""
 _ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[\da-fA-F]+|.)", re.DOTALL)
 _WIDTH = 79
-"""Columns of a line that gettext's tools write."""
+"""Maximum width in columns of the lines that gettext's tools write."""
 
 _WORD = re.compile(
     r"(?:[\u3040-\u30ff\u3400-\u9fff]|\\.|[^\s\\\u3040-\u30ff\u3400-\u9fff]+)+?[^\w\s\\]*\s*|\s+"
 )
 
 _PRINTF = (
-    # "100% of" has the format "% o", by its flag; the word stays whole.
+    # With a flag such as c-format, "100% of" contains the format "% o"; the word "of" is kept
+    # whole.
     r"% [a-zA-Z]\w*"
     r"|%(?:\([^()]+\)|\d+\$)?[-+#0'I]*(?:\*(?:\d+\$)?|\d+)?(?:\.(?:\*(?:\d+\$)?|\d+)?)?"
     r"(?:<\w+>|(?:hh|ll|[hlLqjzt]|w\d+|I64)?[a-zA-Z%@])"
@@ -54,11 +55,12 @@ _FORMATS = {
     "gcc-internal": r"%[<>']|%\+?q?[A-Z]|" + _PRINTF,
     "ruby": r"%<\w+>|%\{\w+\}|" + _PRINTF,
 }
-"""Patterns of the formats that a flag such as `c-format` names; of all others that of printf."""
+"""Patterns of placeholders by format (named by flags such as `c-format`), if not those of
+printf."""
 _POSITIONAL = re.compile(r"%(?!%|\(|\d+\$|L?\d+%?$)|~(?![~%])|\{(?=[}:!])")
 """Start of a placeholder that takes the next argument."""
 _NUMBERED = frozenset(("c", "objc", "php", "perl", "java-printf", "tcl", "awk"))
-"""Formats in which a number says which argument is meant: `%2$s`."""
+"""Formats in which a placeholder may have the number of its argument: `%2$s`."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ class _Entry:
 
     Args:
         start: start of its first string's line.
-        flags_at: place after the mark of its flags, if it has any.
+        flags_at: offset after the marker of flags (`#,`); None for an entry without flags.
     """
 
     start: int = 0
@@ -87,7 +89,7 @@ class _Entry:
 
     @property
     def format(self) -> str | None:
-        """The kind of its placeholders, such as `c`, if a flag says it."""
+        """The kind of its placeholders, such as `c`; None if no flag names it."""
         found = [flag.removesuffix("-format") for flag in self.flags if flag.endswith("-format")]
         return next(
             (f for f in found if not f.startswith(("no-", "possible-", "impossible-"))), None
@@ -97,8 +99,8 @@ class _Entry:
 def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield a passage for each missing translation.
 
-    Translated, fuzzy and obsolete entries stay as they are. See `Reader`; `mark_machine` marks what
-    is filled as fuzzy.
+    Translated, fuzzy and obsolete entries stay as they are. See `Reader`; `mark_machine` marks new
+    translations as fuzzy.
     """
     line_break = "\r\n" if "\r\n" in text else "\n"
     for entry in _entries(text, name):
@@ -171,8 +173,8 @@ def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
         source = entry.strings["msgid"] if plural is None else plural
         parts = _parts(text, source)
         formats = _Formats(entry.format, "".join(part.text for part in parts))
-        # The first form is the singular, unless the language has only one form, or more than two:
-        # then it may be for 21 as well, and "one file" would be wrong.
+        # The first form is the singular if the language has two forms. Otherwise it may also be
+        # used for other numbers, such as 21, for which "one file" would be wrong.
         if plural is not None and place.keyword == "msgstr[0]" and len(forms) > 1:
             singular = _parts(text, entry.strings["msgid"])
             of_one = _Formats(entry.format, "".join(part.text for part in singular))
@@ -194,7 +196,7 @@ def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
             )
     if plural is None or len(filled) != len(forms):
         yield from filled
-    elif filled:  # all forms or none: gettext's tools refuse one that is empty beside others
+    elif filled:  # all or none: gettext's tools refuse a mix of filled and empty forms
         yield _together(forms[0].start, forms[-1].end, filled)
 
 
@@ -224,7 +226,7 @@ def _encode(text: str, place: Surroundings) -> str:
 
 @dataclass(frozen=True)
 class _Formats:
-    """The placeholders of a message that a flag says a program formats.
+    """The placeholders of a message whose flag names a format.
 
     Args:
         kind: kind of its placeholders, such as `c`; None without a flag.
@@ -240,21 +242,22 @@ class _Formats:
 
     @property
     def arguments(self) -> Counter[str]:
-        """The placeholders of the message, and how often it has each."""
+        """The placeholders of the message, each with its count."""
         return Counter(re.findall(self.pattern, self.source) if self.pattern else ())
 
     def settled(self, content: str) -> str:
-        """Return a translation whose placeholders take the same arguments as those of the message.
+        """Return the translation with placeholders that take the same arguments as in the message.
 
         Args:
             content: translation, with its escapes.
 
         Raises:
-            LeftOut: when it has other placeholders, or in an order that cannot be written.
+            LeftOut: when it has other placeholders, or has them in an order that the format cannot
+                express.
         """
         if not self.pattern:
             return content
-        # Half a placeholder is none that the tools of gettext accept.
+        # The tools of gettext refuse an incomplete placeholder.
         checked = re.compile(f"{self.pattern}|[{'{}' if self.pattern == _BRACES else '%'}]")
         before = checked.findall(self.source)
         after = checked.findall(_ESCAPE.sub(lambda m: _unescape(m[0]), content))
@@ -278,12 +281,12 @@ class _Formats:
 
 def _quoted(keyword: str, line_break: str, formats: _Formats, content: str) -> str:
     """Return a string in quotes, folded as gettext's tools fold it."""
-    # The parts come from the source, with the quotes where that is folded.
+    # Parts copied from a folded source contain the quotes at its line breaks.
     content = formats.settled(_FOLD.sub(lambda match: match[1] or "", content))
     lines = re.findall(r"(?:[^\\]|\\[^n])*?\\n|(?:[^\\]|\\[^n])+$", content)
     folded = [piece for line in lines for piece in _folded(line)]
     fits = len(folded) < 2 and len(keyword) + len(' ""') + _columns(content) <= _WIDTH
-    # A word that is too long for any line gains nothing by one of its own.
+    # A single word that is too long for a line is not moved to a new line.
     if len(lines) < 2 and (fits or " " not in content.rstrip()):
         return f'"{content}"'
     return line_break.join(['""', *(f'"{line}"' for line in folded)])
@@ -303,5 +306,5 @@ def _folded(line: str) -> Iterator[str]:
 
 
 def _columns(text: str) -> int:
-    """Return the columns of a text on a terminal."""
+    """Return the width of a text on a terminal, in columns."""
     return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)

@@ -1,4 +1,4 @@
-"""HTML: the text of elements and of attributes that browsers show."""
+"""HTML: the text of elements and attributes that browsers show."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BLOCKS = frozenset(
         "video xmp",
     )
 )
-"""Block elements, which end a passage; all others stand inside one."""
+"""Block elements, which end a passage; all other elements are inside a passage."""
 
 _VOID = frozenset(
     re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr")
@@ -44,10 +44,10 @@ _UNREAD = frozenset(("script", "style", "svg", "math", "textarea", "xmp", "ifram
 _VERBATIM = frozenset(("code", "kbd", "samp", "var", "tt", "pre"))
 """Elements whose content is text that is never translated."""
 _REPEATED = frozenset(("p", "li", "td", "th", "tr", "dt", "dd", "option"))
-"""Elements that end where the next of their kind begins."""
+"""Elements that end where the next element of the same name begins."""
 _ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _DESCRIPTIONS = re.compile(r"(?:og:|twitter:)?(?:title|description)|keywords", re.IGNORECASE)
-"""Names of `meta` elements whose content is text."""
+"""Names of `meta` elements whose content is translated."""
 
 ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[a-zA-Z][\da-zA-Z]*);?")
 _LINE_BREAK = re.compile(r"[ \t\f\r\n]*[\r\n][ \t\f\r\n]*")
@@ -57,7 +57,7 @@ Token = Literal["text", "start", "single", "end", "other"]
 
 
 def read_html(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of a page or a fragment; as in browsers, no text is invalid.
+    """Yield the passages of a page or a fragment; as in browsers, any text is valid HTML.
 
     See `Reader`.
     """
@@ -65,7 +65,7 @@ def read_html(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
 
 
 def html_passages(text: str, start: int, end: int) -> Iterator[Passage]:
-    """Yield the passages of a range of a document that is HTML."""
+    """Yield the passages of a range of HTML in a document."""
     reading = _Reading(text)
     for token, tag, first, last in _tokens(text, start, end):
         yield from reading.take(token, tag, first, last)
@@ -88,8 +88,8 @@ class _Element:
 
     Args:
         tag: name of the tag.
-        is_translated: true if its text is translated, unless an element inside says otherwise.
-        kept_from: start of an element that stands in a sentence and is kept as a whole, or None.
+        is_translated: true if its text is translated; elements inside may have another value.
+        kept_from: start of the element if it is part of a sentence and is kept as a whole, or None.
         start: offset of its opening tag.
     """
 
@@ -117,7 +117,7 @@ class _Reading:
         return any(element.kept_from is not None for element in self.elements)
 
     def take(self, token: Token, tag: str, start: int, end: int) -> Iterator[Passage]:
-        """Process a token; yield passages that it ends, and those of its attributes."""
+        """Process a token; yield the passages that it ends, and the passages of its attributes."""
         if token == "end":
             yield from self._end(tag, start, end)
         elif token in ("start", "single"):
@@ -166,10 +166,10 @@ class _Reading:
             self.parts.append(PassagePart(start, end, "close" if depths else "single"))
 
     def _close(self, depth: int, start: int, end: int) -> Iterator[Passage]:
-        """Close all elements from a depth on; their closing tag has this range."""
+        """Close all elements from a depth on, with the range of the closing tag."""
         closed = self.elements[depth:]
         del self.elements[depth:]
-        if len(closed) > 1:  # inner elements have no closing tag, so no pair
+        if len(closed) > 1:  # inner elements have no closing tags, so they are no pairs
             alone = {element.start for element in closed[1:]}
             self.parts = [
                 replace(part, kind="single")
@@ -186,7 +186,7 @@ class _Reading:
             yield from self.flush()
 
     def _says(self, values: dict[str, tuple[int, int, str]], *, default: bool) -> bool:
-        """Return True if an element's text is translated, by its attributes or else by default."""
+        """Return True if an element is translated, by its attributes or else by default."""
         if "translate" in values:
             first, last, _ = values["translate"]
             return self.text[first:last].strip().lower() in ("", "yes")
@@ -205,12 +205,12 @@ class _Reading:
 
 def _shown(raw: str, tag: str) -> str:
     """Return the text that an element shows."""
-    # Space at its edges sets it apart from the words beside it.
+    # Space at both ends is kept, since it separates the element from the words beside it.
     return "" if tag in _UNREAD else re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", raw)))
 
 
 def _attributes(text: str, start: int, end: int) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """Yield the attributes of a tag: name, range of the value and its quote."""
+    """Yield the attributes of a tag: name, range of the value, and quotation mark."""
     name = re.compile(r"<[^\s/>]+").match(text, start, end)
     assert name is not None, "a tag has a name"
     seen: set[str] = set()
@@ -255,7 +255,7 @@ def _tokens(text: str, start: int, end: int) -> Iterator[tuple[Token, str, int, 
 
 
 class _Scanner(HTMLParser):
-    """Records the start of each token; every character belongs to one."""
+    """Records the start of each token; every character belongs to a token."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=False)

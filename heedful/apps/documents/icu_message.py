@@ -1,7 +1,7 @@
 """ICU messages: their arguments, and the texts inside plurals and selects, as ranges of characters.
 
-The syntax is that of ICU's MessageFormat and of what follows it (FormatJS, Angular, Android's and
-Java's messages): `{name}`, `{0, number, percent}`, `{n, plural, one {# item} other {# items}}`.
+The syntax is that of ICU's MessageFormat, which FormatJS, Angular, Android and Java also use:
+`{name}`, `{0, number, percent}`, `{n, plural, one {# item} other {# items}}`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SELECTOR = re.compile(r"\s*(?:=\s*-?\d+(?:\.\d+)?|[^\s{}',=]+)\s*\{")
 _FOREIGN = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
 _QUOTED = re.compile(r"'(?=[{}#<|])(?:[^']|'')*'")
 _ENDING = re.compile(r"[^\W\d_]+")
-# An apostrophe quotes what follows only before these characters, and one at an end may come to
-# stand beside a brace; two are an apostrophe everywhere.
+# An apostrophe begins a quotation only before these characters; an apostrophe at an end of the text
+# may later stand beside a brace. Two apostrophes always mean one.
 _SPECIAL = re.compile(r"(?P<quoted>[{}']*[{}][{}']*)|^'+|''+|'(?=[#<|]|$)")
 _MOST_LEVELS = 32
 
@@ -35,7 +35,7 @@ class MessageText:
 
     Args:
         start, end: range of its characters.
-        parts: its arguments, numbers and quotes, in order.
+        parts: arguments, numbers and quotes in the text, in order.
     """
 
     start: int
@@ -50,9 +50,9 @@ class MessageItem:
     Args:
         start, end: range of its characters.
         kind: `argument`; `number` for the # of a plural; `quoted` for text between apostrophes,
-            which is shown as it is; `apostrophe` for two, which show one.
-        branches: texts of a plural or select; the last is the one for all other cases, if the
-            message is in the usual order.
+            which is shown as it is; `apostrophe` for two apostrophes, which show one.
+        branches: texts of a plural or select; in the usual order the last one is for all other
+            cases.
     """
 
     start: int
@@ -62,7 +62,7 @@ class MessageItem:
 
 
 class MessageError(ValueError):
-    """An ICU message that cannot be read; its text says why."""
+    """An ICU message that cannot be read, with the reason as text."""
 
 
 def read_message(text: str) -> MessageText | None:
@@ -84,7 +84,7 @@ def read_message(text: str) -> MessageText | None:
 
 
 def encode_message(text: str, place: Surroundings) -> str:
-    """Write plain text so that no character of it is syntax."""
+    """Escape plain text so that none of its characters is syntax."""
 
     def written(match: re.Match[str]) -> str:
         doubled = match[0].replace("'", "''")
@@ -100,7 +100,7 @@ class _Reader:
         self.characters = text
 
     def text(self, start: int, *, level: int, plural: str) -> MessageText:
-        """Return the text from an offset to the brace that ends it, or to the end of all.
+        """Return the text from an offset to its closing brace, or to the end of the message.
 
         Args:
             start: offset of its first character.
@@ -130,7 +130,7 @@ class _Reader:
                 return MessageItem(here, foreign.end(), "argument")
             return self._argument(here, level, plural)
         if character == "#" and plural:
-            # In "#st" the letters belong to the number, by rules of the language.
+            # The letters of "#st" are an ordinal ending, which depends on the language.
             ending = _ENDING.match(self.characters, here + 1) if plural != "plural" else None
             return MessageItem(here, here + 1 if ending is None else ending.end(), "number")
         if self.characters.startswith("''", here):
@@ -161,7 +161,7 @@ class _Reader:
         return MessageItem(start, end.end(), "argument", tuple(branches))
 
     def _style_end(self, start: int) -> int:
-        """Return the end of a simple argument, whose style may have braces of its own."""
+        """Return the end of a simple argument, whose style may contain braces."""
         depth, here = 1, start
         while depth and here < len(self.characters):
             quoted = _QUOTED.match(self.characters, here)

@@ -17,7 +17,7 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{
 
 
 def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of a JSON document, or of several one after the other (JSON Lines).
+    """Yield the passages of one JSON document or of several (JSON Lines).
 
     See `Reader`; `keys` selects the values that are text.
     """
@@ -31,7 +31,7 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
 
 
 def check_json(text: str, name: str) -> None:
-    """Parse all documents, so that errors come first; arguments are those of `read_json`."""
+    """Parse all documents, so that errors are found first; see `read_json` for the arguments."""
     decoder = json.JSONDecoder()
     try:
         start = skip_space(text, 0)

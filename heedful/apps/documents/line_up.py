@@ -36,10 +36,11 @@ def line_up(
 
     Args:
         text: text of the passage.
-        sentences: ranges that were translated, in order; characters between them are copied, but
-            spaces are those of the target's script.
-        translations: translation of each range; a copy if only white space differs.
-        breaks: offsets of spaces that stand for line breaks, which stay.
+        sentences: translated ranges, in order; characters between them are copied, except that
+            spaces follow the script of the target.
+        translations: translation of each range; a translation that differs only in white space is
+            replaced by a copy of the range.
+        breaks: offsets of spaces that stand for line breaks; line breaks are kept.
     """
     pieces: list[tuple[Span, TranslatedSentence | None]] = []
     done, before = 0, ""
@@ -84,7 +85,7 @@ def line_up(
 
 
 def _gap(text: str, span: Span, left: str, right: str) -> TranslatedSentence | None:
-    """Return the space between two translations; None if it is the source's."""
+    """Return the space between two translations; None to copy the space of the source."""
     start, end = span
     spaceless = joins_without_space(left, right)
     if text[start:end].strip(" ") or spaceless == joins_without_space(text[:start], text[end:]):

@@ -1,7 +1,7 @@
 """Strings of programs: texts with tags, entities and placeholders, or ICU messages.
 
-Catalogues, XLIFF, JSON and other formats of strings differ in their escapes only. What stands
-inside a string is found here, in its decoded characters, and kept in every format alike.
+Catalogues, XLIFF, JSON and other formats of strings differ only in their escapes. The markup inside
+a string is found here, in its decoded characters, and is treated the same in every format.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BLOCKS = frozenset(
         "header hr li main nav ol p pre section table tbody td th thead tr ul",
     )
 )
-"""Tags that end a sentence."""
+"""Names of tags that end a sentence."""
 _INLINE = frozenset(
     re.findall(
         r"\w+",
@@ -47,25 +47,26 @@ _INLINE = frozenset(
         "small span strike strong sub sup u wbr",
     )
 )
-"""Other tags of HTML and Pango without a word to read; unknown ones, as <file>, are read."""
+"""Other tags of HTML and Pango, which a translator does not read; it reads unknown tags like
+<file>."""
 _VERBATIM = frozenset(("code", "kbd", "samp", "script", "style", "tt", "var"))
 """Elements whose content is not translated."""
 
 _KEPT = span_pattern(["urls", "emails", "markup", "code", "placeholders"])
 _ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z\d]*|\#\d{1,7}|\#[xX][\da-fA-F]{1,6});")
-# Choices of Vue and Laravel ("one apple | {n} apples"), with the numbers that they are for.
+# Plural forms of Vue and Laravel ("one apple | {n} apples"), with their optional numbers.
 _NUMBERS = r"\{-?\d+(?:,-?\d+)*\}|[\[\]](?:-?\d+|\*|-?Inf),\s*(?:-?\d+|\*|Inf)[\[\]]"
 _SCAN = (
     rf"(?P<first>\A(?:{_NUMBERS})(?=[^|]*\|))"
     r"|<(?P<slash>/)?(?P<name>[A-Za-z][\w:.-]*|\d+)"
-    # A tag with attributes has an equals sign or a placeholder in it: "a <b or c> d" has no tag.
+    # A tag with attributes contains an equals sign or a placeholder: "a <b or c> d" has no tag.
     r"(?P<attributes>\s(?=[^<>]*[={%$])(?:\"[^\"]*\"|'[^']*'|[^<>\"'])*?)?\s*(?P<single>/)?>"
     r"|(?P<comment><!--.*?-->)"
     rf"|(?P<entity>{_ENTITY.pattern})"
     # Links of Markdown.
     r"|(?P<opens_link>\[)(?=[^\[\]\n]+\]\([^()\s]+\))|(?P<ends_link>\]\([^()\s]+\))"
     rf"|{_KEPT}"
-    # BBCode, not [X7X].
+    # BBCode, but not [X7X].
     r"|\[(?P<bb_slash>/)?(?P<bb_name>[A-Za-z]\w*)(?:=[^\[\]\n]*)?\]"
     # In a string of a program %s is a placeholder even where letters follow: "%sHelp%s".
     r"|(?<![%\d])%(?:\d+\$[-+#0]*\d*(?:\.\d+)?[a-zA-Z@]|[s@]|[di](?![A-Za-z]))"
@@ -79,9 +80,9 @@ class _Mark:
 
     Args:
         start, end: range of its characters in the string.
-        kind: kind of the part of a passage; None for a mark that ends the passage.
+        kind: kind of the corresponding passage part; None for a mark that ends the passage.
         text: text for the translator.
-        name: name of a tag, the same for both of a pair.
+        name: name of a tag, the same for both tags of a pair.
     """
 
     start: int
@@ -99,9 +100,9 @@ def string_passages(
     A string with a plural or select that cannot be read yields a passage that is left out.
 
     Args:
-        parts: parts of the whole string, its escapes decoded; markup of the format may be in it.
+        parts: parts of the whole string with decoded escapes; some may be markup of the format.
         encode: function that writes translated text with the escapes of the format.
-        kept: pattern of more text that is never translated, without named groups.
+        kept: pattern, without named groups, of further text that is never translated.
     """
     string = tuple(parts)
     text = "".join(
@@ -141,8 +142,9 @@ def copied_string(
         place: range of the document that the translation replaces.
         source: range of the source.
         passages: passages in the source.
-        before, after: text to write around the source with its passages translated.
-        wrap: function that makes the whole from the source with its passages translated, instead.
+        before, after: text to write before and after the translated string.
+        wrap: function from the translated string to the text to write, in place of `before` and
+            `after`.
     """
     whole = PassagePart(*source, "single")
     wrap = wrap or (lambda content: before + content + after)
@@ -150,22 +152,22 @@ def copied_string(
 
 
 def written_mark(place: Span, mark: str) -> Passage:
-    """Return a passage without text that writes a mark into a range of the document."""
-    # A part elsewhere in the document: a passage in its place is copied if it has no text.
+    """Return a passage without text, which replaces a range of the document by a mark."""
+    # The part lies outside of the range: otherwise the writer would copy the passage.
     nothing = PassagePart(place[1] + 1, place[1] + 1, "single")
     return Passage(*place, (nothing,), plain, lambda _: mark)
 
 
 @dataclass(frozen=True)
 class _String:
-    """A string whose passages are looked for.
+    """A string to divide into passages.
 
     Args:
-        parts: its parts.
-        text: its decoded text, with U+FFFC for markup of the format.
+        parts: parts of the string.
+        text: decoded text of the string, with U+FFFC for markup of the format.
         encode: function that writes translated text.
-        scan: pattern of its marks.
-        wrap: function that writes a passage with braces in it, if any is needed.
+        scan: pattern of marks.
+        wrap: function that adapts a written passage with braces; None if none is needed.
     """
 
     parts: Sequence[PassagePart]
@@ -175,7 +177,7 @@ class _String:
     wrap: Callable[[str], str] | None
 
     def passages(self, within: MessageText) -> Iterator[Passage]:
-        """Yield the passages of a text of the string and of the branches in it."""
+        """Yield the passages of a text of the string and of its branches."""
         piece: list[PassagePart] = []
         done = within.start
         branches: list[MessageText] = []
@@ -204,23 +206,23 @@ class _String:
 
     def _part(self, mark: _Mark, kind: Kind) -> PassagePart:
         inner = [part for part in cut(self.parts, mark.start, mark.end) if part.text]
-        # A line break ends a sentence, and no sentence ends in a part.
+        # A line break ends a sentence, and no sentence ends inside of a markup part.
         shown = re.sub(r"\s+", " ", mark.text)
         return PassagePart(inner[0].start, inner[-1].end, kind, shown)
 
     def _marks(self, within: MessageText) -> Iterator[tuple[_Mark, MessageItem | None]]:
-        """Yield the marks of a text in order, and the part of the message that one stands for."""
+        """Yield the marks of a text in order, each with its message part or None."""
         found: list[_Mark] = []
         done = within.start
         for part in within.parts:
-            if part.branches:  # marks never cross the border of a plural or select
+            if part.branches:  # no mark crosses the border of a plural or select
                 found += self._scan(done, part.start)
                 done = part.end
         found = _paired([*found, *self._scan(done, within.end)], self.text)
         parts = [
             part
             for part in within.parts
-            # In a tag (<a href="{url}">) a part of the message is not looked at.
+            # Message parts inside a tag (<a href="{url}">) belong to the tag.
             if not any(mark.start <= part.start and part.end <= mark.end for mark in found)
         ]
         own = [
@@ -237,7 +239,7 @@ class _String:
         return _Mark(part.start, part.end, "single", self._shown(part))
 
     def _shown(self, part: MessageItem) -> str:
-        """Return the text that a part of a message shows, of a plural that of its last branch."""
+        """Return the text that a message part shows; a plural shows its last branch."""
         if not part.branches:
             return self.text[part.start : part.end]
         branch = part.branches[-1]
@@ -269,7 +271,7 @@ def _mark_of(match: re.Match[str]) -> _Mark | None:
             return None
         if character.isspace():
             return _Mark(start, end, "soft", " ")
-        # Where a string has & without an entity, too, a new one is no entity either.
+        # If the string also has a bare &, a translation may write & without an entity.
         bare = _ENTITY.sub(lambda m: "" if _is_entity(m[0]) else m[0], match.string)
         is_mixed = character == "&" and "&" in bare
         return _Mark(start, end, "single" if is_mixed else "text", character)
@@ -289,7 +291,7 @@ def _is_entity(raw: str) -> bool:
 def _paired(marks: Sequence[_Mark], text: str) -> list[_Mark]:
     """Return marks in which each opening tag has a partner and no pairs cross.
 
-    A tag without a partner stands by itself; brackets without one are text.
+    A tag without a partner becomes a single part; brackets without a partner become text.
     """
     partners: dict[int, int] = {}
     stack: list[int] = []
@@ -312,13 +314,14 @@ def _paired(marks: Sequence[_Mark], text: str) -> list[_Mark]:
             if mark.kind == "open" and _is_verbatim(mark, text):
                 closing = marks[partners[number]]
                 shown = " ".join(text[mark.end : closing.start].split())
-                # Of code with escaped tags a translator may leave halves, which would be tags.
+                # A translator might write only a part of code with escaped tags, which could then
+                # be a tag.
                 shown = "" if re.search(r"[<>&]", shown) else shown
                 mark = _Mark(mark.start, closing.end, "single", shown)
                 kept_to = closing.end
             result.append(mark)
         elif mark.name[0] not in "[]":
-            # <file> is a word of the sentence, <b> alone is not.
+            # An unpaired <file> is a word of the sentence; an unpaired <b> is not.
             is_word = mark.kind == "open" and mark.name not in _INLINE and not mark.name.isdigit()
             shown = text[mark.start : mark.end] if is_word else ""
             result.append(replace(mark, kind="single", text=shown))
@@ -333,5 +336,5 @@ def _is_verbatim(mark: _Mark, text: str) -> bool:
 
 
 def _apart(written: str) -> str:
-    """Write an apostrophe before a brace so that it cannot quote the brace in an ICU message."""
+    """Change an apostrophe before a brace, so that it cannot quote the brace in an ICU message."""
     return re.sub(r"(?<=\w)\\?'(?=\{\s*\w)", "’", written)

@@ -23,15 +23,15 @@ class PassagePart:
 
     Args:
         start, end: range of its characters in the document.
-        kind: `text`; `open` and `close` of a pair of tags around words; `single` for what stands
-            by itself, such as a picture, a code span or a placeholder; `soft` for a line break that
-            is no more than a space.
-        text: text for the translator: the decoded characters of `text`, the words that `single`
-            shows, a space for `soft`.
-        is_container: true for an `open` part that holds text directly; text elsewhere needs a
-            container of its own (runs of a word processor).
-        instead: text in place of a `close` part if the words of its pair change, such as the name
-            of a definition that was found by these words.
+        kind: `text`; `open` and `close` for a pair of tags around words; `single` for markup
+            without a partner, such as an image, a code span or a placeholder; `soft` for a line
+            break that stands for a space.
+        text: text for the translator: the decoded characters of a `text`, the words that a `single`
+            part shows, a space for `soft`.
+        is_container: true for an `open` part that holds text directly (a run of a word processor);
+            text outside of it needs another container.
+        instead: replacement for a `close` part if the words of its pair change, such as the name of
+            a link definition that is found by these words.
     """
 
     start: int
@@ -47,7 +47,7 @@ class Surroundings:
     """The surroundings of a translated text, on which its encoding may depend.
 
     Args:
-        parent: innermost open tag; None at the top of the passage.
+        parent: innermost open tag; None outside of tags.
         at_line_start: true at the beginning of a passage or right after a line break.
     """
 
@@ -66,12 +66,12 @@ class Passage:
         start, end: range of the document's characters that the translation replaces.
         parts: parts of the text, in order; in most formats they cover the range.
         encode: function that writes translated text in the format.
-        wrap: function that writes the whole translation into its range. With it the parts may stand
-            elsewhere in the document, and a text is written even if it stays the same.
+        wrap: function from the written translation to the text for the range. With it the parts may
+            lie outside of the range, and text is written even if it is unchanged.
         copies: true if unchanged text may be copied from the document with its escapes.
-        inner: passages in the markup of this one that are translated where it is copied, and not
-            where they stand.
-        left_out: reason for leaving the text as it is; empty if it is translated.
+        inner: passages in the markup of this passage that are translated where the markup is
+            copied, not in their original place.
+        left_out: reason for leaving the text unchanged; empty if it is translated.
     """
 
     start: int
@@ -97,14 +97,14 @@ class Passage:
 
     @property
     def is_in_place(self) -> bool:
-        """True if the translation replaces the text that is read, and not another."""
+        """True if the translation replaces the source text itself."""
         return self.start <= self.parts[0].start and self.parts[-1].end <= self.end
 
 
 class LeftOut(Exception):
-    """A translation that cannot be written; its text says why. The document stays as it is there.
+    """A translation that cannot be written, so that the document stays unchanged there.
 
-    The `wrap` of a passage raises it.
+    The `wrap` of a passage raises it, with the reason as its text.
     """
 
 
@@ -112,13 +112,13 @@ Reader = Callable[[str, DocumentSettings, str], Iterator[Passage]]
 """Function that yields the passages of a document.
 
 Its arguments are the document's text, its settings, and its name for messages. It raises a
-`DataError` that names the line which is not valid in the format, or the keys of `--keys` at which
-there is no string.
+`DataError` that names the line that is invalid in the format, or the keys of `--keys` that match no
+string.
 """
 
 
 def plain(text: str, place: Surroundings) -> str:
-    """Write text as it is."""
+    """Return text unchanged."""
     return text
 
 
@@ -139,7 +139,7 @@ def text_parts(
     Args:
         document: text of the document.
         start, end: the range.
-        escapes: pattern of escapes, which stand for another character; None without any.
+        escapes: pattern of escapes, which stand for another character; None if there are none.
         decode: function that returns the character of an escape.
     """
     while escapes is not None and (match := escapes.search(document, start, end)) is not None:
@@ -171,14 +171,14 @@ def folded_parts(
 
 
 C_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-"""Characters of C by the letters behind a backslash that stand for them."""
+"""Escapes of C: the character for each letter after a backslash."""
 
 ADDRESSES = re.compile(span_pattern(["urls", "emails"]))
 PLACEHOLDERS = re.compile(span_pattern(["urls", "emails", "placeholders"]))
 
 
 def protected(parts: Iterable[PassagePart], pattern: re.Pattern[str]) -> tuple[PassagePart, ...]:
-    """Return parts in which every match of a pattern stands by itself, so that it is kept.
+    """Return the parts, with every match of a pattern as a separate kept part.
 
     Args:
         parts: parts of a passage; a match never crosses markup.
@@ -213,8 +213,8 @@ def cut(parts: Sequence[PassagePart], start: int, end: int) -> list[PassagePart]
 
     Args:
         parts: parts of a passage.
-        start, end: range of its text. Parts without text at the ends of the range belong to it, and
-            so does an escape or single part that the range divides.
+        start, end: range in the text of the parts. Parts without text at the ends of the range are
+            included, and so are escapes and single parts that it divides.
     """
     result: list[PassagePart] = []
     here = 0
@@ -238,7 +238,7 @@ def cut(parts: Sequence[PassagePart], start: int, end: int) -> list[PassagePart]
 def divided(
     parts: Sequence[PassagePart], offset: int
 ) -> tuple[list[PassagePart], list[PassagePart]]:
-    """Return the parts before an offset of their text, and those after it.
+    """Return the parts before and after an offset in their text.
 
     Args:
         parts: parts of a passage.
@@ -251,7 +251,7 @@ def divided(
             return list(parts[:number]), list(parts[number:])
         if after > offset:
             left, right = cut([part], 0, offset - here), cut([part], offset - here, after - here)
-            if left == right:  # an escape or a code span stays whole
+            if left == right:  # an escape or a code span is not divided
                 return list(parts[:number]), list(parts[number:])
             return [*parts[:number], *left], [*right, *parts[number + 1 :]]
         here = after
@@ -265,10 +265,10 @@ def unclosed(parts: Sequence[PassagePart]) -> list[PassagePart]:
 
 
 def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
-    """Return the parts without space and markup before the first word and after the last.
+    """Return the parts without white space and markup before the first word and after the last one.
 
-    A pair of tags around all words is left out as well; a pair around some of them stays. What is
-    left is a range of the parts, so that no tag is left out between two others.
+    A pair of tags around all words is left out as well; a pair around some words stays. The result
+    is a contiguous range of the parts.
     """
     words = [
         number for number, part in enumerate(parts) if part.kind != "close" and part.text.strip()
@@ -277,8 +277,8 @@ def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
         return ()
     first, last = words[0], words[-1]
     partners = _partners(parts)
-    # A tag before the first word belongs to the range if its partner stands among the words, and
-    # then all tags between it and the word do.
+    # A tag before the first word belongs to the range if its partner is among the words; then all
+    # tags between the tag and the word belong to it as well.
     start = min((n for n in range(first) if first < partners.get(n, -1) <= last), default=first)
     end = max(
         (
@@ -297,7 +297,7 @@ def trimmed(parts: Sequence[PassagePart]) -> tuple[PassagePart, ...]:
 
 
 def _stripped(part: PassagePart, *, at_end: bool = False) -> PassagePart:
-    """Return a part without space at one end, if the space is written without escapes."""
+    """Return a part without white space at one end, if the space is written without escapes."""
     if part.kind != "text" or part.end - part.start != len(part.text):
         return part
     if at_end:
@@ -308,7 +308,7 @@ def _stripped(part: PassagePart, *, at_end: bool = False) -> PassagePart:
 
 
 def _partners(parts: Sequence[PassagePart]) -> dict[int, int]:
-    """Return the index of the other tag of each tag that has one."""
+    """Return the index of the partner of each tag that has one."""
     partners: dict[int, int] = {}
     opened: list[int] = []
     for number, part in enumerate(parts):
@@ -326,7 +326,7 @@ def make_passage(
     *,
     kept: re.Pattern[str] = ADDRESSES,
 ) -> Iterator[Passage]:
-    """Yield the passage of some parts, or nothing if they have no words.
+    """Yield a passage of the parts, or nothing if they have no words.
 
     Args:
         parts: adjacent parts of the document.

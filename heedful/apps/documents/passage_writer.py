@@ -1,4 +1,4 @@
-"""The writing of a translated passage: its text encoded, its markup copied to its places."""
+"""Writer of translated passages: text is encoded, and markup is copied to its new places."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], st
 
     Args:
         passage: passage with its markup.
-        lined: alignment of its text and the translation.
+        lined: alignment of the text of the passage and the translation.
         copy: function that writes a range of the document.
     """
     nodes = placed_markup(passage.parts, lined)
@@ -29,8 +29,8 @@ class _Writer:
         self.lined = lined
         self.copy = copy
         self.at_line_start = True
-        # A character that the passage escaped in an unusual way is escaped the same way again; a
-        # backslash is written only where the format requires it.
+        # A character that is escaped in an unusual way in the source is escaped the same way again;
+        # a backslash is written only where the format requires it.
         self.spelled = {
             part.text: (part.start, part.end)
             for part in passage.parts

@@ -1,4 +1,4 @@
-"""Plain text: paragraphs, whose lines may be wrapped."""
+"""Reader of plain text: paragraphs, whose lines may be wrapped."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Line = tuple[int, int]
 def read_plain_text(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of a text.
 
-    A line continues in the next one if the next line's first word would have made it longer than
-    the longest line of the paragraph. An item of a list begins a passage, and so does text after
-    a tab or three spaces, as in columns of tables. See `Reader`.
+    A line counts as wrapped if, with the first word of the next line, it would be longer than the
+    longest line of the paragraph. A list item begins a passage, and so does text after a tab or
+    three spaces, as between table columns. See `Reader`.
     """
     paragraph: list[Line] = []
     for start, end in [*lines_of(text), (len(text), len(text))]:
@@ -66,7 +66,7 @@ def _wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:
 
 
 def _wrapped(text: str, paragraph: Sequence[Line]) -> Iterator[list[Line]]:
-    """Yield groups of lines that continue each other in a paragraph."""
+    """Yield groups of lines that are wrapped from one line of a paragraph."""
     width = max(end - start for start, end in paragraph)
     lines = [paragraph[0]]
     for line in paragraph[1:]:

@@ -1,7 +1,7 @@
-"""Sentences that run over several subtitles: translated whole, and laid back over them.
+"""Sentences over several subtitles, which are translated as a whole and divided again.
 
-The subtitles and their times stay. Each gets a share of the translation by the length of its text
-and by its time, cut between words.
+The subtitles and their times stay the same. Each subtitle gets a share of the translation that
+depends on the length of its text and its duration; cuts are between words.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from heedful.text.sentences import sentence_spans
 
 Line = tuple[int, int]
 _MOST_SECONDS = 5.0
-"""Silence after which a sentence does not go on."""
+"""Maximum gap between two subtitles of one sentence."""
 _MOST_CUES = 8
 _MOST_CHARACTERS = 500
 _END = re.compile(r"[!?…。．！？؟۔।॥։።៕။]+[\"'”’»)\]」』）]*\Z|\.\.+[\"'”’»)]*\Z")
 _STOP = re.compile(r"\.[\"'”’»)\]]*\Z")
-# Sounds ([MUSIC], (sighs)) and songs, and words with their speaker (JOHN: Hello, >> Hello).
+# Sounds ([MUSIC], (sighs)), songs, and speakers before their words (JOHN: Hello, >> Hello).
 _SIGN = re.compile(r"[\[(（【].*[\])）】]|.*[♪♫].*", re.DOTALL)
 _SPEAKER = re.compile(r">>|[A-ZÀ-Þ][A-ZÀ-Þ .'\d-]+:|[\[(]")
 _TIMED = re.compile(r"<[\d:.]+>")
 _TAG = re.compile(r"<(/?)[^<>]*>|\{\\[^{}]*\}")
 _FEWEST_ENDS = 0.1
-"""Share of subtitles with the end of a sentence below which ends are not written."""
+"""Share of subtitles with an end mark below which no sentence spans subtitles."""
 _MOST_ENDS = 0.4
-"""Share above which all ends are written, so that even a capital letter may go on."""
+"""Share above which text without an end mark continues even before a capital letter."""
 
 
 @dataclass(frozen=True)
 class Cue:
-    """A subtitle: the seconds from which and until which it is shown, and its lines of text."""
+    """A subtitle: start and end of its display in seconds, and its lines of text."""
 
     start: float
     end: float
@@ -51,9 +51,9 @@ class Utterance:
 
     Args:
         cue: the subtitle.
-        parts: parts of its text, with line breaks that are no more than spaces.
-        is_first, is_last: true for the first and the last of the subtitle.
-        is_answer: true if it begins with a dash, so that it is another speaker's.
+        parts: parts of the text, with line breaks as spaces (`soft`).
+        is_first, is_last: true for the first and the last utterance of the subtitle.
+        is_answer: true if it begins with a dash, which marks another speaker.
     """
 
     cue: Cue
@@ -75,7 +75,7 @@ def spread_passages(
 
     Args:
         text: text of the document.
-        utterances: all that is said, in order.
+        utterances: all utterances, in order.
         encode: function that writes translated text.
         settings: settings of the document.
     """
@@ -110,11 +110,11 @@ def _runs_on(
     lower: float,
     language: str,
 ) -> bool:
-    """Return True if the last sentence of a group goes on in an utterance.
+    """Return True if the last sentence of a group continues in an utterance.
 
     Args:
         text: text of the document.
-        group: utterances before it.
+        group: utterances before the utterance.
         other: the utterance.
         ends: share of the subtitles that end with the end of a sentence.
         lower: share of the subtitles after an unfinished sentence that begin with a small letter.
@@ -131,13 +131,13 @@ def _runs_on(
     if _SIGN.fullmatch(bare) or _SIGN.fullmatch(next_one) or _SPEAKER.match(next_one):
         return False
     pieces = [text[each.parts[0].start : each.parts[-1].end] for each in (one, other)]
-    # Times of single words, and halves of what may be read as a tag, stay in their subtitle.
+    # Subtitles with times of single words are not joined, and neither are parts of tags.
     if any(map(_TIMED.search, pieces)) or re.search("[<>{}]", bare + next_one):
         return False
-    if _STOP.search(bare):  # perhaps the one of "Mr."
+    if _STOP.search(bare):  # perhaps an abbreviation such as "Mr."
         joined = f"{bare} {next_one[0].upper()}{next_one[1:]}"
         return all(end != len(bare) for _, end in sentence_spans(joined, language))
-    # Songs and some subtitles have no stops, but a capital at each beginning.
+    # Songs and some subtitles have no full stops, but begin each sentence with a capital.
     has_ends = ends >= _MOST_ENDS or (ends >= _FEWEST_ENDS and lower >= 0.5)
     return has_ends or (_begins_lower(other) and ends >= _FEWEST_ENDS)
 
@@ -145,7 +145,7 @@ def _runs_on(
 def _group_passages(
     text: str, group: Sequence[Utterance], encode: Encode, settings: DocumentSettings
 ) -> Iterator[Passage]:
-    """Yield the passages of utterances that run on: what is in one, and the sentences over more."""
+    """Yield the passages of consecutive utterances: text within one, and sentences over several."""
     if len(group) < 2:
         for utterance in group:
             yield from make_passage(utterance.parts, encode)
@@ -187,7 +187,7 @@ def _spread(
         piece = trimmed(cut(utterance.parts, start, end))
         if not piece:
             continue
-        # A sentence may begin in the middle of a subtitle, and takes that share of its time.
+        # A sentence that fills a part of a subtitle gets the same share of its duration.
         share = (end - start) / max(1, len(utterance.text))
         time = (utterance.cue.end - utterance.cue.start) * share / seconds
         weights.append((end - start) / characters + time)
@@ -197,7 +197,7 @@ def _spread(
     for piece in pieces:
         if parts and not (is_spaceless(parts[-1].text[-1:] or " ") and is_spaceless(piece[0].text)):
             parts.append(PassagePart(parts[-1].end, parts[-1].end, "text", " "))
-        for part in piece:  # lines are broken anew
+        for part in piece:  # the lines of the translation are broken later
             is_break = part.kind == "soft"
             parts.append(PassagePart(part.start, part.start, "text", " ") if is_break else part)
     gaps = [text[one[-1].end : other[0].start] for one, other in pairwise(pieces)]
@@ -219,17 +219,17 @@ def _laid_out(
     line_break: str,
     written: str,
 ) -> str:
-    """Return a translation laid over its subtitles.
+    """Return a translation divided over its subtitles.
 
     Args:
-        gaps: characters between the subtitles: times, and tags around them.
-        weights: share of each subtitle, of any sum.
-        line_counts: number of lines in each.
+        gaps: characters between the subtitles: times and surrounding tags.
+        weights: weight of each subtitle; their sum is arbitrary.
+        line_counts: number of lines of each subtitle.
         line_break: characters between lines.
         written: translation with its tags.
     """
     shares = _divided(written, weights)
-    if len(shares) < len(weights):  # fewer words than subtitles: they are shown all the time
+    if len(shares) < len(weights):  # fewer words than subtitles: every subtitle shows all words
         shares = [written, *[_TAG.sub("", written)] * len(gaps)]
     laid = [
         line_break.join(_divided(share, [1.0] * count))
@@ -239,17 +239,17 @@ def _laid_out(
 
 
 def _divided(written: str, weights: Sequence[float]) -> list[str]:
-    """Return a text in pieces of about some shares, or whole if it has too few words.
+    """Divide a text in proportion to weights; keep it whole if it has too few words.
 
     Args:
         written: text with tags.
-        weights: share of each piece, of any sum.
+        weights: weight of each piece; their sum is arbitrary.
     """
     places = _places(written)
     if len(places) < len(weights) - 1:
         return [written.strip()]
     length, total = len(_TAG.sub("", written)), sum(weights)
-    # Cheapest cuts up to each place, for a growing number of pieces (dynamic programming).
+    # Dynamic programming: the cheapest cuts up to each place, for a growing number of pieces.
     best: list[tuple[float, list[int]]] = [(0.0, []), *((float("inf"), []) for _ in places)]
     wanted = 0.0
     for weight in weights[:-1]:
@@ -265,7 +265,7 @@ def _divided(written: str, weights: Sequence[float]) -> list[str]:
 
 
 def _places(written: str) -> list[tuple[int, int, float]]:
-    """Return where a text can be cut: the place, the characters before it, and a cost in them."""
+    """Return the possible cuts of a text: offset, visible characters before it, and cost."""
     inside = [False] * (len(written) + 1)
     depth_at, seen_at = [0] * (len(written) + 1), list(range(len(written) + 1))
     for tag in _TAG.finditer(written):
@@ -279,7 +279,7 @@ def _places(written: str) -> list[tuple[int, int, float]]:
         is_sign = unicodedata.category(written[start]) in ("Po", "Pe", "Pf", "Lm")
         if inside[start] or inside[end] or (start == end and is_sign):
             continue
-        # After a comma is better, and within a pair of tags worse.
+        # A cut after a comma costs less, and a cut within a pair of tags more.
         cost = 40.0 * (depth_at[start] > 0) - 4.0 * (written[end - 1] in ",;:、，；：")
         places.append((start, seen_at[start], cost))
     return places

@@ -24,7 +24,7 @@ _SRT_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|\{\\[^{}]*\}")
 _VTT_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>")
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|nbsp|lrm|rlm|#\d+|#x[\da-fA-F]+);")
 _SPEAKER = re.compile(r"(?:</?[^<>]*>|\{[^{}]*\})*[-–—‐]\s*\S")
-_LINE_END = re.compile(r"\r*\n|\r")  # CR CR LF, as left by programs that translate LF twice
+_LINE_END = re.compile(r"\r*\n|\r")  # programs that convert LF to CR LF twice write CR CR LF
 _NOT_CUES = ("NOTE", "STYLE", "REGION")
 
 
@@ -62,7 +62,7 @@ def _numbered(text: str) -> Iterator[tuple[int, Line]]:
 def _cues(
     text: str, lines: Sequence[tuple[int, Line]], tags: re.Pattern[str], name: str
 ) -> Iterator[Cue]:
-    """Yield the cues, which reach from a line of times to an empty line."""
+    """Yield the cues, each from a line of times to an empty line."""
     said: list[Line] = []
     times = (0.0, 0.0)
     is_cue = in_text = False
@@ -70,11 +70,11 @@ def _cues(
         line = text[start:end]
         follows = text[slice(*lines[position + 1][1])] if position + 1 < len(lines) else ""
         if (match := _TIMES.match(line)) is not None:
-            yield Cue(*times, tuple(said))  # a cue without an empty line behind it
+            yield Cue(*times, tuple(said))  # a cue without a following empty line
             times = (_seconds(match[1]), _seconds(match[2]))
             said, is_cue, in_text = [], True, True
         elif in_text and tags is _SRT_TAG and line.strip().isdigit() and _TIMES.match(follows):
-            continue  # the number of the next cue, as players read it
+            continue  # the number of the next cue, which players do not show
         elif not line.strip():
             yield Cue(*times, tuple(said))
             said, in_text = [], False
@@ -82,7 +82,7 @@ def _cues(
             said.append((start, end))
         elif _TIMES.match(follows):  # number or name of the cue
             continue
-        elif is_cue and tags is _SRT_TAG:  # text after an empty line, which players also show
+        elif is_cue and tags is _SRT_TAG:  # players also show text after an empty line
             said.append((start, end))
             in_text = True
         else:
@@ -104,7 +104,7 @@ def _seconds(time: str) -> float:
 def _passages(
     text: str, cues: Iterator[Cue], tags: re.Pattern[str], settings: DocumentSettings
 ) -> Iterator[Passage]:
-    """Yield the passages of cues; a line that begins with a dash is another speaker's."""
+    """Yield the passages of cues; a dash at the start of a line marks another speaker."""
     utterances: list[Utterance] = []
     for cue in cues:
         spoken: list[list[Line]] = []

@@ -1,4 +1,4 @@
-"""Cells of CSV (RFC 4180, with any delimiter) and TSV."""
+"""Reader of table cells in CSV (RFC 4180, with any delimiter) and TSV."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cell:
 
     Args:
         start, end: range of its characters, without quotes around them.
-        is_quoted: true if quotes stand around it.
+        is_quoted: true if the cell is in quotes.
     """
 
     start: int

@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2: segments without a translation get one, with the inline codes of the source."""
+"""Reader of XLIFF 1.2 and 2, which fills untranslated segments and keeps inline codes."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _units(tokens: Sequence[Token]) -> Iterator[XmlElement]:
 
 
 def _is_translated(target: XmlElement, unit: XmlElement) -> bool:
-    # The state stands in the target in XLIFF 1.2, in the segment in XLIFF 2.
+    # The state is an attribute of the target in XLIFF 1.2, and of the segment in XLIFF 2.
     state = target.tag.attribute("state") or unit.tag.attribute("state")
     return len(target.tokens) > 2 and state not in _UNTRANSLATED
 
 
 def _passages(text: str, unit: XmlElement, settings: DocumentSettings) -> Iterator[Passage]:
     """Yield the passage that fills the target of a segment, if its source has words."""
-    # Children: elements of alternative translations, deeper in, are not those of the unit.
+    # Only direct children: nested elements belong to alternative translations.
     source, target = ([None, *unit.children(name)][-1] for name in ("source", "target"))
     if source is None or (target is not None and _is_translated(target, unit)):
         return
@@ -112,14 +112,14 @@ def _passages(text: str, unit: XmlElement, settings: DocumentSettings) -> Iterat
 
 
 def _with_state(tag: str, state: str | None) -> str:
-    """Return an opening tag with a state, if there is one to be set."""
+    """Return an opening tag with a state, if a state is to be set."""
     if state is None:
         return tag
     return re.sub(r"\s+state\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)[:-1] + f' state="{state}">'
 
 
 def _encode_cdata(text: str, place: Surroundings) -> str:
-    """Write text of a section of character data, in two where it has the end of one."""
+    """Write text of a CDATA section; the end mark of a section is split over two sections."""
     return UNWRITABLE.sub(" ", text).replace("]]>", "]]]]><![CDATA[>")
 
 
@@ -130,9 +130,9 @@ def text_runs(
     *,
     folds: bool = True,
 ) -> Iterator[tuple[Iterable[PassagePart], Encode]]:
-    """Yield the parts between sections of character data, and those of each section.
+    """Yield the parts of text between CDATA sections, and of each CDATA section.
 
-    A section is written without references, so it is a string of its own. Arguments are those of
+    A CDATA section has no character references, so it is a separate string. For the arguments see
     `inline_parts`.
     """
     for is_cdata, tokens in groupby(content, lambda token: token.kind == "cdata"):

@@ -1,4 +1,4 @@
-"""XML as ranges of characters: tags, text and the rest, after a check that it is well-formed."""
+"""XML as tokens with their ranges (tags, text, other), after a check that it is well-formed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Token:
     prefix: str = ""
 
     def attribute(self, name: str) -> str | None:
-        """Return the value of an attribute by its name with prefix."""
+        """Return the value of an attribute, named with its prefix."""
         for match in _ATTRIBUTE.finditer(self.attributes):
             if match[1] == name:
                 return html.unescape(match[2] if match[2] is not None else match[3])
@@ -60,7 +60,7 @@ class Token:
 
 
 def xml_tokens(text: str, name: str) -> Iterator[Token]:
-    """Yield the tokens of a document; every character belongs to one.
+    """Yield the tokens of a document; every character belongs to a token.
 
     Args:
         text: text of the document.
@@ -75,14 +75,15 @@ def xml_tokens(text: str, name: str) -> Iterator[Token]:
 
 
 def first_tag(text: str) -> Token | None:
-    """Return the first tag of what may be a document of XML."""
+    """Return the first tag of a text that may be XML."""
     start = text.find("<")
     while start >= 0 and text[start + 1 : start + 2] in ("!", "?"):
         ending = "-->" if text.startswith("<!--", start) else ">"
         end = text.find(ending, start)
         start = text.find("<", end) if end >= 0 else -1
     end = text.find(">", start) + 1
-    # Cut after the tag: what is no XML must not cost the expression much time.
+    # The text is cut after the tag, since the expression would be slow on long text that is not
+    # XML.
     return next(_tokens(text[start:end]), None) if 0 <= start < end else None
 
 
@@ -172,7 +173,7 @@ class XmlElement:
         return self.tokens[1:-1]
 
     def children(self, *names: str) -> Iterator[XmlElement]:
-        """Yield the elements directly inside it that have one of these names."""
+        """Yield the child elements that have one of these names."""
         number = 0
         while number < len(self.content):
             after = number + 1
@@ -183,7 +184,7 @@ class XmlElement:
             number = after
 
     def first(self, name: str) -> XmlElement | None:
-        """Return the first element of a name at any depth."""
+        """Return the first element with a name, at any depth."""
         for number, token in enumerate(self.content):
             if token.kind == "start" and token.name == name:
                 return XmlElement(self.content[number : element_end(self.content, number)])
@@ -197,7 +198,7 @@ class XmlElement:
 
 
 def encode_xml(text: str, place: Surroundings) -> str:
-    """Escape text between tags, and drop characters that XML cannot hold."""
+    """Escape text between tags, and remove characters that XML cannot hold."""
     return encode_html(UNWRITABLE.sub(" ", text), place)
 
 

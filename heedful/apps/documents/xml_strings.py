@@ -1,4 +1,4 @@
-"""Strings in XML: resources of Android and .NET, translation memories (TMX) and termbases (TBX)."""
+"""Strings in XML: resources of Android and .NET, translation memories (TMX), termbases (TBX)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_android(text: str, settings: DocumentSettings, name: str) -> Iterator[P
 def _android_string(text: str, content: Sequence[Token]) -> Iterator[Passage]:
     if content and re.match(r"\s*[@?][\w.:+]*/?[\w.:]+\s*\Z", text[slice(*_range(content))]):
         return  # a reference to another resource
-    # All elements are looks of words but <xliff:g>, which keeps what is inside.
+    # All elements format words, except <xliff:g>, whose content is kept.
     for parts, encode in text_runs(text, content, lambda name: name != "g"):
         pieces = (piece for part in parts for piece in _android_parts(text, part))
         yield from string_passages(pieces, partial(_encode_android, encode))
@@ -76,7 +76,7 @@ def _android_parts(text: str, part: PassagePart) -> Iterator[PassagePart]:
         yield part
         return
     for each in text_parts(text, part.start, part.end, _ANDROID_ESCAPE, _unescape_android):
-        is_quote = text[each.start : each.end] == '"'  # keeps the white space up to the next one
+        is_quote = text[each.start : each.end] == '"'  # white space is kept up to the next quote
         yield PassagePart(each.start, each.end, "single") if is_quote else each
 
 
@@ -95,7 +95,7 @@ def _encode_android(encode: Encode, text: str, place: Surroundings) -> str:
 
 
 def read_resx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of .NET's resources: strings, but no files and other objects.
+    """Yield the passages of .NET resources: strings, but not files and other objects.
 
     See `Reader`.
     """
@@ -104,7 +104,7 @@ def read_resx(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
         key = each.tag.attribute("name") or ""
         is_object = each.tag.attribute("type") or each.tag.attribute("mimetype")
         value = each.first("value")
-        # Names of designers, such as >>button.Name, hold no text.
+        # Entries of form designers, such as >>button.Name, hold no text.
         if is_object or value is None or key.startswith(">>") or not keys.has([key]):
             continue
         for parts, encode in text_runs(text, value.content, lambda _: False, folds=False):
@@ -115,8 +115,8 @@ def read_resx(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
 def read_tmx(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
     """Yield the passages of units of a translation memory that lack the target language.
 
-    See `Reader`; `language` and `target_language` are those of a unit, and without the second a
-    `DataError` is raised.
+    See `Reader`; `language` and `target_language` select the texts of a unit, and a `DataError` is
+    raised if the second is unset.
     """
     yield from _missing(_root(text, name, "tmx"), text, settings, name, "tu", "tuv", "seg")
 
@@ -137,7 +137,7 @@ def _missing(
     """Yield a passage for each unit with the source language and without the target language.
 
     Args:
-        names: names of the element of a unit, of a language in it, and of the text of a language.
+        names: names of three elements: the unit, a language in it, and the text of the language.
     """
     unit_name, language_name, text_name = names
     if settings.target_language is None:
@@ -172,8 +172,8 @@ def _primary(code: str) -> str:
 def _new_language(
     text: str, unit: XmlElement, source: XmlElement, found: XmlElement, code: str
 ) -> tuple[str, str]:
-    """Return the tags around a text in another language, as around that of the source."""
-    # Attributes such as dates and people are those of the source, and are not copied.
+    """Return opening and closing tags for a text in another language, like those of the source."""
+    # Attributes such as dates and authors describe the source only, so they are not copied.
     opened: list[Token] = []
     for token in source.tokens:
         if token.start > found.tag.start:

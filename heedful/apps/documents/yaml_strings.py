@@ -23,7 +23,7 @@ from heedful.apps.documents.passage import (
 from heedful.errors import ConfigError, DataError
 
 _FOLD = r"[ \t]*(?:\r\n|\n|\r)(?:[ \t]|\r\n|\n|\r)*"
-"""Line breaks in a scalar without a block: one is a space, several are line breaks."""
+"""Line breaks in a scalar that is no block: a single one stands for a space."""
 _ESCAPES = {
     "'": re.compile(rf"''|{_FOLD}"),
     '"': re.compile(
@@ -35,9 +35,9 @@ _ESCAPES = {
 _CODES = {"0": "\0", "a": "\a", "v": "\v", "e": "\x1b", "N": "\x85", "_": "\xa0"}
 _CODES |= {"L": "\u2028", "P": "\u2029", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _UNWRITABLE = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-"""Characters that YAML cannot hold without escapes, and its line breaks."""
+"""Characters that YAML must escape, and line breaks."""
 _DIRECTIVE = re.compile(r"%[-_0^#]?[aAbBcdDeFHIjklmMpPrRSTuUwxXyYzZ]\b")
-"""Directives of formats of dates and times, of which a text has one at most."""
+"""Directives of date and time formats; a text with two or more is such a format."""
 _SYMBOL = re.compile(r":[\w/]+")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 _TEXT_TAGS = (None, "!", "tag:yaml.org,2002:str")
@@ -48,8 +48,8 @@ class _Collection:
     """A mapping or list that is being read.
 
     Args:
-        is_flow: true if it, or one around it, is written with brackets.
-        is_key: true if it is inside a key.
+        is_flow: true if the collection, or a surrounding one, is written in brackets.
+        is_key: true if the collection is part of a key.
         step: key or index of the current value; None before a key.
     """
 
@@ -59,7 +59,7 @@ class _Collection:
     step: str | int | None
 
     def advance(self, key: str | None = None) -> None:
-        """Go on to the next value, of a mapping to its key."""
+        """Advance to the next value; in a mapping, to its key."""
         if isinstance(self.step, int) and not self.is_mapping:
             self.step += 1
         else:
@@ -67,7 +67,7 @@ class _Collection:
 
 
 def read_yaml(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
-    """Yield the passages of a YAML document, or of several.
+    """Yield the passages of one or several YAML documents.
 
     See `Reader`; `keys` selects the values that are text.
 
@@ -84,7 +84,7 @@ def read_yaml(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
     keys = ChosenKeys(settings.keys)
     try:
         for path, event, is_flow in _scalars(yaml.SafeLoader(text)):
-            # Rails writes symbols as plain scalars.
+            # Plain scalars may be symbols of Rails.
             is_symbol = event.style is None and _SYMBOL.fullmatch(event.value)
             if keys.has(path) and not is_symbol:
                 yield from _passages(text, event, is_flow)
@@ -151,13 +151,13 @@ def _passages(text: str, event: Any, is_flow: bool) -> Iterator[Passage]:
         parts = _flow_parts(text, start + 1, end - 1, event.style)
         yield from string_passages(parts, _double_quoted if event.style == '"' else _single_quoted)
     elif found := tuple(string_passages(_flow_parts(text, start, end, None), _plain)):
-        # The whole decides whether it needs quotes.
+        # The whole scalar decides whether quotes are needed.
         wrap = partial(_quoted_if_needed, is_flow)
         yield copied_string((start, end), (start, end), found, wrap=wrap)
 
 
 def _flow_parts(text: str, start: int, end: int, style: str | None) -> Iterator[PassagePart]:
-    """Yield the parts of a scalar that is plain or in quotes."""
+    """Yield the parts of a plain or quoted scalar."""
     for part in text_parts(text, start, end, _ESCAPES[style], _unescaped):
         is_fold = part.text == " " and text[part.start : part.end].strip(" \t")[:1] in ("\n", "\r")
         yield PassagePart(part.start, part.end, "soft", " ") if is_fold else part
@@ -180,7 +180,7 @@ def _unescaped(escape: str) -> str:
 
 
 def _block_parts(text: str, start: int, end: int, *, is_folded: bool) -> Iterator[PassagePart]:
-    """Yield the parts of a block: its lines, or paragraphs where line breaks are spaces."""
+    """Yield the parts of a block scalar: its lines, or its paragraphs if line breaks are spaces."""
     lines = [(start + a, start + b) for a, b in lines_of(text[start:end])][1:]
     depths = [len(text[a:b]) - len(text[a:b].lstrip(" ")) for a, b in lines]
     least = min((d for d, (a, b) in zip(depths, lines, strict=True) if d < b - a), default=0)
@@ -213,7 +213,7 @@ def _double_quoted(text: str, place: Surroundings) -> str:
 
 
 def _quoted_if_needed(is_flow: bool, content: str) -> str:
-    """Return a plain scalar, in quotes if it would be read otherwise."""
+    """Return a plain scalar, in quotes if it would otherwise have another meaning."""
     import yaml
 
     around = f"[{content}]" if is_flow else f"x: {content}\n"

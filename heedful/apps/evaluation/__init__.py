@@ -1,1 +1,1 @@
-"""Evaluation beyond one score of a corpus: by length, over seeds, and likelihood of texts."""
+"""Further evaluations: scores by source length, intervals over seeds, and likelihoods of texts."""

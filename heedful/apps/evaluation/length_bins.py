@@ -1,6 +1,7 @@
 """Quality by the length of the source, which shows systems that fail on long sentences.
 
-Bahdanau 2015 (figure 2) showed by such curves that a translator with a fixed-size vector fails.
+Bahdanau 2015 (figure 2) showed with such curves that a translator with a fixed-size context vector
+fails on long sentences.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def check_bounds(bounds: Sequence[int]) -> None:
 
 
 def bin_members(sources: Sequence[str], bounds: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of the sentences of each bin; every sentence is in exactly one.
+    """Return the indices of the sentences of each bin; every sentence is in exactly one bin.
 
     Args:
         sources: source texts, with words separated by white space.
@@ -72,7 +73,7 @@ def bin_members(sources: Sequence[str], bounds: Sequence[int]) -> list[list[int]
     """
     members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
     for number, source in enumerate(sources):
-        # `bisect_left`, as a bound belongs to the bin that it closes.
+        # `bisect_left`, since a bound belongs to the bin that it closes.
         members[bisect_left(bounds, len(source.split()))].append(number)
     return members
 
@@ -94,14 +95,14 @@ def scores_by_length(
     Args:
         sources: translated texts, with words separated by white space.
         hypotheses: translations of the sources.
-        references: references of the translations, or several such lists.
+        references: reference translations, or several lists of them.
         metrics: names of metrics out of `bleu`, `chrf`, `ter`.
         bounds: maximum number of words of each bin except the last.
         samples, seed: resamples and seed of the bootstrap within each bin.
         tokenize, lowercase: options of `corpus_scores`.
 
     Returns:
-        All bins in ascending order, also empty ones. The first begins at 0 words.
+        All bins in ascending order, including empty bins. The first bin begins at 0 words.
 
     Raises:
         DataError: when the numbers of lines differ, or there are none.
@@ -118,7 +119,7 @@ def scores_by_length(
     lows, highs = [0, *(bound + 1 for bound in bounds)], [*bounds, None]
     for low, high, members in zip(lows, highs, bin_members(sources, bounds), strict=True):
         scores: dict[str, Interval] = {}
-        if members:  # no metric is defined on no sentences
+        if members:  # metrics are not defined for an empty list
             scores = score_intervals(
                 [hypotheses[number] for number in members],
                 [[lines[number] for number in members] for lines in lists],
@@ -128,6 +129,6 @@ def scores_by_length(
                 tokenize=tokenize,
                 lowercase=lowercase,
             )
-        # Empty bins stay, so that the curves of two systems have the same points.
+        # Empty bins are kept, so that the curves of two systems have the same points.
         bins.append(LengthBin(low, high, len(members), scores))
     return bins

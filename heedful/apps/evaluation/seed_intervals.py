@@ -38,7 +38,7 @@ def student_quantile(freedom: int, covered: float = _COVERED) -> float:
     # With few degrees of freedom quantiles are large (12.7 for one), so the bracket is searched.
     while _coverage(high, freedom) < covered:
         high *= 2
-    for _ in range(100):  # bisection, past the precision of a float
+    for _ in range(100):  # bisection to the precision of a float
         middle = (low + high) / 2
         low, high = (middle, high) if _coverage(middle, freedom) < covered else (low, middle)
     return high

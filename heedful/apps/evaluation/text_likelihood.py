@@ -46,7 +46,7 @@ class TextLikelihood:
         lossless: True if the tokens decode to exactly the texts.
         length: maximum number of tokens of a window.
         stride: tokens from the start of one window to that of the next.
-        memory: size of the model's memory in tokens if it reads texts as wholes, else None.
+        memory: size of the model's memory in tokens; None for a model without memory.
         pseudo: True for the pseudo-likelihood of a masked model.
     """
 
@@ -114,7 +114,7 @@ def text_likelihood(
 
     The end token of a text is predicted and counted, as in training; it has no bytes. With
     `stride = length` the loss is that of validation in training. A model with a memory reads each
-    text as a whole, in segments of `length`.
+    text from beginning to end, in segments of `length`.
 
     Args:
         pipeline: language model, from `heedful.load_generator`.
@@ -140,7 +140,7 @@ def text_likelihood(
                 remedy="Leave it out",
             )
         framed = FramedTexts.of(pipeline.tokenizer, texts)
-        # With a memory each text is one sequence, whatever the length of its segments.
+        # With a memory each text is one sequence, so the length of its segments does not matter.
         total = sum(losses_of_whole_texts(pipeline, framed, length, batch_tokens, progress))
         tokens, facts = sum(framed.predictions), framed.facts
         return TextLikelihood(total, tokens, **facts, length=length, stride=length, memory=memory)
@@ -167,7 +167,7 @@ class PositionLoss:
     """The loss of the predictions at some positions of a window.
 
     Attributes:
-        first: first position, from 1, which is the number of context tokens there.
+        first: first position, counted from 1, which equals its number of context tokens.
         last: last position.
         tokens: number of predictions.
         loss: nats per token, with a bootstrap interval over windows; None without predictions, or
@@ -183,7 +183,7 @@ class PositionLoss:
 
 
 def position_bins(length: int, trained: int | None = None) -> list[int]:
-    """Return the last position of each bin: powers of 2 from 16, trained length and length."""
+    """Return the last position of each bin: powers of 2 from 16 on, `trained` and `length`."""
     ends = {16 << power for power in range(length.bit_length()) if 16 << power < length}
     return sorted(ends | {length} | ({trained} if trained and trained < length else set()))
 
@@ -221,7 +221,7 @@ def loss_by_position(
     if length < 1:
         raise ConfigError("A window holds at least one token", where=f"length = {length}")
     table = spec.longest_text
-    # The model cannot compute positions beyond its learned ones.
+    # The model cannot compute positions that it has not learned.
     readable = length if table is None else min(length, table)
     framed = FramedTexts.of(pipeline.tokenizer, texts)
     windows = text_windows(framed.predictions, readable, readable)
@@ -265,7 +265,7 @@ def pseudo_likelihood(
     Args:
         pipeline: masked language model, from `heedful.load_encoder`.
         texts: texts, at least one; texts longer than `length` are cut into windows.
-        length: maximum number of tokens of an input, special ones included.
+        length: maximum number of tokens of an input, including special tokens.
         batch_tokens: positions of a batch.
         progress: receiver of (done, total) tokens.
 
@@ -279,7 +279,7 @@ def pseudo_likelihood(
     if mask is None:
         raise ConfigError("The model's tokenizer has no mask token", remedy="Give a masked model")
     length = longest_input(pipeline.model.spec) or DEFAULT_LENGTH if length is None else length
-    # Every window has special tokens of its own.
+    # The special tokens of every window take up room.
     room = length - len(tokenizer.first) - len(tokenizer.last)
     if room < 1:
         raise ConfigError(f"There is no room for a token in {length}", where="length")

@@ -83,7 +83,7 @@ class FramedTexts:
         ids: token ids of each text, begin and end token included.
         texts: the texts themselves.
         unknown: number of unknown tokens.
-        lossless: True if the ids decode to exactly these texts.
+        lossless: True if the ids decode to exactly the same texts.
     """
 
     ids: list[list[int]]
@@ -106,14 +106,14 @@ class FramedTexts:
             raise DataError("There is no text to measure", remedy="Give a file with text in it")
         encoded = tokenizer.encode_batch(texts)
         unknown = sum(ids.count(tokenizer.unk) for ids in encoded)
-        # If tokens lose some text, bits per byte are those of another text: callers report it.
+        # If tokens lose text, bits per byte are those of another text, so callers report the loss.
         exact = all(tokenizer.decode(ids) == t for ids, t in zip(encoded, texts, strict=True))
         framed = [[tokenizer.bos, *ids, tokenizer.eos] for ids in encoded]
         return cls(framed, texts, unknown, exact)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Sizes of the texts, and what the tokenizer loses of them."""
+        """Sizes of the texts, number of unknown tokens, and whether the tokens are lossless."""
         return {
             "bytes": sum(len(text.encode()) for text in self.texts),
             "characters": sum(map(len, self.texts)),
@@ -133,7 +133,7 @@ def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
 
     Args:
         pipeline: language model.
-        length: length that is asked for; the model's maximum if None.
+        length: requested length; the model's maximum if None.
 
     Raises:
         ConfigError: when the length is below 1, or too long for the model.
@@ -192,7 +192,7 @@ def losses_of_windows(
         ids, targets, positions = (each.to(device) for each in (ids, targets, positions))
         states = model(ids, positions)
         losses = _cross_entropy(model, states.flatten(0, 1), targets.flatten())  # [B · L]
-        # In float64, as sums run over the millions of losses of a corpus.
+        # In float64, since a sum runs over the millions of losses of a corpus.
         table = losses.view(targets.shape).double().cpu().numpy()
         return [line[: row.stop - row.start] for line, row in zip(table, rows, strict=True)]
 

@@ -35,13 +35,13 @@ _ACTIVATIONS = {
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
     "silu": "SWISH",
-    # A gate is a flag of its own there (`ffn_glu`); the name is that of the gate's activation.
+    # In CTranslate2 a gate is a separate flag (`ffn_glu`); the name is that of its activation.
     "swiglu": "SWISH",
     "geglu": "GELU",
     "geglu_tanh": "GELUTanh",
     "reglu": "RELU",
 }
-# Rows of the table of sinusoids; a model of ours computes them for any position.
+# Number of rows of the table of sinusoids, which our models compute for any position.
 _POSITIONS = 2048
 
 Weights = Mapping[str, Tensor]
@@ -73,7 +73,7 @@ def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
             remedy="Give a translator or a causal language model; encoders go to --format onnx "
             "or hf",
         )
-    # Checked before the package is imported, since the answer does not depend on it.
+    # Checked before the package is imported, since the check does not need it.
     if problems := unsupported(spec):
         raise ModelError(
             f"CTranslate2 cannot compute what this model does: {'; '.join(problems)}",
@@ -83,13 +83,13 @@ def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
     specs = _package()
     pair = load_tokenizers(directory, spec)
     assert pair is not None
-    # Weights are passed in float32, from which their `optimize` quantises; NumPy has no bfloat16.
+    # Weights are passed in float32, which `optimize` quantises later; NumPy has no bfloat16.
     build = _Builder(specs, {name: t.float() for name, t in read_weights(directory).items()})
     if spec.kind == "translator":
         theirs = build.translator(spec, pair)
     else:
         theirs = build.causal_lm(spec, pair.target)
-    # Missing tensors are an error here instead of a wrong model later.
+    # Missing tensors are reported here, instead of giving a wrong model later.
     theirs.validate()
     theirs.optimize(quantization=quantization)
     settings = facts.origin.get("files", {}).get(SETTINGS_FILE, {})
@@ -133,7 +133,7 @@ class _Builder:
             **self._options(spec, spec.decoder), with_encoder_attention=True
         )
         target = "target_embedding.weight"
-        # A shared table is stored once, under the target's name.
+        # A shared embedding table is stored once, under the name of the target's table.
         source = "source_embedding.weight" if self._has("source_embedding.weight") else target
         self._embed(encoder, encoder.embeddings[0], source, spec, "source_input")
         self._embed(decoder, decoder.embeddings, target, spec, "target_input")
@@ -148,7 +148,8 @@ class _Builder:
         theirs.register_target_vocabulary(names)
         _configure(theirs.config, names, pair.target, spec.decoder.block)
         theirs.config.decoder_start_token = names[pair.target.bos]
-        # The exported tokenizer adds the tokens around a source, as in their own conversions.
+        # The exported tokenizer adds the special tokens of a source, as in CTranslate2's
+        # converters.
         theirs.config.add_source_bos = theirs.config.add_source_eos = False
         return theirs
 
@@ -177,7 +178,8 @@ class _Builder:
         return {
             "num_layers": stack.num_layers,
             "num_heads": attention.num_heads,
-            # None means ordinary attention there; a number selects the code for grouped queries.
+            # In CTranslate2 None means ordinary attention; a number selects grouped-query
+            # attention.
             "num_heads_kv": None if kv_heads == attention.num_heads else kv_heads,
             "head_dim": attention.head_width,
             "pre_norm": block.norm_placement == "pre",
@@ -196,7 +198,7 @@ class _Builder:
         if rotary is None:
             return {}
         options: dict[str, Any] = {
-            # 0 means the whole head.
+            # 0 means that all channels of a head are rotated.
             "rotary_dim": rotary.width or 0,
             # Rotation pairs channel 2i with 2i + 1, or i with i + E/2 as in Hugging Face's LLaMA.
             "rotary_interleave": rotary.layout == "pairs",
@@ -219,7 +221,7 @@ class _Builder:
         """Fill in the embedding table, its scale, position encodings and norm."""
         table.weight = self._array(name)
         stack.scale_embeddings = bool(spec.embedding.scale)
-        # Their specification has no encodings where positions are rotary or a bias.
+        # The specification has no encodings if positions are rotary or biases.
         if hasattr(stack, "position_encodings"):
             stack.position_encodings.encodings = self._positions(spec, place)
         if spec.embedding.norm is not None:
@@ -228,11 +230,11 @@ class _Builder:
     def _positions(self, spec: TranslatorSpec | CausalLMSpec, place: str) -> Array:
         positions = spec.embedding.positions
         if positions.kind == "learned":
-            # Their positions begin at row 0.
+            # In CTranslate2 positions begin at row 0.
             return self._array(f"{place}.positions.weight")[positions.unused_rows :]
         length = max(_POSITIONS, spec.max_length or 0)
         if positions.kind == "none":
-            # The specification insists on a table, and adding zeros changes nothing.
+            # The specification requires a table, and a table of zeros changes nothing.
             return np.zeros((length, spec.width), np.float32)
         sinusoids = SinusoidalPositions(spec.width, positions.layout)
         encoded: Tensor = sinusoids(torch.arange(length)[None])[0]
@@ -242,7 +244,7 @@ class _Builder:
         for number, layer in enumerate(theirs.layer):
             self._block(layer, stack.block, f"{side}.blocks.{number}")
             shared = stack.shared_position_bias
-            # Each layer of theirs holds the table that T5's layers share.
+            # In CTranslate2 each layer has a copy of the table that T5's layers share.
             if shared is not None and shared.kind == "t5":
                 layer.self_attention.relative_attention_bias = self._array(
                     f"{side}.position_bias.weight"
@@ -253,7 +255,7 @@ class _Builder:
 
     def _block(self, theirs: Any, block: BlockSpec, ours: str) -> None:
         own = f"{ours}.self_attention"
-        # Query, key and value are one matrix there, as their runtime does one matmul for them.
+        # CTranslate2 stores query, key and value as one matrix and computes them in one matmul.
         self._attention(theirs.self_attention, block.self_attention, own, fused=[3])
         if block.cross_attention is not None:
             memory = f"{ours}.cross_attention"
@@ -263,13 +265,13 @@ class _Builder:
         self._norm(theirs.ffn.layer_norm, f"{ours}.feedforward_norm")
         parts = {"linear_0": "up", "linear_1": "down"}
         if block.feedforward.activation in GATED:
-            # linear_0 goes through the activation, linear_0_noact is multiplied with it.
+            # The output of linear_0 is activated, and multiplied by that of linear_0_noact.
             parts = {"linear_0": "gate", "linear_0_noact": "up", "linear_1": "down"}
         for name, part in parts.items():
             self._linear(getattr(theirs.ffn, name), f"{ours}.feedforward.{part}")
 
     def _attention(self, theirs: Any, spec: AttentionSpec, ours: str, *, fused: list[int]) -> None:
-        """Fill in an attention; `fused` says how many of q, k and v each matrix of theirs holds."""
+        """Fill in an attention; `fused` is the number of projections (q, k, v) in each matrix."""
         self._norm(theirs.layer_norm, f"{ours}_norm")
         maps = [f"{ours}.{name}" for name in ("query", "key", "value")]
         for linear, count in zip(theirs.linear, fused, strict=False):
@@ -281,7 +283,7 @@ class _Builder:
         if _has_kind(spec.position_bias, "relative_keys"):
             keys = self._array(f"{ours}.position_bias.weight")
             theirs.relative_position_keys = keys
-            # Shaw (2018) has relative values too; ours have none, and theirs needs a tensor.
+            # Shaw (2018) also has relative values, which CTranslate2 requires and our models lack.
             theirs.relative_position_values = np.zeros_like(keys)
         rotary = spec.rotary
         if rotary is not None and rotary.scaling == "linear":
@@ -294,7 +296,7 @@ class _Builder:
             decoder.projection.bias = self._array("output_bias")
 
     def _linear(self, theirs: Any, *ours: str) -> None:
-        """Fill in a linear map of theirs with several of ours, concatenated by rows [out, in]."""
+        """Fill in a linear layer with several of our layers, concatenated by rows [out, in]."""
         theirs.weight = np.concatenate([self._array(f"{name}.weight") for name in ours])
         if self._has(f"{ours[0]}.bias"):
             theirs.bias = np.concatenate([self._array(f"{name}.bias") for name in ours])
@@ -319,8 +321,8 @@ def _configure(config: Any, names: list[str], tokenizer: TextTokenizer, block: B
 
 
 def _pieces(tokenizer: TextTokenizer, rows: int) -> list[str]:
-    """Return a name for each row of an embedding table, the tokenizer's token where it has one."""
-    # Embedding tables are often padded, and CTranslate2 wants as many names as rows.
+    """Return the token of each row of an embedding table; unused rows get made-up names."""
+    # Embedding tables are often padded, and CTranslate2 requires a name for each row.
     names = [f"<unused{row}>" for row in range(rows)]
     for piece, id in _ids(tokenizer).items():
         names[id] = piece
@@ -352,14 +354,15 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
             problems += _in_stack(stack, side)
             problems += _in_positions(spec, stack, side)
         norms = [norm for stack in spec.stacks().values() for norm in _norms(stack)]
-    # Raised for layers that differ, and for blocks without attention or feed-forward network.
+    # The error is raised for layers that differ, and for blocks without attention or feed-forward
+    # network.
     except ModelError as error:
         return [*problems, error.what]
     if spec.embedding.norm is not None:
         norms.append(spec.embedding.norm)
     if any(norm.unit_offset for norm in norms):
         problems.append("norms with unit_offset")
-    # Their config has one `layer_norm_epsilon` for the whole model.
+    # CTranslate2's config has one `layer_norm_epsilon` for the whole model.
     epsilons = {norm.epsilon for norm in norms}
     if len(epsilons) > 1:
         values = ", ".join(map(str, sorted(epsilons)))
@@ -377,7 +380,7 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
     block = stack.block
     if not all(each.residual for each in block.sublayers):
         yield f"{side}: a sub-layer without a residual connection"
-    # A stack of theirs has one number of heads for all layers.
+    # In CTranslate2 all layers of a stack have the same number of heads.
     if stack.is_pruned:
         yield f"{side}.kept_heads (layers with unequal heads, from pruning)"
     if block.norm_placement == "post" and stack.final_norm is not None:
@@ -394,7 +397,7 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
     if cross is not None:
         place = f"{side}.block.cross_attention"
         yield from _in_attention(cross, place)
-        # The options of a stack are those of its self-attention, and hold for cross-attention too.
+        # CTranslate2 applies the options of self-attention to cross-attention too.
         for name in ("num_heads", "num_kv_heads", "head_width"):
             if getattr(cross, name) != getattr(own, name):
                 yield f"{place}.{name} that differs from that of self_attention"
@@ -407,7 +410,7 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
 def _in_positions(
     spec: TranslatorSpec | CausalLMSpec, stack: StackSpec, side: str
 ) -> Iterator[str]:
-    """Yield combinations of positions that CTranslate2 lacks: it has one kind at a time."""
+    """Yield unsupported combinations of positions: CTranslate2 supports one kind at a time."""
     attention = stack.block.self_attention
     bias = attention.position_bias
     ways = {
@@ -422,7 +425,7 @@ def _in_positions(
     shared = stack.shared_position_bias
     if shared is not None and shared.kind != "t5":
         yield f"{side}.shared_position_bias = {shared.kind}"
-    # ALiBi is an option of their decoder-only models.
+    # In CTranslate2 only decoder-only models have ALiBi.
     if bias is not None and bias.kind == "alibi" and spec.kind == "translator":
         yield f"{side}.block.self_attention.position_bias = alibi in a translator"
     if bias is not None and bias.kind not in ("alibi", "relative_keys"):

@@ -1,4 +1,4 @@
-"""Parts of a model while it is exported as a graph that has to serve any sizes."""
+"""Replacements for parts of a model that is exported as a graph for arbitrary sizes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _definition_alone() -> dict[str, Kernel]:
 
 
 class ExportedSelfAttention(SelfAttention):
-    """Self-attention by the definition: a plan compares sizes, which a graph would then fix."""
+    """Self-attention computed by definition, since a plan would fix the sizes of the graph."""
 
     kernels = KernelSet(_definition_alone)
 
 
 class ExportedCrossAttention(CrossAttention):
-    """Cross-attention by the definition."""
+    """Cross-attention computed by definition."""
 
     kernels = ExportedSelfAttention.kernels
 
@@ -36,7 +36,7 @@ _KINDS: Kinds = {SelfAttention: ExportedSelfAttention, CrossAttention: ExportedC
 
 @contextmanager
 def by_definition(model: nn.Module) -> Iterator[None]:
-    """A context for exporters in which attention is computed by its definition."""
+    """A context for exporters in which attention is computed by definition."""
     try:
         with Exchange(model, _KINDS).made():
             yield

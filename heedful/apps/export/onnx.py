@@ -30,8 +30,8 @@ from heedful.models.vision import VisionModel
 MODEL_FILE = "model.onnx"
 
 _PACKAGES = ("onnx", "onnxscript")
-# Batch and length of the traced example: sizes that no dimension of a model has, and neither 0 nor
-# 1, which `torch.export` would specialise on.
+# Batch size and length of the traced example: no dimension of a model has these sizes, and
+# `torch.export` would specialise on 0 and 1.
 _EXAMPLE = (3, 7)
 
 
@@ -76,7 +76,8 @@ def export_onnx(model: Path, out: Path) -> list[str]:
             where=str(directory),
             remedy="Give an encoder of text or images; others go to --format hf or ctranslate2",
         )
-    # The number of tokens of an expert depends on the data, which a traced graph cannot express.
+    # The number of tokens that an expert gets depends on the data, which no traced graph can
+    # express.
     if spec.encoder.block.feedforward.experts is not None:
         raise ModelError(
             "A graph cannot send tokens to experts (encoder.block.feedforward.experts)",
@@ -117,7 +118,7 @@ def _check_packages() -> None:
 
 
 def _config_of(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
-    """Return the fields of a config.json that programs look for, such as the names of classes."""
+    """Return the fields of config.json that programs read, such as the names of classes."""
     config: dict[str, Any] = {"hidden_size": spec.width}
     if spec.kind == "vision":
         config |= {"image_size": spec.image_size, "num_channels": spec.channels}
@@ -129,7 +130,7 @@ def _config_of(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
 
 
 class _Text(nn.Module):
-    """An encoder from ids and a mask to the logits of its heads and its states.
+    """An encoder as a function from ids and a mask to states and the logits of its heads.
 
     Args:
         model: encoder with its heads.
@@ -147,7 +148,8 @@ class _Text(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Compute all outputs from [B, L] int64 tensors; the mask is 0 at padding, on any side."""
-        # Positions from the mask: with padding on the left the first token still has position 0.
+        # Positions are counted by the mask: with padding on the left the first token has position
+        # 0.
         indices = attention_mask.cumsum(1) - 1
         positions = torch.where(attention_mask > 0, indices, -1)
         states = self.model(input_ids, positions, token_type_ids)
@@ -168,14 +170,14 @@ def _text(model: EncoderModel) -> _Graph:
     }
     parts: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
     for kind in kinds:
-        # The logits of a single head have the name that programs expect.
+        # For a single head, the logits get the name that programs expect.
         prefix = "" if len(kinds) == 1 else f"{kind}_"
         parts |= {f"{prefix}{name}": part for name, part in heads[kind].items()}
     parts["last_hidden_state"] = lambda s, _: s
     if model.spec.pooler:
         parts["pooler_output"] = model.pooled
     mask = torch.ones(_EXAMPLE, dtype=torch.int64)
-    # Padding on both sides, so that the trace takes no shortcut for full rows.
+    # Padding on both sides keeps the trace from taking a shortcut for full rows.
     mask[1, 4:] = mask[2, :2] = 0
     inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
     if model.spec.embedding.num_segments is not None:
@@ -185,7 +187,7 @@ def _text(model: EncoderModel) -> _Graph:
 
 
 class _Image(nn.Module):
-    """An image encoder from pixels to its states and to the logits of classes or a pooled state."""
+    """An image encoder as a function from pixels to states and class logits or a pooled state."""
 
     def __init__(self, model: VisionModel) -> None:
         super().__init__()
@@ -215,7 +217,7 @@ _GRAPHS: dict[str, Callable[[Any], _Graph]] = {"encoder": _text, "vision": _imag
 
 def _trace(graph: _Graph) -> Any:
     """Return the graph as an `ONNXProgram`."""
-    # One symbol for each name, so that equal axes of two inputs are known to be equal.
+    # Axes of the same name share a symbol, so that the graph knows that they are equal.
     sizes = {axis: torch.export.Dim(axis) for axes in graph.axes.values() for axis in axes.values()}
     shapes = tuple(
         {place: sizes[axis] for place, axis in graph.axes[name].items()} for name in graph.inputs
@@ -235,7 +237,7 @@ def _trace(graph: _Graph) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's warnings and log messages, but no errors, within a context."""
+    """Silence warnings and log messages of the exporter within a context, but not errors."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,1 +1,1 @@
-"""Estimates of training on many devices (memory, messages, time, cost), and batches that fit."""
+"""Estimates of training on many devices (memory, messages, time, cost), and fitting batch sizes."""

@@ -1,7 +1,6 @@
-"""Equal hosts of equal devices, and the rates of their parts.
+"""Clusters of identical hosts with identical devices, and their rates.
 
-Rates are those of data sheets; those of the processor of this machine are measured when a plan is
-made.
+Rates come from data sheets; the rates of this machine's processor are measured when a plan is made.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ NUMBER_BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element in matmuls; weights are trained in float32 at every precision."""
 
 LINK_SHARE = 0.8
-"""Share of a link's rate that large collectives reach: an assumption, not measured."""
+"""Share of a link's rate that large collectives reach; it is assumed, not measured."""
 
 _COPIED = 32 << 20
-"""Elements that are copied to time the memory: 128 MB, more than any cache holds."""
+"""Number of elements that are copied to time the memory: 128 MB, more than any cache holds."""
 
 _PRODUCTS = 0.9
-"""Share of a single matmul's rate that the matmuls of a training step reach."""
+"""Share of the rate of a single matmul that the matmuls of a training step reach."""
 
 _TURNS = 3
 
 _SOCKETS = 2e9
-"""Bytes/s that gloo passes between two processes: a constant, not measured on this machine."""
+"""Bytes/s of gloo between two processes; a constant, not measured on this machine."""
 
 _NETWORK = 1.25e9
 """Bytes/s of 10 Gbit/s Ethernet."""
@@ -62,7 +61,7 @@ class Device:
         link: bytes/s to its neighbours in the host, in one direction.
         network: bytes/s of its share of the host's network, in one direction.
         products: share of the rate that the matmuls of a training step reach, by precision.
-        products_from: origin of each share.
+        products_from: source of each share.
         source: data sheet and year.
         overlaps: true if it computes while it communicates.
     """
@@ -109,10 +108,10 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal hosts of equal devices.
+    """Identical hosts with identical devices.
 
     Args:
-        device: device, the same everywhere.
+        device: kind of all devices.
         per_host: number of devices in a host.
         hosts: number of hosts.
     """
@@ -129,7 +128,7 @@ class Cluster:
     def bandwidth(self, size: int, in_host: int) -> float:
         """Return the bytes/s in one direction of a ring through a group of devices.
 
-        A ring that leaves the host does so by the networks of all its members there.
+        A ring across hosts uses the network shares of all its members in a host.
 
         Args:
             size: number of devices in the group.
@@ -188,7 +187,7 @@ def read_devices(words: str, *, width: int) -> tuple[Device, int]:
 
 
 def _plain(name: str) -> str:
-    """Return a name without spaces and hyphens: RTX4090 is rtx-4090."""
+    """Return a name without spaces and hyphens, so that RTX4090 matches rtx-4090."""
     return name.replace("-", "").replace("_", "")
 
 
@@ -206,7 +205,8 @@ def adapted(
         device: device of the catalogue.
         link: GB/s to neighbours in the host, in one direction; the catalogue's if unset.
         network: Gbit/s of its share of the host's network; the catalogue's if unset.
-        efficiency: share of the rate that matmuls reach, at every precision; its own if unset.
+        efficiency: share of the rate that matmuls reach at every precision; that of the device if
+            unset.
         overlaps: false to forbid communication during computation.
 
     Raises:
@@ -260,7 +260,7 @@ def measure_processor(processes: int, width: int) -> Device:
     """Time matmuls and copies for about a second; processes share the cores evenly.
 
     Args:
-        processes: number of processes that train here side by side.
+        processes: number of training processes on this machine.
         width: width of the model.
     """
     import torch
@@ -297,7 +297,8 @@ def _product_rates(width: int) -> dict[Precision, float]:
     names: tuple[Precision, ...] = ("fp32", "bf16")
     for name in names:
         precision = resolve_precision(name, device, width=width)
-        # The fastest counts, since other work only slows it down: 84 and 201 GFLOP/s were measured.
+        # The best rate counts, since other work only slows it down: 84 and 201 GFLOP/s were
+        # measured.
         turns = [measure_products(precision, width) for _ in range(_TURNS)]
         best = [max(each.own, each.torch) for each in turns if each is not None]
         if best:
@@ -312,7 +313,7 @@ def _product_rates(width: int) -> dict[Precision, float]:
 
 @functools.cache
 def _copy_rate() -> float:
-    """Return the bytes/s that are read and written while a tensor is copied."""
+    """Return the bytes/s read and written in total while a tensor is copied."""
     import torch
 
     source = torch.ones(_COPIED)

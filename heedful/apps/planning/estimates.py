@@ -1,9 +1,9 @@
 """Memory, communication and time of an update of one layout.
 
-A step of training consists of matmuls, which a device computes at a share of its rate; of passes
-over activations, which memory bandwidth bounds; and of messages, some of which overlap with
-computation. The two shares are the only fitted constants; the runs that plans are compared with
-(`docs/measured/plans.md`) were not used for the fit.
+A training step consists of matmuls, which a device computes at a share of its peak rate; of passes
+over activations, which are bound by memory bandwidth; and of messages, some of which overlap with
+computation. The share of the rate and the number of passes are the only fitted constants; the runs
+that plans are compared with (`docs/measured/plans.md`) were not used for the fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from heedful.nn.work import FLOAT32
 Checkpointing = Literal["none", "selective", "full"]
 
 PASSES = 13.0
-"""Memory transfers of each byte kept for the backward pass: it is written, read by the next
-operation and read again in the backward pass, and so are its gradient and copies in between."""
+"""Number of memory transfers of each byte kept for the backward pass: it is written, read by the
+next operation and read in the backward pass; its gradient and temporary copies are transferred
+too."""
 
 _OPTIMIZER_PASSES = 7
 """Adam reads weight, gradient and two moments, and writes weight and moments."""
@@ -30,18 +31,18 @@ _GPU_PROCESS = 1_500_000_000
 """Bytes of a CUDA context and NCCL's buffers."""
 
 _BUCKETS = 2 * (25 << 20)
-"""Bytes of two gradient buckets in flight, of 25 MiB each as in DDP."""
+"""Bytes of two gradient buckets that are being sent, of 25 MiB each as in DDP."""
 
 _PREFETCHED = 2
-"""Blocks whose weights are gathered at a time: the current one and the next."""
+"""Number of blocks whose weights are gathered at a time: the current and the next block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBatch:
-    """The batch of an update, on all devices together.
+    """The batch of an update over all devices.
 
     Args:
-        positions: number of tokens, padding included; for sentence pairs on each side.
+        positions: number of tokens, padding included; for sentence pairs, tokens of each side.
         length: tokens of a sequence.
         precision: precision of matmuls.
     """
@@ -53,7 +54,7 @@ class UpdateBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """Bytes on one device at the worst moment of an update.
+    """Peak memory of one device during an update, in bytes.
 
     Args:
         weights: weights in float32.
@@ -102,7 +103,7 @@ class Compute:
     Args:
         products: matmuls of forward and backward pass.
         passes: memory-bound passes over activations.
-        again: recomputation of checkpointed activations.
+        again: recomputation of activations that were not stored.
         optimizer: the update of the weights.
     """
 
@@ -124,12 +125,13 @@ class TrainingPlan:
     Args:
         layout: number of devices in each dimension.
         checkpointing: kind of activation checkpointing.
-        accumulate: batches of an update on each device, one after the other.
+        accumulate: number of batches that each device processes in an update.
         memory: bytes on one device.
         compute: seconds of computation on one device.
         messages: communication of one device.
         positions: tokens of an update on all devices, padding included.
-        utilization: model FLOPs of an update over the peak FLOPs of the devices in the same time.
+        utilization: FLOPs of the model in an update, divided by the peak FLOPs of the devices in
+            that time.
     """
 
     layout: Layout
@@ -143,7 +145,7 @@ class TrainingPlan:
 
     @property
     def shown(self) -> float:
-        """Seconds of an update in which devices wait for messages."""
+        """Seconds of an update that devices wait for messages."""
         return sum(each.shown for each in self.messages)
 
     @property
@@ -174,8 +176,7 @@ def estimate(
         batch: batch of an update.
         layout: number of devices in each dimension.
         checkpointing: kind of activation checkpointing.
-        accumulate: batches of an update on each device, one after the other.
-    """
+        accumulate: number of batches that each device processes in an update."""
     step = _Step(costs, cluster, batch, layout, checkpointing, accumulate)
     compute = step.compute()
     messages = tuple(each for each in step.messages() if each.sent)
@@ -215,13 +216,13 @@ class _Step:
 
     @property
     def block_operations(self) -> float:
-        """Forward operations of a batch on one device in blocks."""
+        """Operations of all blocks in a forward pass of a batch on one device."""
         work = self.costs.forward
         per_position = (work.weights + work.attention) / self.costs.length
         return self.positions * per_position / self.layout.tensor
 
     def products(self) -> float:
-        """Seconds of the forward matmuls of a batch, at least those for reading the weights."""
+        """Seconds of the forward matmuls of a batch, at least the time to read the weights."""
         device = self.cluster.device
         output = self.positions * self.costs.forward.output / self.costs.length
         computed = (self.block_operations + output) / self._rate
@@ -229,7 +230,7 @@ class _Step:
         return max(computed, weights / device.bandwidth)
 
     def passes(self) -> float:
-        """Seconds of the passes over a batch's activations, forward and backward."""
+        """Seconds of memory transfers of a batch's activations, forward and backward."""
         kept = self.costs.blocks.kept.divided(self.layout.tensor)
         return PASSES * self.positions * kept / self.cluster.device.bandwidth
 
@@ -262,7 +263,7 @@ class _Step:
         return [*self._gradients(computing), *self._divided(compute)]
 
     def _gradients(self, computing: float) -> list[Traffic]:
-        """Return the messages between copies and shards of the model, one for each block.
+        """Return the communication of gradients and weights between copies and shards of the model.
 
         Args:
             computing: seconds of the update's forward and backward passes.
@@ -303,7 +304,8 @@ class _Step:
         """Return the messages of tensor parallelism and of context parallelism."""
         costs, layout, cluster = self.costs, self.layout, self.cluster
         positions = self.accumulate * self.positions
-        # Once forward, once backward, and once more if blocks are recomputed.
+        # One sum in the forward pass, one in the backward pass, and one more if blocks are
+        # recomputed.
         sums = 3 if self.checkpointing == "full" else 2
         exchanged = sums * costs.blocks.exchanged * positions
         # Keys and values pass around the ring in both passes, their gradients in the backward pass.
@@ -328,12 +330,13 @@ class _Step:
         ]
 
     def memory(self) -> DeviceMemory:
-        """Return the bytes at the worst moment of an update."""
+        """Return the peak memory of one device during an update."""
         costs, layout, device = self.costs, self.layout, self.cluster.device
         held = costs.parameters_of(layout.tensor)
         mine = held / layout.shard
         casts = gathered = 0.0
-        # Weights outside the blocks are gathered once and stay; the loss reads their gradient.
+        # Weights outside the blocks are gathered once and kept, since the loss needs their
+        # gradient.
         blocks = costs.blocks.parameters
         beside = costs.parameters - blocks
         if layout.shard > 1:
@@ -366,7 +369,7 @@ class _Step:
         )
 
     def _kept(self) -> float:
-        """Return the bytes that a position's activations take in all blocks."""
+        """Return the bytes of a position's activations in all blocks."""
         blocks, tensor = self.costs.blocks, self.layout.tensor
         kinds = {"none": blocks.kept, "selective": blocks.products, "full": blocks.inputs}
         kept = kinds[self.checkpointing].divided(tensor)

@@ -1,9 +1,9 @@
 """Layouts of data, shard, tensor and context parallelism over devices, and their messages.
 
-Bytes are those of ring collectives (Patarasuk and Yuan 2009). In a ring of n devices, a tensor is n
-chunks. A reduce-scatter sends n − 1 of them, each to the next neighbour, which adds its own; an
-all-gather passes the finished chunks on in n − 1 turns; an all-reduce is both. No algorithm sends
-less.
+Bytes are those of ring collectives (Patarasuk and Yuan 2009). In a ring of n devices, a tensor is
+divided into n chunks. In a reduce-scatter each device sends n − 1 chunks to its neighbour, which
+adds its own; in an all-gather the finished chunks are passed on in n − 1 steps; an all-reduce
+consists of both. No algorithm sends fewer bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from heedful.apps.planning.cluster import Cluster
 
 LATENCY = 5e-6
-"""Seconds until a neighbour has the first byte: an assumption for NVLink and InfiniBand."""
+"""Seconds until a neighbour gets the first byte, assumed for NVLink and InfiniBand."""
 
 
 class Group(NamedTuple):
-    """Devices that communicate, some of them in one host.
+    """A group of communicating devices.
 
     Args:
         size: number of devices in the group.
@@ -38,10 +38,10 @@ class Layout(NamedTuple):
     frequent messages stay in a host. The product of the four is the number of devices.
 
     Args:
-        data: copies of the model, each with sequences of its own.
-        shard: devices that share one copy, each with sequences of its own (FSDP).
-        tensor: devices that share each matrix (tensor parallelism).
-        context: devices that share each sequence (context parallelism).
+        data: number of copies of the model, each of which processes other sequences.
+        shard: number of devices that divide a copy, each of which processes other sequences (FSDP).
+        tensor: number of devices that divide each matrix (tensor parallelism).
+        context: number of devices that divide each sequence (context parallelism).
     """
 
     data: int = 1
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """The number of devices, or groups, with sequences of their own."""
+        """The number of devices or groups that process different sequences."""
         return self.data * self.shard
 
     def tensor_group(self, per_host: int) -> Group:
@@ -74,20 +74,20 @@ class Layout(NamedTuple):
     def copies_group(self, per_host: int) -> Group:
         """Return the devices that hold the same weights, which sum their gradients.
 
-        They are the copies of the model and the devices that share a sequence, which are nearer.
+        These are the copies of the model and, nearer, the devices that divide a sequence.
         """
         near = _group(self.context, self.tensor, per_host)
         far = _group(self.data, self.tensor * self.context * self.shard, per_host)
         return Group(near.size * far.size, near.in_host * far.in_host)
 
     def describe(self) -> str:
-        """The dimensions that are used: `data 4 × tensor 2`; `one device` for none."""
+        """The dimensions in use, such as `data 4 × tensor 2`, or `one device`."""
         used = [f"{name} {count}" for name, count in self._asdict().items() if count > 1]
         return " × ".join(used) or "one device"
 
 
 def layouts(devices: int) -> Iterator[Layout]:
-    """Yield every layout of a number of devices, those with few kinds of parallelism first."""
+    """Yield every layout of a number of devices; few kinds of parallelism come first."""
     every = (
         Layout(data, shard, tensor, devices // (data * shard * tensor))
         for data in _divisors(devices)
@@ -132,10 +132,10 @@ class Traffic:
     """Communication of one kind in an update.
 
     Args:
-        kind: name in tables.
+        kind: name of the communication in tables.
         sent: bytes that each device sends.
         seconds: duration in seconds.
-        shown: seconds of it that are not hidden behind computation.
+        shown: part of `seconds` that does not overlap with computation.
     """
 
     kind: str
@@ -153,19 +153,20 @@ def traffic(
     calls: int,
     behind: float = 0.0,
 ) -> Traffic:
-    """Return the time of a communication, and the part not hidden behind computation.
+    """Return the time of a communication, and the part that does not overlap with computation.
 
     Args:
         kind: name in tables.
         sent: bytes that each device sends.
         group: communicating devices.
         cluster: cluster whose links are used.
-        calls: number of collectives; the first, or the last, has no computation to overlap with.
-        behind: seconds of computation to overlap with; 0 where the result is needed at once.
+        calls: number of collectives; the first or the last one cannot overlap with computation.
+        behind: seconds of computation to overlap with; 0 if the result is needed at once.
     """
     if group.size == 1:
         return Traffic(kind=kind, sent=0.0, seconds=0.0, shown=0.0)
-    # Short messages go through a tree (Sanders 2009): its latency is logarithmic, a ring's linear.
+    # Short messages use a tree (Sanders 2009), whose latency is logarithmic; that of a ring is
+    # linear.
     turns = 2 * math.ceil(math.log2(group.size))
     seconds = sent / cluster.bandwidth(*group) + calls * turns * LATENCY
     shown = seconds

@@ -1,4 +1,4 @@
-"""Automatic batch size: as many positions as fit into free memory."""
+"""Automatic batch sizes: the number of positions that fits into free memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MARGIN = 0.2
 """Share of the free memory that `auto` leaves for other processes and unforeseen needs."""
 
 _SHORT = 8
-"""Text length in tokens for the estimate: short texts are the worst case, as a batch then has the
-most rows and its logits take the most memory."""
+"""Text length in tokens for the estimate: short texts are the worst case, since a batch then has
+the most rows and logits take the most memory."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def fitting_batch(
         available = available_bytes(device)
     name = "fp32" if precision is None else precision.name
     number_bytes = FLOAT32 if name == "fp32" else BFLOAT16
-    # Threads translate one batch each at the same time, so they share the free memory.
+    # Each thread translates a batch at the same time, so the threads share the free memory.
     at_once = batches_at_once(device, LARGEST_DECODING)
     usable = round(available * (1 - MARGIN) / at_once)
 
@@ -82,7 +82,7 @@ def fitting_batch(
             for model in models
         )
 
-    # A binary search works, as the memory needed grows with the number of positions.
+    # Binary search: the memory needed grows with the number of positions.
     positions = largest(lambda count: needed(count) <= usable, LARGEST_DECODING)
     if positions == 0:
         raise RunError(

@@ -1,7 +1,7 @@
 """Costs of a model for plans: parameters, operations, activations, messages.
 
-They are counted once from the built modules (`heedful.models.cost`); layouts divide them
-differently. A position is a token of a sequence, or a source and a target token of a pair.
+Costs are counted once from the built modules (`heedful.models.cost`); each layout divides them in
+its own way. A position is a token of a sequence, or a source and a target token of a pair.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ MASKED_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes of a position that the forward pass keeps for the backward pass.
+    """Bytes per position that the forward pass keeps for the backward pass.
 
     Args:
-        inside: bytes in parts that tensor parallelism divides.
-        outside: bytes of the residual stream, norms and dropout, which it does not divide.
+        inside: bytes that tensor parallelism divides.
+        outside: bytes of the residual stream, norms and dropout, which are not divided.
     """
 
     inside: float = 0.0
@@ -69,18 +69,19 @@ _NONE = Activations()
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCosts:
-    """Costs of one block, or their sum over all blocks.
+    """Costs of one block, or the sum over all blocks.
 
     Args:
         layers: number of blocks.
         parameters: number of parameters.
         divisible: parameters in matrices that tensor parallelism divides.
         kept: activations of a position without checkpointing.
-        products: activations of a position if inputs, matmuls' and attention's results are kept.
+        products: activations of a position if inputs and the results of matmuls and attention are
+            kept.
         inputs: activations of a position if only the block's input is kept.
         exchanges: number of all-reduces of tensor parallelism in a forward pass.
         exchanged: bytes of a position in these all-reduces.
-        keys_values: bytes of a position's keys and values, which context parallelism passes on.
+        keys_values: bytes of the keys and values of a position, which context parallelism sends.
     """
 
     layers: int = 1
@@ -94,7 +95,7 @@ class BlockCosts:
     keys_values: float = 0.0
 
     def plus(self, other: BlockCosts, times: int) -> BlockCosts:
-        """Return the sum of this and `times` the other."""
+        """Return the costs plus `times` other costs."""
         theirs = vars(other)
         return BlockCosts(**{name: own + times * theirs[name] for name, own in vars(self).items()})
 
@@ -114,10 +115,10 @@ class ModelCosts:
         blocks: sum over all blocks.
         largest: block with the most parameters.
         embedded: bytes of a position kept before the first block.
-        passing: bytes of a position in the largest temporary results.
-        divisors: numbers that the devices of tensor parallelism must divide, by name.
+        passing: bytes per position of the largest temporary results.
+        divisors: numbers that the number of tensor-parallel devices must divide, by name.
         undivided: kinds of parts that tensor parallelism cannot divide.
-        refuses_context: reason against context parallelism; empty if it is possible.
+        refuses_context: reason why context parallelism is impossible; empty if it is possible.
     """
 
     width: int
@@ -155,7 +156,7 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
 
     Args:
         spec: specification of the model.
-        length: tokens of a sequence, or of each side of a pair; models of images have their own.
+        length: tokens of a sequence or of each side of a pair; ignored for models of images.
         number_bytes: bytes of an element in matmuls, `FLOAT32` or `BFLOAT16`.
     """
     if spec.kind == "vision":
@@ -167,7 +168,7 @@ def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
             total = total.plus(blocks[-1], layers)
     parts = [each.part for stack in spec.stacks().values() for each in stack.sublayers()]
     forward = forward_work(spec, length)
-    # An encoder that has no head yet will be trained to predict masked tokens.
+    # An encoder without a head is trained to predict masked tokens.
     masked = spec.kind == "encoder" and spec.predicts in (None, "masked_token")
     if masked:
         table = 2 * spec.width * spec.predicted_vocabulary
@@ -225,9 +226,9 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
 
 
 def _divided(part: PartSpec) -> dict[str, int] | None:
-    """Return the numbers of a part that the devices of tensor parallelism must divide, by name.
+    """Return the numbers of a part that the number of tensor-parallel devices must divide.
 
-    None where it does not divide the part's matrices (Shoeybi 2019).
+    None if tensor parallelism does not divide the matrices of the part (Shoeybi 2019).
     """
     if part.kind == "feedforward" and part.experts is None:
         return {"feed-forward width": part.width}
@@ -237,7 +238,7 @@ def _divided(part: PartSpec) -> dict[str, int] | None:
 
 
 def _products(part: PartSpec, saved: Saved) -> int:
-    """Return the elements of a token in the results of a divisible part's own matmuls."""
+    """Return the number of elements per token in the matmul results of a divisible part."""
     if part.kind == "feedforward":
         return part.width * (2 if part.activation in GATED else 1)
     return saved.numbers
@@ -271,10 +272,10 @@ def forward_work(spec: ModelSpec, length: int) -> Work:
 
     Args:
         spec: specification of the model.
-        length: tokens of a sequence, or of each side of a pair; models of images have their own.
+        length: tokens of a sequence or of each side of a pair; ignored for models of images.
 
     Returns:
-        The operations, without those of masked tokens' predictions.
+        The operations, without the predictions of masked tokens.
     """
     if spec.kind == "vision":
         return image_work(spec)

@@ -1,4 +1,4 @@
-"""The model and the batches that settings of a run describe, read without its corpus."""
+"""The model and batches that the settings of a run describe, read without the corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UsualWork(NamedTuple):
-    """Default values of a plan from settings, which flags override; None if unset."""
+    """Defaults of a plan from a settings file, which flags override; None if unset."""
 
     batch_tokens: int | None = None
     max_length: int | None = None
@@ -29,11 +29,11 @@ def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualW
 
     Args:
         path: TOML file with settings of a run, or with a table `[spec]` as in presets.
-        vocabulary: vocabulary size that replaces the one of the settings.
+        vocabulary: vocabulary size that replaces that of the settings.
 
     Raises:
         ConfigError: when the file holds neither.
-        ModelError: when its spec is invalid.
+        ModelError: when the spec is invalid.
     """
     values = read_toml(path)
     if isinstance(values.get("spec"), dict):
@@ -43,7 +43,7 @@ def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualW
     changes: dict[str, Any] = {}
     data = values.get("data", {})
     if isinstance(data, dict) and "train" not in data:
-        changes["data"] = {"train": []}  # a plan needs no corpus, and settings require one
+        changes["data"] = {"train": []}  # settings require a corpus, a plan does not
     if vocabulary is not None:
         changes["tokenizer"] = {"vocabulary_size": vocabulary}
     settings = resolve_settings(config_file=path, overrides=changes)

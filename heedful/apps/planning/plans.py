@@ -1,4 +1,4 @@
-"""All plans for a model on a cluster, the recommended one, and the reasons against the others."""
+"""All plans for a model on a cluster, the recommended plan, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVEN = 0.03
 """Relative difference of time below which two plans count as equally fast."""
 
 _WORTH_SAYING = 0.01
-"""Smallest share of an update's time that is named as a cause."""
+"""Smallest share of the time of an update that is reported as a cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ class PlanQuestion:
         cluster: hosts and their devices.
         batch: batch of an update.
         checkpointing: kinds of activation checkpointing to try.
-        accumulate: batches of an update on each device; the fewest that fit if unset.
+        accumulate: number of batches that each device processes in an update; the fewest that fit
+            if unset.
     """
 
     costs: ModelCosts
@@ -56,7 +57,8 @@ class PlanQuestion:
         if layout.context > 1:
             if costs.refuses_context:
                 return costs.refuses_context
-            # One chunk from the beginning and one from the end balance causal attention.
+            # Each device gets a chunk from the beginning and one from the end, to balance causal
+            # attention.
             if batch.length % (2 * layout.context):
                 return (
                     f"context {layout.context} needs texts of a multiple of "
@@ -68,9 +70,7 @@ class PlanQuestion:
         return ""
 
     def plans(self) -> list[TrainingPlan]:
-        """Return the best plan of every possible layout: those that fit, fastest first.
-
-        Plans that do not fit follow, those that need the least memory first.
+        """Return the best plan of every layout: fitting plans by their time, then others by memory.
 
         Raises:
             ConfigError: when no layout is possible.
@@ -82,7 +82,7 @@ class PlanQuestion:
             if refusal:
                 refusals[refusal] = None
             else:
-                # The fastest of those that fit, or else the one with the least memory.
+                # The fastest plan that fits, or else the plan with the least memory.
                 kinds = (self._fewest(layout, kind) for kind in self.checkpointing)
                 found.append(min(kinds, key=_rank))
         if not found:
@@ -94,7 +94,7 @@ class PlanQuestion:
         return sorted(found, key=_rank)
 
     def _fewest(self, layout: Layout, kind: Checkpointing) -> TrainingPlan:
-        """Return the plan that fits with the fewest batches an update, or else with the most."""
+        """Return the fitting plan with the fewest batches per update, or else with the most."""
         plan = None
         for accumulate in self._accumulations(layout):
             plan = estimate(
@@ -123,7 +123,7 @@ class PlanQuestion:
 
 
 def choose(plans: Sequence[TrainingPlan]) -> TrainingPlan:
-    """Return the recommended plan: the simplest one among those about as fast as the fastest.
+    """Return the recommended plan: the simplest of the plans that are about as fast as the fastest.
 
     Args:
         plans: plans in the order of `PlanQuestion.plans`.
@@ -187,7 +187,7 @@ def _causes(plan: TrainingPlan, chosen: TrainingPlan) -> list[str]:
 
 
 def _difference(plan: TrainingPlan, chosen: TrainingPlan) -> str:
-    """Return what makes a plan more complex than the recommended one, which is as fast."""
+    """Return what makes a plan more complex than the recommended plan, which is as fast."""
     if plan.checkpointing != chosen.checkpointing:
         return f"checkpointing is {plan.checkpointing}"
     names = [

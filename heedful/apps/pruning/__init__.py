@@ -1,4 +1,4 @@
-"""Parts of models switched off, measured and cut out: ablation, and pruning of attention heads.
+"""Ablation of parts of models, its effects, and pruning of attention heads.
 
 For example:
 

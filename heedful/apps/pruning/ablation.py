@@ -1,7 +1,7 @@
-"""Ablation: parts of a model under stable addresses are switched off or replaced by their means.
+"""Ablation: parts of a model, named by addresses, are switched off or replaced by their means.
 
-A part is replaced by another object, and the original is put back. No weight is ever changed,
-and the model computes bit for bit the same afterwards.
+A part is replaced by another object, and the original is restored afterwards. No weight is ever
+changed, so the model then computes the same results bit for bit.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class ModelPart:
             its norms and its residual connection.
         name: attribute of the owner that holds the part; for a residual connection, the address
             name of its sub-layer.
-        adds: flag of a part whose output vector is added to others, so that a mean can replace it.
+        adds: True for a part that adds a vector to others, so that a mean can replace its output.
         head: index of the head; None for all other kinds.
         like: [D] zeros with the dtype and device of the vectors that the part adds to the stream.
         also: further attributes, as pairs of owner and name, that are None while the part is off.
-        can_be_cut: flag of a head that pruning can remove from the weights.
+        can_be_cut: True for a head that pruning can remove from the weights.
     """
 
     address: str
@@ -78,7 +78,7 @@ def parts(model: AnyModel, what: str | Iterable[str] = "**") -> tuple[str, ...]:
 
 
 def heads(model: AnyModel) -> tuple[str, ...]:
-    """Return addresses of all heads that a model has."""
+    """Return the addresses of all heads of a model."""
     return tuple(part.address for part in all_parts(model) if part.kind == "head")
 
 
@@ -129,7 +129,7 @@ def _parts_of_stack(model: AnyModel, name: str) -> Iterator[ModelPart]:
     # Only dtype and device matter: a replacement vector must not raise the precision of the stream.
     like = next(model.parameters()).detach().new_zeros(model.spec.width)
     owner: Any = model.input_modules()[name]
-    # Rotary embeddings and position biases sit in every self-attention, so `encoder.positions`
+    # Rotary embeddings and position biases are in every self-attention, so `encoder.positions`
     # switches them all off beside the encoding that is added to the embedding.
     also = [
         place
@@ -168,7 +168,7 @@ def _position_places(sublayer: InspectedSubLayer) -> list[tuple[nn.Module, str]]
 def _parts_of_sublayer(
     block: Any, name: str, sublayer: InspectedSubLayer, place: str, like: Tensor
 ) -> Iterator[ModelPart]:
-    # Without heads that meet in an output projection, only the whole module can be replaced.
+    # In a mixer without heads and output projection, only the whole module can be replaced.
     if not sublayer.has_output_map:
         yield ModelPart(place, "sub-layer", block, sublayer.name, True, like=like)
     else:
@@ -286,8 +286,7 @@ def mean_outputs(
         raise DataError("There is no text to take means over")
     model = subject.model
     sums = _Sums([part for part in all_parts(model) if part.adds])
-    # No capture offers the vectors of the position encoding
-    # alone, so the module is called once more.
+    # Captures do not include the vectors of the position encoding, so the module is called again.
     embedded: dict[str, Any] = {
         stack: module.positions
         for stack, module in model.input_modules().items()
@@ -369,7 +368,7 @@ def _replacement(
 
 def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
     changes: list[Change] = []
-    # Several heads of an attention, and several residual connections of a block, share a place.
+    # Heads of an attention, and residual connections of a block, share one attribute to replace.
     heads: dict[Any, dict[int, Tensor | None]] = {}
     whole: dict[Any, Tensor] = {}
     cuts: dict[nn.Module, frozenset[str]] = {}
@@ -380,7 +379,7 @@ def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
             heads.setdefault(part.owner, {})[part.head] = value
         elif part.kind == "attention":
             _check_readable(part)
-            # An ablated attention includes its heads, so it wins over single heads of it.
+            # An ablated attention includes its heads, so ablations of its single heads are ignored.
             whole[part.owner] = _vector(part, value)
         elif part.kind == "residual":
             # The residual connection is no module; the block
@@ -390,12 +389,11 @@ def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
             changes.append((part.owner, part.name, nn.Identity()))
         elif part.kind == "scale":
             changes.append((part.owner, "scale", 1.0))
-        else:  # another sub-layer, or positions, which need not be added
+        else:  # another sub-layer, or positions, also those that are not added
             if part.adds:
                 changes.append((part.owner, part.name, Constant(_vector(part, value))))
             changes += [(owner, name, None) for owner, name in part.also]
-    # One replacement per projection, since a second one
-    # would be made from the original and undo the first.
+    # One replacement per projection: a second one would start from the original and undo the first.
     for attention in {**heads, **whole}:
         if attention in whole:
             # Zero weights and a constant bias: every token gets the same vector.
@@ -436,11 +434,11 @@ class Constant(nn.Module):
         return self.vector.expand(*tokens, -1)
 
     def read(self, memory: object) -> None:
-        """Keep nothing of a memory, so that blocks call this module in place of a cross mixer."""
+        """Return no projections of a memory; blocks call this method of their cross mixer."""
 
 
 class _Map(nn.Module):
-    """A linear map with given weights, without the random initialisation of `nn.Linear`."""
+    """A linear layer with given weights, without the random initialisation of `nn.Linear`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -463,8 +461,8 @@ def _without_heads(attention: Any, heads: Mapping[int, Tensor | None]) -> _Map:
         # [D, H * E]: columns of one head, in the order of the heads that were not pruned.
         columns = slice(first, first + attention.head_width)
         if mean is not None:
-            # W (x with the head's mean) = W' x + W_h mean:
-            # the mean of a head is a constant of the bias.
+            # W (x with the head's mean) = W' x + W_h mean, so the mean of a head is added to the
+            # bias.
             constant = weight[:, columns] @ mean.to(weight)
             bias = constant if bias is None else bias + constant
         weight[:, columns] = 0.0

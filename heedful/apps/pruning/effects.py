@@ -28,7 +28,7 @@ class Bleu:
         search: settings of the search.
         sentences: number of examples to translate, from the first; all if None.
         tokenize: tokenizer of sacreBLEU.
-        lowercase: comparison without regard to case.
+        lowercase: True to ignore case in comparisons.
     """
 
     search: SearchSettings = field(default_factory=SearchSettings)
@@ -57,7 +57,7 @@ class Bleu:
         return {"tokenize": self.tokenize, "lowercase": self.lowercase}
 
     def score(self, subject: Subject, examples: Sequence[AnsweredInput]) -> float:
-        """Return the BLEU of a corpus, from 0 to 100."""
+        """Return the BLEU score of a corpus, from 0 to 100."""
         texts, references = self.translate(subject, examples), self.references(examples)
         return corpus_scores(texts, references, ["bleu"], **self.rules)["bleu"].score
 
@@ -98,12 +98,12 @@ def effects(
             together.
         how: mode of the ablations.
         means: mean outputs from `mean_outputs`, for the mode `mean`.
-        bleu: settings of BLEU, for a translator; None for no BLEU.
+        bleu: settings of BLEU for a translator; None to compute no BLEU.
         samples: resamples of the paired bootstrap.
         progress: function called with the numbers of finished and of all ablations.
 
     Raises:
-        ModelError: when the model has no such part, or BLEU is asked of another model than a
+        ModelError: when the model has no such part, or BLEU is requested and the model is no
             translator.
         ConfigError: when a part does not support the mode.
         DataError: when the examples have no answers.

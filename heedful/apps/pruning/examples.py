@@ -41,8 +41,8 @@ class AnsweredInput:
 
     Args:
         reading: input of the model.
-        targets: ids of the right token or label for each state, `NO_TARGET` for states without an
-            answer; a single id where the answer is about the whole input.
+        targets: id of the right token or label for each state, `NO_TARGET` for states without an
+            answer; a single id if the answer is about the whole input.
     """
 
     reading: ModelInput
@@ -93,12 +93,12 @@ def examples_of_text(
         targets: translations for a translator, labels for a classifier.
 
     Raises:
-        DataError: when a text is empty, too long, or has an unknown label (it is named), or when a
-            translator or a classifier gets no targets.
+        DataError: when a text is empty, too long, or has an unknown label (the error names it), or
+            when a translator or a classifier gets no targets.
         ModelError: when the model has no head that predicts tokens or labels.
     """
     spec = subject.model.spec
-    # Evaluated for its error: a model of images has no tokenizer.
+    # Called for its error: a model of images has no tokenizer.
     assert subject.source
     if spec.predicts is None:
         raise ModelError(
@@ -143,7 +143,7 @@ def examples_of_tags(subject: Subject, sentences: Sequence[TaggedSentence]) -> l
         check_length(spec, item, f"sentence {number}")
         targets = [NO_TARGET] * len(item.ids)
         for place, tag in zip(places, sentence.tags, strict=True):
-            # A word of characters that the tokenizer drops has no token to be tagged at.
+            # A word of characters that the tokenizer drops has no token, so it cannot be tagged.
             if place is not None:
                 targets[item.first + place] = _number(tag, spec.class_names, number)
         reading = ModelInput(" ".join(sentence.words), encoder=StackTokens.of(tokenizer, item.ids))
@@ -239,15 +239,14 @@ def _losses(subject: Subject, examples: Sequence[AnsweredInput]) -> tuple[Tensor
     padded = pad_sequence(rows, batch_first=True, padding_value=NO_TARGET).to(subject.device)
     chosen = padded != NO_TARGET
     targets = padded[chosen]
-    # [N, V] of the N rows with an answer: logits of padding and of unasked rows are never computed.
+    # Logits [N, V] of the N rows with an answer; logits of other rows are not computed.
     scores = subject.model.predict(states, positions, chosen)
     losses = F.cross_entropy(scores.float(), targets, reduction="none")
     hits = scores.argmax(-1) == targets
     example = chosen.nonzero()[:, 0]  # [N], the row of the batch that each answer belongs to
     zeros = losses.new_zeros(len(examples))
     right = torch.zeros(len(examples), dtype=torch.int64, device=subject.device)
-    # Answers of all examples are in one list; they are summed
-    # per example, because the bootstrap resamples examples.
+    # Losses of all answers are summed per example, because the bootstrap resamples examples.
     return zeros.index_add(0, example, losses), right.index_add(0, example, hits.long())
 
 

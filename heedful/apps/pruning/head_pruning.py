@@ -64,7 +64,7 @@ class Bound:
 
     Args:
         score: measure of quality.
-        by: largest difference in the unit of the measure.
+        by: largest decline, in the unit of the measure.
     """
 
     score: Literal["loss", "bleu"]
@@ -191,7 +191,7 @@ def prune(
             the order of `by_importance`.
         heads_left: number of heads to keep.
         bound: largest decline in quality, at which pruning stops; None for no bound.
-        bleu: settings of a BLEU at every point; None for no BLEU.
+        bleu: settings of the BLEU score at every point; None to compute no BLEU.
         progress: function called with the number of pruned heads and its maximum.
 
     Raises:
@@ -276,10 +276,10 @@ def _order(
         # Linear attention has importances too, but its heads cannot be pruned.
         yield from (head for head in ranked if head in everything)
         return
-    # H (H + 1) / 2 passes over the corpus in all: minutes at the sizes that people prune.
+    # H (H + 1) / 2 passes over the corpus in total, which takes minutes for models of usual size.
     while left := [head for head in everything if head not in removed]:
-        # Measured without all heads removed so far: heads that
-        # stand in for each other are not both dispensable.
+        # Measured without the heads removed so far: of two heads that can replace each other, one
+        # must stay.
         losses = {head: _point(subject, examples, [*removed, head], None).loss for head in left}
         yield min(left, key=losses.__getitem__)
 
@@ -317,7 +317,7 @@ class _Gated(nn.Module):
         self.gates = torch.ones(shape, dtype=like.dtype, device=like.device, requires_grad=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project heads side by side [B, L, H·E] to [B, L, D]."""
+        """Project concatenated heads [B, L, H·E] to [B, L, D]."""
         mixed = x.unflatten(-1, (self.heads, -1)) * self.gates
         projected: Tensor = self.inner(mixed.flatten(-2))
         return projected
@@ -332,7 +332,7 @@ def without_heads(model: AnyModel, removed: Heads) -> AnyModel:
     """Return a copy of a model whose projections lack the columns and rows of some heads.
 
     The copy computes what the model would if these heads gave zeros. A key/value head is removed
-    with the last of its query heads; an attention without heads gives its output bias.
+    with the last of its query heads; an attention without heads outputs its bias.
 
     Args:
         model: model of any class.
@@ -341,14 +341,14 @@ def without_heads(model: AnyModel, removed: Heads) -> AnyModel:
     Returns:
         A model of the same class, in evaluation mode.
     """
-    # A new dictionary whose entries are replaced: the tensors of the model stay as they are.
+    # Entries are replaced in a copy of the dictionary, so the tensors of the model do not change.
     weights = dict(canonical_weights(model))
     stacks = {
         name: _prune_stack(stack, getattr(model, name), name, removed, weights)
         for name, stack in model.spec.stacks().items()
     }
     spec: Any = model.spec.with_stacks(stacks)
-    # The stored types stay: a pruned bfloat16 model is one as well.
+    # Data types stay: a pruned bfloat16 model is also bfloat16.
     return build_around(spec, weights, where="pruning", dtype=None).eval()
 
 
@@ -357,19 +357,19 @@ def _prune_stack(
 ) -> StackSpec:
     """Prune the weights of a stack in place and return its spec with the heads that are left."""
     layers = []
-    # By `spec.blocks` and not by the pattern: layers that shared a block now may differ.
+    # From `spec.blocks` instead of the pattern: layers that shared a block spec may now differ.
     for number, (block, layer) in enumerate(zip(stack.blocks, spec.blocks, strict=True)):
         for which, described in layer.attentions().items():
             attention: Attention = getattr(block, which)
             pruned = set(removed.get((name, number, which), ()))
             assert pruned <= set(attention.kept.heads), (name, number, which, pruned)
             left = tuple(head for head in attention.kept.heads if head not in pruned)
-            # `num_heads` counts the heads before any pruning, also of an earlier call.
+            # `num_heads` is the number of heads before any pruning, including earlier calls.
             if len(left) < attention.num_heads:
                 layer = layer.replace(**{which: described.model_copy(update={"kept_heads": left})})
             _prune_attention(attention, left, f"{name}.blocks.{number}.{which}.", weights)
         layers.append(layer)
-    # Keep the short pattern of equal blocks where nothing was pruned.
+    # Without pruned heads, the short pattern of equal blocks is kept.
     pattern = tuple(layers)
     return spec if pattern == spec.blocks else spec.model_copy(update={"pattern": pattern})
 
@@ -395,6 +395,6 @@ def _prune_attention(
 
 
 def _channels(places: list[int], width: int) -> Tensor:
-    """Return the indices of the channels of heads, `width` for each; `places` count from 0."""
+    """Return the channel indices of heads, `width` for each head; `places` are head indices."""
     ranges = [range(place * width, (place + 1) * width) for place in places]
     return torch.tensor([channel for each in ranges for channel in each], dtype=torch.int64)

@@ -1,1 +1,1 @@
-"""Checks of translations: reports by sentence, second searches, and calibrated confidence."""
+"""Checks of translations: reports on sentences, second searches, and calibrated confidence."""

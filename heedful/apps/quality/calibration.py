@@ -1,7 +1,7 @@
 """Calibrated confidence: a prediction of a translation's chrF from its log-probabilities.
 
-A linear fit of simple features orders translations; an isotonic fit (Zadrozny and Elkan 2002) of
-chrF to that order calibrates the values.
+A linear regression on simple features ranks translations; an isotonic regression (Zadrozny and
+Elkan 2002) of chrF on the linear predictions calibrates the values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heedful.pretrained.catalogue import directory_of
 
 CALIBRATION_FILE = "calibration.json"
 FEWEST_PAIRS = 100
-"""Fewest pairs of a fit; with fewer it would describe the pairs rather than the model."""
+"""Minimum number of pairs for the fit; with fewer pairs it would overfit."""
 
 FEATURES = ("mean", "lowest", "length", "deviation")
 """Mean and lowest log-probability, log of the number of tokens, length relative to the source."""
@@ -45,7 +45,9 @@ class Calibration(Config):
     pairs: Annotated[int, Field(ge=1)] = Field(
         description="number of sentence pairs used for the fit"
     )
-    weights: tuple[float, float, float, float] = Field(description="weights of the features")
+    weights: tuple[float, float, float, float] = Field(
+        description="weights of the four features in the linear prediction"
+    )
     bias: float
     order: tuple[float, ...] = Field(description="linear predictions at the steps, ascending")
     values: tuple[float, ...] = Field(description="chrF at each step, 0 to 100")
@@ -127,7 +129,7 @@ def fit(
 
 
 def _features(sources: Sequence[str], translations: Sequence[Translation]) -> Numbers:
-    """Return the features [N, 4] of translations; zeros for one without tokens."""
+    """Return the features [N, 4] of translations; zeros for translations without tokens."""
     rows = []
     for source, translation in zip(sources, translations, strict=True):
         scores = translation.token_scores or (0.0,)
@@ -138,9 +140,10 @@ def _features(sources: Sequence[str], translations: Sequence[Translation]) -> Nu
 
 
 def _isotonic(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the steps of the isotonic fit (pool adjacent violators, Ayer 1955).
+    """Return the steps of the isotonic regression (pool adjacent violators, Ayer 1955).
 
-    Steps of few points are merged with their neighbours, so that no single sentence makes a step.
+    Steps with few points are merged with their neighbours, so that no step comes from a single
+    sentence.
     """
     places = np.argsort(x, kind="stable")
     blocks: list[tuple[float, float, int]] = []  # sums of x and y, and number of points
@@ -162,9 +165,9 @@ class ReliabilityBin:
     """A bin of translations with similar predictions.
 
     Args:
-        predicted: their mean prediction.
-        actual: their mean chrF.
-        error: standard error of that mean.
+        predicted: mean prediction.
+        actual: mean chrF.
+        error: standard error of the mean chrF.
         count: number of translations.
     """
 
@@ -179,9 +182,9 @@ class Reliability:
     """The quality of predictions on translations that were not used for the fit.
 
     Args:
-        bins: bins by prediction, of equal count.
-        calibration_error: mean distance of prediction and chrF over the bins.
-        absolute_error: mean distance over the translations.
+        bins: bins of predictions, with equal numbers of translations.
+        calibration_error: mean absolute difference between prediction and chrF over the bins.
+        absolute_error: mean absolute difference between prediction and chrF over the translations.
         correlation: Pearson correlation of predictions and chrF.
     """
 

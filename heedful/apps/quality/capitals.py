@@ -15,14 +15,14 @@ from heedful.apps.quality.respelling import Edit, Span
 from heedful.text.protected_spans import SPAN_KINDS, Protection
 
 FEWEST_WORDS = 2
-"""Fewest words of a sentence in capitals: a single one may be a name, such as NASA."""
+"""Minimum number of words of a sentence in capitals: a single word may be a name, such as NASA."""
 
 CountTokens = Callable[[Sequence[str]], Sequence[int]]
-"""Function from words to the number of tokens of each."""
+"""Function from words to the number of tokens of each word."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+")
-# Turkish and Azeri: I is the capital of ı, İ that of i.
+# In Turkish and Azeri, I is the capital of ı, and İ the capital of i.
 _WITH_DOTLESS_I = {"tr", "az"}
 
 
@@ -38,15 +38,15 @@ def capital_parts(line: str) -> list[tuple[Span, bool]]:
         line: text of any number of sentences.
 
     Returns:
-        Spans of the runs without outer space, each with True if it is in capitals: it has at least
-        two words of two letters or more, and no lower case. A line without such sentences is one
-        run with its spaces.
+        Spans of the runs without outer white space, each with True if it is in capitals, which
+        means at least two words of two or more letters and no lower case. A line without sentences
+        in capitals is one run, with its outer white space.
     """
     kept = kept_spans(line)
     ends = [m.end() for m in _SENTENCE_END.finditer(line) if not _within(m.span(), kept)]
     sentences = [(a, b) for a, b in pairwise([0, *ends, len(line)]) if a < b]
     runs = _merge_runs([(span, _lacks_lower_case(line, span, kept)) for span in sentences])
-    # Merged before words are counted: "NO. YES." is in capitals only as a whole.
+    # Runs are merged before words are counted: only as a whole "NO. YES." counts as in capitals.
     runs = _merge_runs([(span, upper and _has_words(line, span, kept)) for span, upper in runs])
     if not any(upper for _, upper in runs):
         return [((0, len(line)), False)]
@@ -63,8 +63,8 @@ def sentence_case(
     """Return the edits that convert a text in capitals to sentence case.
 
     Words become lower case, except for the first letter of a sentence. With `count_tokens`, a word
-    takes the form with the fewest tokens out of lower case, first letter a capital, and all
-    capitals: a vocabulary has "Boston" and "TV", but not "boston" and "tv".
+    takes the form with the fewest tokens: lower case, first letter capital, or all capitals; a
+    vocabulary has "Boston" and "TV", but not "boston" and "tv".
 
     Args:
         text: text in capitals.
@@ -77,12 +77,12 @@ def sentence_case(
     forms = [_forms(match[0], language) for match in words]
     lengths = [0] * (3 * len(forms))
     if count_tokens is not None:
-        # One call for all forms of all words: the tokenizer works in batches.
+        # All forms of all words are counted in one call, since the tokenizer works in batches.
         lengths = list(count_tokens([form for row in forms for form in row]))
     edits: list[Edit] = []
     done = 0
     for number, (match, row) in enumerate(zip(words, forms, strict=True)):
-        # Ties go to lower case, then to a first capital.
+        # Among equal numbers of tokens, lower case comes first, then a capital first letter.
         best = min(range(3), key=lambda i, n=number: (lengths[3 * n + i], i))  # type: ignore[misc]
         form = row[best]
         if (not done or _SENTENCE_END.search(text, done, match.start())) and best == 0:
@@ -129,7 +129,7 @@ def _lower(word: str, language: str | None) -> str:
 
 
 def _forms(word: str, language: str | None) -> tuple[str, str, str]:
-    """Return a word in lower case, with a first capital, and as it is."""
+    """Return a word in lower case, with a capital first letter, and unchanged."""
     lower = _lower(word, language)
     first = word[0] + _lower(word[1:], language)
     if language in (None, "en") and re.fullmatch(r"I(?:['’].*)?", word):  # the pronoun "I"

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Checker:
-    """Checks translations of one model, or given ones.
+    """Checks the translations of one model, or given translations.
 
     Args:
-        pipeline: translator that scores translations; without one, texts alone are checked.
+        pipeline: translator that scores translations; None to check texts only.
         languages: codes of source and target, None where unknown.
         settings: thresholds.
-        detached: true to compare the model's own translations with other sources and names, too,
-            which costs another pass of the model; given ones always are.
+        detached: true to compare the model's own translations with other sources and names as well,
+            which costs another pass of the model; given translations are always compared.
         calibration: predictor of the chrF of translations; see `heedful calibrate`.
-        reverse: translator from the target's language to the source's, a second opinion on whether
+        reverse: translator from the target's language to the source's, which also judges whether
             given texts belong together.
     """
 
@@ -75,8 +75,8 @@ class Checker:
     ) -> list[TranslationReport]:
         """Return a report for each given translation, scored by the model if there is one.
 
-        From 20 pairs on, each is also compared with the sources of others: then a report depends
-        on which pairs stand beside it.
+        From 20 pairs on, each target is also scored with the sources of other pairs, so a report
+        depends on the other pairs.
 
         Args:
             sources: source texts of one line each.
@@ -126,7 +126,7 @@ class Checker:
         ]
 
     def _model_checks(self, source: str, translation: Translation) -> list[CheckResult]:
-        """Return the checks of probabilities and attention, which come with a translation."""
+        """Return the checks of probabilities and attention, which are parts of a translation."""
         if not translation.token_scores:
             return []
         from heedful.apps.quality.model_checks import check_coverage, check_probabilities
@@ -161,7 +161,7 @@ class Checker:
         given: bool,
         warn: Warn | None,
     ) -> None:
-        """Add the checks by likelihood; a text that was translated in several pieces has none."""
+        """Add the checks by likelihood, except for texts that were translated in several pieces."""
         from heedful.apps.quality.likelihood import Likelihood, ScoredPair
         from heedful.apps.quality.model_checks import check_detached
 

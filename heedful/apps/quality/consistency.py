@@ -1,7 +1,7 @@
 """A translator that is consistent with its source in capitals, numbers and unknown words.
 
-The source is rewritten into text that models know, translated, and the translation is rewritten in
-turn. Alignments are between the original source and the final translation.
+The source is rewritten into text that models handle well and is translated; then the translation is
+rewritten. Alignments are between the original source and the final translation.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ Languages = tuple[str | None, str | None]
 
 
 class ConsistentTranslation(TranslationPipeline):
-    """A translation pipeline whose translations keep to their sources.
+    """A translation pipeline whose translations are consistent with their sources.
 
     Args:
         pipeline: pipeline of the translator.
         capitals: true to translate sentences in capitals in sentence case, and to capitalize their
             translations.
-        copy_unknown: true to copy words with characters unknown to the source's tokenizer. A
-            placeholder name stands for each word, which the translation must contain.
-        numbers: form of numbers, which are corrected where the right one is certain; if unset they
-            stay as the model writes them. A second search is required to write missing numbers.
-        languages: codes of source and target, which decide the case of some letters, the signs in
-            numbers, and number words.
+        copy_unknown: true to copy words with characters unknown to the source's tokenizer. Each
+            word is replaced by a placeholder name, which the translation must contain.
+        numbers: form of numbers, which are corrected where the right number is certain; if unset,
+            they stay as the model writes them. A second search is required to write missing
+            numbers.
+        languages: codes of source and target, which decide the case of some letters, the separators
+            in numbers, and number words.
 
     Attributes:
         mended: count of numbers that were corrected in translations so far.
-        unmended: count of numbers that are missing in translations or that sources do not have.
+        unmended: count of numbers that remain missing in translations or lack a counterpart in the
+            source.
 
     Raises:
         ConfigError: when numbers are to be localized and a language is unknown.
@@ -83,7 +85,7 @@ class ConsistentTranslation(TranslationPipeline):
             glossary: glossary; its terms are also found in capitals, and kept in translations.
             **options: other options of `TranslationPipeline.translate`.
         """
-        if isinstance(texts, str):  # the pipeline refuses these options
+        if isinstance(texts, str):  # a single text, with options that the pipeline refuses
             return super().translate(texts, **options)
         sources = [_Source(text, self, glossary) for text in texts]
         translations = self._translate(sources, glossary, options)
@@ -157,7 +159,7 @@ class ConsistentTranslation(TranslationPipeline):
         return every(translation, finish), mend(translation)
 
     def count_tokens(self, words: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each word of a source, a large one for unknown words."""
+        """Return the number of tokens of each source word; a large number for unknown words."""
         source = self.tokenizers.source
         return [
             len(ids) + (len(word) if source.unk in ids else 0)
@@ -166,7 +168,7 @@ class ConsistentTranslation(TranslationPipeline):
 
 
 def _without_copies(translation: Translation, first: Translation) -> Translation:
-    """Return a translation of a second search, with the phrases of the first one."""
+    """Return a translation of the second search, with the phrases of the first search."""
     for each in translation.n_best:
         each.required = first.required
         each.missing = tuple(name for name in each.missing if name in first.missing)
@@ -182,7 +184,7 @@ def _can_require(options: Mapping[str, Any]) -> bool:
 
 
 def _for_some(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return options for a subset of the texts, without callbacks about all of them."""
+    """Return options for a subset of the texts, without callbacks that concern all texts."""
     chosen = {**options, "warn": None, "progress": None}
     if options.get("prefixes") is not None:
         chosen["prefixes"] = [options["prefixes"][i] for i in numbers]
@@ -194,7 +196,7 @@ class _Source:
 
     Args:
         text: text to translate.
-        translator: translator with the settings of consistency.
+        translator: translator with the options of consistency.
         glossary: glossary of the translation.
 
     Attributes:
@@ -219,7 +221,7 @@ class _Source:
         self.respelling = Respelling.of(text, edits)
 
     def _line(self, line: str, offset: int) -> Iterator[Edit]:
-        """Return edits of a line at an offset, whose parts become lines of their own."""
+        """Return the edits of a line at an offset; its parts become separate lines."""
         parts = capital_parts(line) if self.translator.capitals else [((0, len(line)), False)]
         for number, ((start, end), is_upper) in enumerate(parts):
             if number:
@@ -231,7 +233,7 @@ class _Source:
             self.lines.append((is_upper, " " if number + 1 < len(parts) else "\n"))
 
     def _names(self, text: str) -> Iterator[Edit]:
-        """Return edits that replace unknown words by placeholder names, while names are left."""
+        """Return edits that replace unknown words by placeholder names, while there are names."""
         if not self.translator.copy_unknown:
             return
         pair = self.translator.tokenizers
@@ -256,7 +258,7 @@ class _Source:
         )
 
     def finish(self, translation: Translation) -> Translation:
-        """Return the final translation, without its next-best ones."""
+        """Return the final translation, without next-best translations."""
         translation = with_source(translation, self.respelling)
         names = list(self._unknown(translation))
         edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]

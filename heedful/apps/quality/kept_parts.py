@@ -32,10 +32,10 @@ class ProtectedSpan:
 
     @property
     def key(self) -> str:
-        """The characters by which two parts are compared.
+        """The text by which two parts are compared.
 
-        For :role:`text <target>` these are the role and its target, for a role around words the
-        role alone, for code its content without quotes and without spaces around signs.
+        For :role:`text <target>` it is the role and its target, for a role around words the role
+        alone, and for code its content without quotes and without spaces around punctuation.
         """
         role = _ROLE.fullmatch(self.text)
         if role is None:
@@ -53,7 +53,7 @@ class ProtectedSpan:
 
 
 def _plain_code(text: str) -> str:
-    """Return code without quotes and without spaces around signs, which translators change."""
+    """Return code without the quotes and spaces around punctuation that translators change."""
     quoted = re.fullmatch(r"(['\"])(.*)\1", text.strip())
     text = (quoted[2] if quoted else text).replace("…", "...")
     return re.sub(r"\s*([^\w\s])\s*", r"\1", text).strip()
@@ -63,7 +63,7 @@ _TEXT_ROLES = frozenset(
     f":{name}:"
     for name in (
         *("abbr", "dfn", "emphasis", "guilabel", "kbd", "menuselection", "strong", "sub", "sup"),
-        # Terms of a documentation's glossary are translated.
+        # Terms of the glossary of a documentation are translated.
         "term",
     )
 )
@@ -97,7 +97,7 @@ def blanked(text: str, spans: Iterable[ProtectedSpan]) -> str:
 
 
 def only_in(text: str, spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]) -> str:
-    """Return a text with spaces in place of everything but protected parts missing in another text.
+    """Return a text in which all but the protected parts missing in another text are spaces.
 
     Args:
         text: text with the parts.
@@ -145,7 +145,7 @@ def check_placeholders(
         source: protected spans of the text.
         target: protected spans of its translation.
         text: source text; its plain words may be set as code in the translation.
-        translation: translation; it may set off code of the source in another way.
+        translation: translation, which may mark code of the source in another way.
     """
     left, right = (
         [span for span in side if span.kind == _PLACEHOLDER and not span.is_typography]
@@ -165,15 +165,15 @@ def check_placeholders(
 
 
 def _is_plain_in(text: str, evidence: Evidence) -> bool:
-    """Return True for code whose words the other text has in another form, such as in a role."""
+    """Return True for code whose words are in the other text without the code marks."""
     if not evidence.text.startswith("`") or evidence.note != "added":
         return False
-    text = re.sub(r"\\([*_`|])", r"\1", text)  # an escape of reStructuredText
+    text = re.sub(r"\\([*_`|])", r"\1", text)  # escapes of reStructuredText
     return _plain_code(evidence.text.strip("`")).casefold() in _plain_code(text).casefold()
 
 
 def _is_set_apart(text: str, evidence: Evidence) -> bool:
-    """Return True for code that the other text sets off by other marks: *code*, « code »."""
+    """Return True for code that the other text marks in another way: *code*, « code »."""
     if not evidence.text.startswith("`") or evidence.note != "missing":
         return False
     code = re.escape(evidence.text.strip("`").strip("'\""))

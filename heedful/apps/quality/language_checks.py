@@ -36,7 +36,7 @@ _SCRIPTS = {
     "Telu": ("TELUGU",),
     "Thai": ("THAI",),
 }
-"""Codes of scripts in CLDR, and the first words of their letters' Unicode names."""
+"""Codes of scripts in CLDR, with the first words of the Unicode names of their letters."""
 
 _MOST_FOREIGN = 0.5
 _SEVERAL_SCRIPTS = frozenset(("sr", "uz", "az", "kk", "mn", "pa", "tt", "ku", "zh", "bs"))
@@ -52,10 +52,11 @@ def check_language(
     """Check the script and the language of a translation.
 
     Args:
-        target: translation with blanks in place of protected parts and code.
+        target: translation with spaces in place of protected parts and code.
         language: code of the expected language.
         least_probability: probability of the language below which the check fails.
-        fewest_letters: letters below which a translation is too short to identify.
+        fewest_letters: number of letters below which a translation is too short to identify its
+            language.
 
     Returns:
         The results of the check of the script and of the check of the language.
@@ -97,7 +98,7 @@ def _language_result(
 
 @functools.cache
 def _expected(language: str) -> tuple[str, ...]:
-    """Return the names of a language's letters; none for several scripts or an unknown language."""
+    """Return the script names of a language; empty for several scripts or an unknown language."""
     from babel.core import get_global
 
     code = language.replace("-", "_")

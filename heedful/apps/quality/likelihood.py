@@ -1,4 +1,4 @@
-"""Likelihoods of given translations beside those of their repairs and of other sources."""
+"""Likelihoods of given translations, compared with repaired translations and with other sources."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from heedful.pipelines.translation import TranslationPipeline
 
 FEWEST_PAIRS = 20
-"""Pairs from which others lend their sources, and tell which words are no names."""
+"""Minimum number of pairs for comparisons with other sources and for the detection of names."""
 
-_NEIGHBOURS = (7, 13)  # distances in the file; lines next to each other may be of one text
-# A token gains as much from the second half of the source in 98 % of people's translations.
+_NEIGHBOURS = (7, 13)  # distances in lines; neighbouring lines may be from one text
+# Mean gain of a token by the second half of the source: 98 % of human translations reach it.
 _LEAST_HALF = 0.25
-# The mark after the last word: 0.7 % of people's translations on the short side are less probable,
-# 98 % of those whose second half is missing (300 of Tatoeba's, validation part).
+# Log-probability of the token after the last word: it is lower in 0.7 % of short human
+# translations, and in 98 % of translations whose second half was removed (300 validation pairs of
+# Tatoeba).
 _LEAST_END = -5.0
-_SHORT = -0.3  # deviation of the length from which a translation is on the short side
-_SURE_NAME = 8.0  # what the source adds to a word's log-probability, from which it is its word
+_SHORT = -0.3  # deviation of the length below which a translation counts as short
+_SURE_NAME = 8.0  # log-probability that a word gains by the source if it is its translation
 
 
 class ScoredPair(NamedTuple):
@@ -44,13 +45,14 @@ class ScoredPair(NamedTuple):
 
 
 class Likelihood:
-    """Scores of a model for pairs, with other sources in place of theirs.
+    """Scores of a model for pairs, and for their targets with other sources.
 
     Args:
         pipeline: translator.
         pairs: pairs to compare.
         sources: sources of all pairs, in the order of their file.
-        given: True for translations that are not the model's own, which are compared with more.
+        given: True for translations that the model did not make, which are compared with more
+            sources.
         warn: function called with a message when memory ran out and a batch was split.
     """
 
@@ -83,10 +85,10 @@ class Likelihood:
         return self.pipeline.score(sources, targets, warn=self.warn) if sources else []
 
     def gains(self, number: int) -> list[float]:
-        """Return the mean gain of a token from the source, beside each other source.
+        """Return the mean gain of a token from the source, compared with each of the other sources.
 
         Args:
-            number: index among the pairs.
+            number: index of the pair.
         """
         score = self.pairs[number].score
         count = max(len(score.token_scores), 1)
@@ -97,7 +99,7 @@ class Likelihood:
 
         Args:
             language: code of the source's language; None where unknown.
-            least: change of the log-probability by a repair from which it is called for.
+            least: minimum gain of log-probability by a repair that reports a wrong name.
         """
         sources = targets = FileWords(frozenset(), frozenset())
         if self.is_corpus:
@@ -121,13 +123,13 @@ class Likelihood:
         return [counted("names", each) for each in found]
 
     def _is_common(self, word: str) -> bool:
-        """Return True for a word with a capital that the vocabulary knows better without one."""
+        """Return True for a capitalised word that has fewer tokens in lower case."""
         encode = self.pipeline.tokenizers.source.encode
-        # "Ministry" takes four tokens and "ministry" three; "Tom" takes as many as "tom".
+        # "Ministry" has four tokens and "ministry" three; "Tom" and "tom" have equally many.
         return len(encode(word.casefold())) < len(encode(word))
 
     def _support(self, number: int, repair: Repair) -> float:
-        """Return what the source adds to the log-probability of the word that would go."""
+        """Return the log-probability that the replaced word of a repair gains by the source."""
         pair = self.pairs[number]
         inside = [
             index
@@ -136,7 +138,7 @@ class Likelihood:
         ]
         count = len(pair.score.token_scores)
         if any(len(other[number].token_scores) != count for other in self.others):
-            return _SURE_NAME  # a search wrote it with tokens that its text does not have
+            return _SURE_NAME  # the tokens of the search differ from those of its text
         own = sum(pair.score.token_scores[index] for index in inside)
         return max(
             own - sum(other[number].token_scores[index] for index in inside)
@@ -144,13 +146,13 @@ class Likelihood:
         )
 
     def unfinished(self, lengths: Sequence[CheckResult]) -> list[CheckResult]:
-        """Return the checks for short translations, with what the model knows of their ends.
+        """Return the checks for short translations, which also fail if the end is missing.
 
         A short translation is cut off if the model expects another word where it ends, or if it is
         hardly less probable when only the first half of the source is known.
 
         Args:
-            lengths: check for a short translation of each pair.
+            lengths: check for a short translation, for each pair.
         """
         found = list(lengths)
         doubted = []
@@ -172,7 +174,7 @@ class Likelihood:
         return found
 
     def _end_score(self, number: int) -> float:
-        """Return the log-probability of what follows the last word, a mark or the end."""
+        """Return the log-probability of the token after the last word: punctuation or end."""
         pair = self.pairs[number]
         words = [
             index

@@ -1,4 +1,4 @@
-"""Quantities with units, which a translation may convert for its readers: 5 miles, 8 km.
+"""Quantities with units, which a translation may convert: 5 miles, 8 km.
 
 The names of units in a language are those of CLDR.
 """
@@ -15,7 +15,7 @@ from heedful.apps.quality.number_forms import Number
 TOLERANCE = 0.1
 """Largest relative difference of quantities in different units: "10 feet" is "3 Meter"."""
 
-# Sizes in the base unit of each dimension: metre, gram, litre, square metre.
+# Sizes of units in the base unit of their dimension: metre, gram, litre, square metre.
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "length": {
         "length-millimeter": 0.001,
@@ -51,7 +51,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 }
 _COLLOQUIAL = {"kilo": "mass-kilogram", "kilos": "mass-kilogram", "mph": "length-mile"}
 _GAP = 5
-"""Characters between the parts of "five feet, two inches" or "five feet and two"."""
+"""Maximum number of characters between the parts of "five feet, two inches"."""
 
 _BETWEEN = re.compile(r"[ \u00a0\u202f-]?([^\W\d_]+[²]?(?: [^\W\d_]+)?)")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -62,8 +62,8 @@ class Amount(NamedTuple):
 
     Args:
         value: size in the base unit of the dimension.
-        step: size of the last significant digit: 100 for "three hundred", 0.01 for "1.58". A last
-            digit 5 may come from rounding to fives.
+        step: precision, the size of the last significant digit: 100 for "three hundred", 0.01 for
+            "1.58"; 2.5 times as much for a last digit 5, which may come from rounding to fives.
     """
 
     value: float
@@ -78,10 +78,10 @@ class Quantity(NamedTuple):
     """A number and its unit.
 
     Args:
-        dimension: such as length.
+        dimension: name of the dimension, such as length.
         amounts: sizes in the base unit of the dimension, one for each reading of the number.
-        numbers: numbers of the text that it consists of; none for a unit alone, as in "a pound".
-        units: sizes of its units.
+        numbers: numbers of the quantity in the text; none for a unit alone, as in "a pound".
+        units: sizes of the units in the base unit.
     """
 
     dimension: str
@@ -91,7 +91,7 @@ class Quantity(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """True if its units are metric."""
+        """True if the units are metric."""
         return all(float(f"{size:.0e}") == size for size in self.units)
 
 
@@ -138,7 +138,7 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
 def same_quantity(source: Quantity, target: Quantity) -> bool:
     """Return True if two quantities agree, to the precision of the translation.
 
-    "1.58 m" is "5 ft 2 in", but "1.68 m" is not; "about 100 miles" are "160 km", and not "164 km".
+    "5 ft 2 in" agrees with "1.58 m", but not with "1.68 m"; "160 km" agrees with "about 100 miles".
 
     Args:
         source: quantity of a text.
@@ -184,13 +184,13 @@ def _alone(
 
 
 def _sums(larger: Iterable[Amount], smaller: Iterable[Amount]) -> set[Amount]:
-    """Return all sums of two amounts, with the precision of the second."""
+    """Return all sums of a larger and a smaller amount, with the precision of the latter."""
     parts = list(smaller)
     return {Amount(a.value + b.value, b.step) for a in larger for b in parts}
 
 
 def _amounts(number: Number) -> list[Amount]:
-    """Return the possible values of a number, with the value of its last nonzero digit."""
+    """Return the possible values of a number, with the precision of its last nonzero digit."""
     amounts = []
     for reading in number.readings:
         whole, decimals = str(reading[0]), ""
@@ -207,7 +207,7 @@ def _amounts(number: Number) -> list[Amount]:
 
 
 def _unit(text: str, units: Mapping[str, tuple[str, float]]) -> tuple[str, float, int] | None:
-    """Return dimension, size and length of the unit at the beginning of a text."""
+    """Return the unit at the start of a text: dimension, size, and length of its name."""
     words: Sequence[str] = text.split(" ")
     for count in range(len(words), 0, -1):
         name = " ".join(words[:count])
@@ -219,7 +219,7 @@ def _unit(text: str, units: Mapping[str, tuple[str, float]]) -> tuple[str, float
 
 @functools.cache
 def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
-    """Return names and signs of units, each with its dimension and size."""
+    """Return names and symbols of units, each with its dimension and size."""
     from babel import Locale, UnknownLocaleError
     from babel.units import UnknownUnitError, format_unit
 

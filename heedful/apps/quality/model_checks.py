@@ -9,7 +9,7 @@ from heedful.apps.quality.wording_checks import word_keys
 from heedful.search.alignment import Alignment
 
 FEWEST_LETTERS = 3
-"""Letters below which a word of the source, such as an article, may get no attention."""
+"""Number of letters below which a source word, such as an article, may get no attention."""
 
 
 def check_probabilities(
@@ -24,13 +24,13 @@ def check_probabilities(
 
     Args:
         target: text of the translation.
-        tokens: its tokens, for evidence.
+        tokens: tokens of the translation, for evidence.
         token_scores: log-probability of every token and end token, in nats.
-        least_mean: mean log-probability below which the check of the whole fails.
+        least_mean: mean log-probability below which the check of the whole translation fails.
         least_token: log-probability of a token below which the check of words fails.
 
     Returns:
-        The results of the check of the whole and of the check of words.
+        The results of the check of the whole translation and of the check of words.
     """
     mean = sum(token_scores) / max(len(token_scores), 1)
     lowest = min(token_scores, default=0.0)
@@ -66,8 +66,8 @@ def check_coverage(
     Args:
         source: source text.
         alignment: alignment between its words and those of the translation.
-        least_attention: sum of attention, over all words of the translation, from which a word is
-            covered; 1 is the whole attention of one word.
+        least_attention: minimum attention to a covered word, summed over all words of the
+            translation; 1 is the whole attention of one of them.
         most_uncovered: share of words that may stay uncovered.
     """
     received = covered(alignment)
@@ -111,15 +111,15 @@ def check_detached(
 ) -> CheckResult:
     """Check that the source makes a translation more probable than other sources do.
 
-    A model that knows little of a text's field gains little from any source. Names, numbers and
-    loans that both texts have then tell more than the model.
+    In an unfamiliar domain a model gains little from any source. Names, numbers and loanwords that
+    both texts share are then better evidence than the model.
 
     Args:
         source: source text.
         target: text of the translation.
-        gains: log-probability that a token gains from the source, in the mean, beside each other
-            source, or in each direction, in nats.
-        least: gain below which the translation is one of another text.
+        gains: mean gains in log-probability of a token from the source, compared with each of the
+            other sources or in each direction, in nats.
+        least: gain below which the target counts as the translation of another text.
     """
     shared = min(len(word_keys(source) & word_keys(target)), _MOST_SHARED)
     value = sum(gains) / max(len(gains), 1) + _SHARED_WORD * shared
@@ -133,7 +133,7 @@ _MOST_SHARED = 3
 
 
 def token_spans(target: str, tokens: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Return the number and the span of each token that spells a part of the text."""
+    """Return the index and the span of each token that spells a part of the text."""
     from heedful.text.pretokenization import MARK
 
     found, end = [], 0

@@ -1,9 +1,9 @@
-"""Names of a text that its translation replaces: candidates by spelling, for a model to judge.
+"""Names that a translation replaces by others: candidates by spelling, which a model then judges.
 
-A name mostly stays as it is or changes a few letters: Lisbon, Lissabon. Where a translation has
-nothing like a name of its source, and has a capitalised word that nothing in the source is like,
-one may stand for the other. If other sources of the file have that word as a name, it does;
-otherwise the likelihood of the repaired translation tells.
+A name mostly stays the same or changes a few letters: Lisbon, Lissabon. If a translation lacks a
+word similar to a name of its source, but has a capitalised word that is similar to nothing in the
+source, it may have replaced the name by that word. This is certain if the word is a name in other
+sources of the file; otherwise the likelihood of the repaired translation decides.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import NamedTuple
 from heedful.apps.quality.wording_checks import Word
 
 MOST_REPAIRS = 4
-"""Most repairs of a translation that a model scores, those of the nearest places first."""
+"""Maximum number of repairs of a translation that a model scores, nearest positions first."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 _FEWEST_LETTERS = 3
-_ALIKE = 0.6  # Naples and Neapel: 0.67
-_BEGINS = 4  # letters at the beginning that make words alike: Korea, Koreaner
+_ALIKE = 0.6  # least similarity; Naples and Neapel have 0.67
+_BEGINS = 4  # first letters that similar words share: Korea, Koreaner
 _OPENING = " \t\"'“”„«»‘’(["
-_HEADLINE = 0.5  # share of capitalised words from which capitals mark no names
+_HEADLINE = 0.5  # share of capitalised words above which capitals do not mark names
 _CAPITALS = frozenset(("Lu", "Lt"))
-_LONGEST = 12  # letters: longer words of German are compounds (Verteidigungsminister), no names
+_LONGEST = 12  # letters; longer German words are compounds (Verteidigungsminister), not names
 
-# The words after an article that have capitals are a title or an office, which is translated: "the
-# Ministry of Health", "a Supreme Court judge". Of 25 false alarms on 500 news, 12 were such words.
+# Capitalised words after an article are a title or an office, which is translated: "the Ministry of
+# Health", "a Supreme Court judge". They were 12 of 25 false alarms on 500 news sentences.
 _ARTICLES = {
     "en": re.compile(
         r"the|an?|his|her|its|their|our|my|your|this|that|these|those|every|each|some|any|no"
@@ -42,7 +42,7 @@ _JOINS = frozenset(("of", "for", "and"))
 _BREAK = re.compile(r"[.,;:!?()\"“”„«»]")
 
 IsCommon = Callable[[str], bool]
-"""Returns True for a capitalised word that is better known in lower case."""
+"""Function that returns True for a capitalised word that has fewer tokens in lower case."""
 
 
 class Repair(NamedTuple):
@@ -62,11 +62,11 @@ class Repair(NamedTuple):
 
 
 class FileWords(NamedTuple):
-    """Words of the sources of a file, by which its names are known.
+    """Words of the texts of a file, by which names are recognised.
 
     Args:
-        common: words in lower case, which are no names where a sentence begins with them.
-        names: words with a capital inside of a sentence, which may be names at its beginning.
+        common: words that occur in lower case, so they are no names at the start of a sentence.
+        names: words that are capitalised within a sentence, so they may be names at its start.
     """
 
     common: frozenset[str]
@@ -88,11 +88,12 @@ class NameRepairs:
     """Finds names of sources that their translations may lack.
 
     Args:
-        language: code of the sources' language, whose months, countries and languages are no names
-            that stay; None where unknown.
+        language: code of the sources' language, whose names of months, countries and languages are
+            translated; None where unknown.
         sources: words of the sources of a file.
-        targets: words of its translations.
-        is_common: tells which capitalised words are better known in lower case.
+        targets: words of the translations of the file.
+        is_common: function that returns True for capitalised words that have fewer tokens in lower
+            case.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class NameRepairs:
             and self._may_begin(word, source)
             and not any(_are_alike(word, other) for other in others)
         ]
-        # "Red Devils" is translated as a whole; of "Steve Adler" one part stays.
+        # "Red Devils" may be translated as a whole; of "Steve Adler", at least one part is kept.
         missing = [
             word
             for word in missing
@@ -165,7 +166,7 @@ class NameRepairs:
         ]
 
     def _may_begin(self, word: Word, source: str) -> bool:
-        """Return True for a name of the file, and for an unknown word if it begins a sentence."""
+        """Return True for a word that may be a name, even at the start of a sentence."""
         return self._is_a_name_here(word, source) or not self.is_common(word.text)
 
     def _is_a_name_here(self, word: Word, source: str) -> bool:
@@ -205,7 +206,7 @@ def _are_adjacent(one: Word, other: Word, text: str) -> bool:
 
 
 def _is_inside(word: Word, text: str) -> bool:
-    """Return True for a word that does not begin a sentence, nor a quotation in it."""
+    """Return True for a word that begins neither a sentence nor a quotation."""
     return text[: word.start].rstrip(_OPENING)[-1:] not in ("", *".!?:…-–")
 
 
@@ -215,21 +216,21 @@ def _is_capitalized(word: Word) -> bool:
 
 @functools.lru_cache(maxsize=50_000)
 def _plain(text: str) -> str:
-    """Return a word without case, accents and ß: München is more like Munich so."""
+    """Return a word without case, accents and ß, which makes München more similar to Munich."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     letters = "".join(each for each in decomposed if not unicodedata.combining(each))
     return letters.replace("c", "k").replace("ph", "f")  # California, Kalifornien
 
 
 def _are_alike(one: Word, other: Word) -> bool:
-    """Return True for words that may be one name, or a name and a word made of it."""
+    """Return True for words that may be the same name, or a name and a word derived from it."""
     a, b = _plain(one.text), _plain(other.text)
     shorter, longer = sorted((a, b), key=len)
     if a == b or (len(shorter) >= _FEWEST_LETTERS and longer.startswith(shorter)):
         return True
     if len(shorter) >= _BEGINS and (shorter in longer or a[:_BEGINS] == b[:_BEGINS]):
         return True
-    if not (_is_capitalized(one) and _is_capitalized(other)):  # else "name" is like "Dunham"
+    if not (_is_capitalized(one) and _is_capitalized(other)):  # not "name" and "Dunham"
         return False
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
     return matcher.real_quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE

@@ -1,4 +1,4 @@
-"""The check of negation: a text that denies something has a translation that does, too."""
+"""The check of negation: the translation of a negated text is negated as well."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _WORDS = {
     "sv": ("inte ej aldrig ingen inget inga ingenting varken", "utan nej knappast o\\w{4,}"),
     "uk": ("не немає ніколи ніхто нікого нічого", "без ні не\\w+ без\\w+ жодн\\w+"),
 }
-"""Words that deny, for each language: those that a translation must show, and others by which it
-may do so. Languages that deny by endings or prefixes of verbs alone have none."""
+"""Negation words of each language: sure negations, which need a counterpart, and others, which may
+be a counterpart. Languages that negate only by endings or prefixes of verbs are missing."""
 
-# "isn't it?" asks for agreement, "not until" is "erst", "not only" and "no doubt" deny nothing, and
-# "non-essential", "warn not to" have many other words.
+# "isn't it?" asks for agreement, "not until" is translated as "erst", "not only" and "no doubt"
+# negate nothing, and "non-essential" and "warn not to" have translations without negation words.
 _NO_DENIAL = {
     "en": r", ?(?:\w+n['’]t|am not) \w+ ?\?|(?:n['’]t|\bnot) (?:only|until|just)\b"
     r"|\bno[ -](?:doubt|matter|brainer)\b|\bno(?:t|n)?-\w+|\bwarn\w*\b[^.,;]{1,40}\bnot to\b"
@@ -53,7 +53,7 @@ _NO_DENIAL = {
 
 
 class _Patterns(NamedTuple):
-    """Expressions of a language: sure negations, all of them, and phrases that deny nothing."""
+    """Patterns of a language: sure negations, all negations, and phrases that negate nothing."""
 
     sure: re.Pattern[str]
     any: re.Pattern[str]
@@ -62,12 +62,13 @@ class _Patterns(NamedTuple):
 
 @functools.cache
 def _patterns(language: str) -> _Patterns | None:
-    """Return the expressions of a language; None without a list of its words."""
+    """Return the patterns of a language; None for a language without negation words."""
     code = re.split("[-_]", language)[0].lower()
     if code not in _WORDS:
         return None
     sure, other = _WORDS[code]
-    # The empty alternative of a language without such phrases would match everywhere.
+    # For a language without such phrases the pattern matches nowhere; an empty one would match
+    # everywhere.
     texts = (_any_of(sure), _any_of(f"{sure} {other}"), _NO_DENIAL.get(code, r"(?!)"))
     return _Patterns(*(re.compile(text, re.IGNORECASE) for text in texts))
 
@@ -84,7 +85,8 @@ def check_negation(
     Args:
         source: source text.
         target: text of its translation.
-        source_language, target_language: codes. Without words for one of them nothing is found.
+        source_language, target_language: language codes. Nothing is found if one has no negation
+            words.
 
     Returns:
         The result; its value is the number of negations without a counterpart.

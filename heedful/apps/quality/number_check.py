@@ -22,14 +22,14 @@ def check_numbers(
 
     Numbers agree in any notation: 1,000.5 and 1.000,5; 9:15, 9.15 Uhr and 9 h 15; dates in any
     order; if the languages are known, also digits and words, months and their numbers, and Roman
-    numerals; quantities in other units, if they are equal. A 1 needs no counterpart. Of numbers
-    that are words in both texts, only unambiguous ones from three on are compared.
+    numerals; equal quantities in different units. A 1 needs no counterpart. Among number words,
+    only unambiguous ones from three on need a counterpart.
 
     Args:
-        source: source text with blanks in place of protected parts.
-        target: its translation with blanks in place of protected parts.
+        source: source text with spaces in place of protected parts.
+        target: translation with spaces in place of protected parts.
         languages: codes of source and target language.
-        code: both texts with blanks, except for parts that are protected in one text only.
+        code: both texts with spaces in place of all but the parts protected in one text only.
     """
     left = NumberSide(source, "source", languages[0], code[0])
     right = NumberSide(target, "target", languages[1], code[1])
@@ -48,14 +48,14 @@ _UNIT = re.compile(
     r"|(?<=[^\W\d])[ \u00a0\u202f](k?g|[km]m|cm)(?![\w'’.+-])"
     r"|\b((?:um|bis|ab|gegen|von) Uhr)\b"
 )
-"""Signs and units that need a number before them, and "Uhr" after a word without a number."""
+"""Signs and units that need a preceding number, and "Uhr" after a preposition without a number."""
 
 _LONE = "without a number"
 _SIGN_ALONE = re.compile(r"(?<![\d \u00a0\u202f])[ \u00a0\u202f]?%|^\s*%")
 
 
 def _lone_units(own: NumberSide, other: NumberSide) -> list[Evidence]:
-    """Return units without their number, as in "( %)" and "um Uhr", if the other text has none."""
+    """Return units without a number, as in "( %)" and "um Uhr", if only one text has any."""
     if own.language is None:
         return []
     units = list(_UNIT.finditer(own.text))
@@ -74,7 +74,7 @@ class NumberComparison(NamedTuple):
 
     Args:
         pairs: pairs of numbers that agree.
-        told: numbers of the text in another form in the translation, such as words.
+        told: numbers of the text that the translation has in another form, such as words.
         missing: numbers of the text without a counterpart.
         added: numbers of the translation without a counterpart.
     """
@@ -123,7 +123,7 @@ def _converted(left: NumberSide, right: NumberSide) -> set[int]:
         find_quantities(side.text, (*side.numbers, *side.spoken), side.language or "")
         for side in (left, right)
     )
-    # "A metre is 100 centimetres": this metre stands for the other text's metre.
+    # In "a metre is 100 centimetres", the metre agrees with the other text's metre, not with 100.
     for one in tuple(mine):
         same = next((o for o in others if o.units == one.units and o.amounts & one.amounts), None)
         if same is not None:
@@ -174,12 +174,12 @@ def _has_part(number: Number, part: int) -> bool:
 
 
 def _half_told(own: NumberSide, other: NumberSide, paired: set[int]) -> list[Number]:
-    """Return numbers of code that the other text lacks, although it has other ones of the code."""
+    """Return missing numbers of code, if the other text has some numbers of the code."""
     free = [number for number in other.numbers if id(number) not in paired]
     missing = [
         number for number in own.code if not any(number.readings & each.readings for each in free)
     ]
-    if len(missing) == len(own.code):  # the check of placeholders reports missing code
+    if len(missing) == len(own.code):  # the check of placeholders reports it
         return []
     return [number for number in missing if not other.tells(number, own)]
 
@@ -190,7 +190,7 @@ def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> l
     Args:
         left: text with the words.
         right: other text.
-        paired: identities of digits that agree with digits, and cannot match words.
+        paired: identities of numbers in digits that are matched already, and cannot match words.
     """
     if left.language is None or right.language is None:
         return []
@@ -202,7 +202,7 @@ def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> l
         if not _is_repeated(number, side)
     ]
     if left.has_times_in_words or right.has_times_in_words:
-        # "Half past two" is 2:30 and "halb drei".
+        # "Half past two" agrees with 2:30 and "halb drei".
         alone = [
             (side, number)
             for side, number in alone
@@ -231,7 +231,7 @@ def _is_repeated(number: Number, side: NumberSide) -> bool:
 
 
 def _is_told(number: Number, other: NumberSide, paired: set[int]) -> bool:
-    """Return True if the other text has the number of these words."""
+    """Return True if the other text has the number that these words name."""
     if (2,) in number.readings and other.may_mean_two:
         return True
     free = [each for each in (*other.numbers, *other.code) if id(each) not in paired]
@@ -241,7 +241,7 @@ def _is_told(number: Number, other: NumberSide, paired: set[int]) -> bool:
     return any(
         other.says(value)
         or has_value(free, value)
-        # "in the nineties" is "1990s".
+        # "in the nineties" agrees with "1990s".
         or (value % 10 == 0 and any((value % 100,) in each.readings for each in free))
         for value in values
     )

@@ -1,8 +1,8 @@
 """Numbers in a text, each with its possible values.
 
-"1,000" is a thousand in English and one in German, "9.15" is a decimal number or a time: a number
-has several readings, and two numbers agree if they share one. The language is not considered,
-because people also write numbers in the forms of other languages.
+"1,000" is a thousand in English and one in German; "9.15" is a decimal number or a time. So a
+number has several readings, and two numbers agree if they share a reading. The language is not
+considered, because people also write numbers in the forms of other languages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Number:
         end: index after its last character.
         text: spelling in the text.
         readings: possible values.
-        parts: component numbers of a date or a time, which another text may separate.
+        parts: component numbers of a date or a time, which another text may have separately.
     """
 
     start: int
@@ -34,7 +34,7 @@ class Number:
     parts: tuple[int, ...] = ()
 
 
-# A space joins groups of three digits only, and only after a first group that is no year.
+# A space joins only groups of three digits, after a first group that is not a year.
 _TOKEN = re.compile(
     r"(?<!\d)\d{1,3}(?:[ \u00a0\u202f\u2009]\d{3})+(?!\d)(?:[.,]\d+)?"
     r"|\d+(?:[.,:/'’٫٬-]\d+)*"
@@ -49,18 +49,18 @@ _DAYTIME = re.compile(r"\s?(?:a\.?m|p\.?m)\b", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?s\b|er(?:n|s)?\b")
 _HALF_DAY = 12
 _LONGEST = 400
-"""Most characters of a number with a value; Python refuses to convert 4,300 digits."""
-_SMALL_DIGITS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")  # of CO₂; ² is an exponent
+"""Maximum number of characters that are converted; Python refuses more than 4,300 digits."""
+_SMALL_DIGITS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")  # as in CO₂, but not exponents such as ²
 
 
 def find_numbers(text: str) -> list[Number]:
     """Return the numbers of a text, in their order."""
-    # One character for one: the indices of the text stay the same.
+    # One character replaces one character, so indices stay the same.
     text = text.translate(_SMALL_DIGITS)
     numbers: list[Number] = []
     end = 0
     for match in _TOKEN.finditer(text):
-        if match.start() < end:  # minutes of the time before
+        if match.start() < end:  # minutes of the preceding time
             continue
         if len(match[0]) > _LONGEST:
             numbers.append(Number(*match.span(), match[0], frozenset({("as it stands", match[0])})))
@@ -72,11 +72,11 @@ def find_numbers(text: str) -> list[Number]:
 
 
 def _numbers_at(text: str, start: int, end: int) -> Iterator[Number]:
-    """Parse a token: one number, or several that are joined by signs."""
+    """Parse a token: one number, or several numbers joined by punctuation."""
     token = text[start:end]
     if re.fullmatch(r"\d{1,4}([/-])\d{1,2}\1\d{1,4}", token):
         yield _date_or_version(start, end, token, is_date=True)
-    elif re.search(r"[/-]", token):  # a range or a fraction: numbers of their own
+    elif re.search(r"[/-]", token):  # a range or a fraction: separate numbers
         for piece in re.finditer(r"[^/-]+", token):
             yield from _numbers_at(text, start + piece.start(), start + piece.end())
     elif ":" in token:
@@ -91,14 +91,14 @@ def _date_or_version(start: int, end: int, token: str, *, is_date: bool) -> Numb
     readings: set[Reading] = {parts}
     if is_date:
         readings.add(("date", *sorted(part % 100 for part in parts)))
-    # No day and no month is 0: 1.0.1 is a version, not three numbers.
+    # Days and months are not 0, so 1.0.1 is a version, not three numbers.
     return Number(start, end, token, frozenset(readings), parts if is_date and all(parts) else ())
 
 
 def _time_or_ratio(text: str, start: int, end: int) -> Number:
     token = text[start:end]
     parts = tuple(map(int, re.findall(r"\d+", token)))
-    # A score of 2:0 is no hour: elsewhere it is 2-0.
+    # A score such as 2:0, which may be written 2-0, is no hour.
     is_clock = re.fullmatch(r"\d{1,2}(?::[0-5]\d){1,2}", token) and parts[0] <= 24
     if not is_clock:
         return Number(start, end, token, frozenset({parts}), parts)
@@ -108,7 +108,7 @@ def _time_or_ratio(text: str, start: int, end: int) -> Number:
 
 
 def _clock(parts: tuple[int, ...]) -> frozenset[Reading]:
-    """Return the readings of a time: also 12 hours later, and full hours without minutes."""
+    """Return the readings of a time, also 12 hours later, and without minutes for full hours."""
     if parts[0] > 24:
         return frozenset({parts})
     hours = {parts[0], (parts[0] + _HALF_DAY) % 24, parts[0] or 24}
@@ -134,7 +134,7 @@ def _decimal_or_whole(text: str, start: int, end: int) -> Number:
     marks = _SEPARATORS.findall(digits)
     if len(groups) == 1:
         readings = set(_whole(text, start, end, int(digits)))
-        if re.search(r"(?:^|[\s(=])[.,]$", text[max(start - 2, 0) : start]):  # .66
+        if re.search(r"(?:^|[\s(=])[.,]$", text[max(start - 2, 0) : start]):  # as in ".66"
             readings.add((0, digits.rstrip("0")))
         return Number(start, end, token, frozenset(readings), _separate_numbers(token))
     if len(set(marks)) == 1 and len(marks) > 1:
@@ -151,7 +151,7 @@ def _decimal_or_whole(text: str, start: int, end: int) -> Number:
     readings.add((whole, decimals.rstrip("0") if len(decimals) != 3 else decimals))
     if not decimals.strip("0") and len(decimals) != 3:
         readings.add((whole,))
-    is_date = text[end : end + 1] == "."  # 27.2.
+    is_date = text[end : end + 1] == "."  # as in "27.2."
     is_apart = len(groups) == 2 and (len(decimals) not in (1, 3) or is_date)
     parts = tuple(map(int, groups)) if is_apart else ()
     return Number(start, end, token, frozenset(readings), parts)
@@ -167,9 +167,9 @@ def _whole(text: str, start: int, end: int, value: int) -> frozenset[Reading]:
 
 
 def _separate_numbers(token: str) -> tuple[int, ...]:
-    """Return the numbers of a group with spaces, in case they are separate numbers."""
+    """Return the numbers between spaces, in case they are not groups of digits."""
     pieces = re.split(r"[ \u00a0\u202f\u2009]", token)
-    # On the other side 1 may be an article, so "1 100" would agree with 100.
+    # A 1 needs no counterpart, so "1 100" as two numbers would agree with 100.
     if len(pieces) == 1 or pieces[0] == "1" or any(piece.startswith("0") for piece in pieces):
         return ()
     return tuple(map(int, pieces))
@@ -196,7 +196,7 @@ def pair_numbers(
         if not fits:
             alone.append(number)
             continue
-        # The least ambiguous partner first leaves the others to later numbers.
+        # The least ambiguous partner comes first, which leaves other partners to later numbers.
         best = min(fits, key=lambda other: len(other.readings))
         pairs.append((number, best))
         rest.remove(best)

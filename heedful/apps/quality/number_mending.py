@@ -1,4 +1,4 @@
-"""Correction of numbers in a translation, and their form.
+"""Correction of numbers in a translation, and of their form.
 
 A number is changed only where its counterpart in the source is certain: the two agree, only one
 number is wrong and one missing, or the word alignment connects them.
@@ -32,11 +32,12 @@ class NumberForm:
     """The form of numbers in a translation.
 
     Args:
-        form: `keep` for the form of the source, `localize` for the signs of the target language.
+        form: `keep` for the form of the source, `localize` for the separators of the target
+            language.
         languages: codes of source and target, None where unknown.
 
     Raises:
-        ConfigError: when CLDR does not know a language whose signs are needed.
+        ConfigError: when CLDR does not know a language whose separators are needed.
     """
 
     form: Form
@@ -50,8 +51,8 @@ class NumberForm:
     def write(self, figures: str) -> str:
         """Return a number of the source in the translation's form.
 
-        Digits stay the same, with group separators where the source has them. A number outside the
-        rules of the source language, such as a version, stays unchanged.
+        Digits stay the same, with group separators where the source has them. A number that does
+        not follow the rules of the source language, such as a version, stays unchanged.
         """
         if self.form == "keep":
             return figures
@@ -78,7 +79,7 @@ def _code(language: str | None) -> str:
 
 
 def _signs(language: str | None) -> tuple[str, str]:
-    """Return the decimal sign and the group separator of a language."""
+    """Return the decimal and the group separator of a language."""
     from babel import Locale, UnknownLocaleError
 
     if language is None:
@@ -127,7 +128,8 @@ def mend_numbers(
         source: source text.
         target: text of its translation.
         form: form of the numbers.
-        alignment: word alignment of both; without it, several wrong numbers stay.
+        alignment: word alignment of source and target; without it, several wrong numbers stay
+            unchanged.
     """
     left = NumberSide(blanked(source, protected_spans(source)), "source", form.languages[0])
     right = NumberSide(blanked(target, protected_spans(target)), "target", form.languages[1])
@@ -183,8 +185,8 @@ def _matched(
 
 
 def _in_words(told: Sequence[Number], right: NumberSide) -> list[tuple[Number, Span]]:
-    """Return numbers of the source that are words in the translation, with these words."""
-    if right.has_clock_words:  # "halb drei" is no 3
+    """Return pairs of source numbers and the words for them in the translation."""
+    if right.has_clock_words:  # "halb drei" is not 3
         return []
     of_hours = parts_of_an_hour(right.language).values() if right.language else ()
     words = [
@@ -201,13 +203,13 @@ def _in_words(told: Sequence[Number], right: NumberSide) -> list[tuple[Number, S
 
 
 def _is_plain(number: Number, text: str) -> bool:
-    """Return True for digits and signs alone, not for a date, time or version."""
+    """Return True for a number of digits and separators, but not for a date, time or version."""
     before = text[max(0, number.start - 1) : number.start]
     return _FIGURES.fullmatch(number.text) is not None and not before.isalpha()
 
 
 def _figures(number: Number, text: str) -> Span | None:
-    """Return the range of a number's digits, without "Uhr"; None for dates and the like."""
+    """Return the range of a number's digits, without "Uhr"; None for dates, times and versions."""
     match = _FIGURES.match(text, number.start, number.end)
     if match is None or any(sign in number.text for sign in ":/-"):
         return None

@@ -1,4 +1,4 @@
-"""The numbers of one text, and the forms that it may have for numbers of another text."""
+"""The numbers of one text, and the words that may stand for numbers of another text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heedful.apps.quality.number_words import (
 from heedful.apps.quality.reports import Side
 from heedful.apps.quality.spoken_numbers import SpokenNumber, find_spoken_numbers
 
-# "Le" and "Ce" are words of French.
+# The French words "Le" and "Ce" are excluded.
 _ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
 _BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
 _AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
@@ -31,18 +31,18 @@ _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
 class NumberSide:
-    """The numbers of one text, and the forms that it may have for numbers of the other text.
+    """The numbers of one text, and the words that may stand for numbers of the other text.
 
     Args:
-        text: text with blanks in place of protected parts, such as addresses.
+        text: text with spaces in place of protected parts, such as addresses.
         side: source or target of the translation.
-        language: code of its language; None skips number words.
-        code: text with blanks, except for protected parts that the other text lacks. Their numbers
-            may match those of the other text, and need no counterpart.
+        language: code of the language; None to skip number words.
+        code: text with spaces in place of all but the protected parts that the other text lacks.
+            Their numbers may match numbers of the other text, but need no counterpart.
     """
 
     def __init__(self, text: str, side: Side, language: str | None, code: str = "") -> None:
-        # COVID-19 is Covid, too: no number is lost.
+        # The 19 of COVID-19 is blanked, since a translation may write Covid.
         self.text = text = _DISEASE.sub(lambda match: match[1] + " " * len(match[2]), text)
         self.side: Side = side
         self.language = language
@@ -53,7 +53,7 @@ class NumberSide:
 
     @functools.cached_property
     def _unspoken(self) -> str:
-        """The normalised text without number words."""
+        """The normalised text, without the words of `spoken`."""
         rest, end = [], 0
         spoken = [(number.start, number.end) for number in self.spoken]
         for start, after in sorted(spoken + self._scale_words):
@@ -79,7 +79,7 @@ class NumberSide:
         ]
 
     def tells(self, number: Number, other: NumberSide, before: int = 0) -> bool:
-        """Return True if this text may have a number of the other text in another form.
+        """Return True if this text may express a number of the other text in another form.
 
         Args:
             number: number in digits.
@@ -91,14 +91,14 @@ class NumberSide:
         for reading in number.readings:
             if len(reading) == 1 and isinstance(reading[0], int):
                 value = reading[0]
-                # 1 may be an article or a pronoun, but neither "1.0" nor the 1 of "1 Million".
+                # A 1 may be an article or a pronoun, except for "1.0" and the 1 of "1 Million".
                 if value == 1 and len(number.text) == 1 and len(number.readings) == 1:
                     return True
                 if value != 1 and self.occurrences(value) - other.occurrences(value) > before:
                     return True
             elif any(reading in each.readings for each in self.spoken) or (
                 set(reading) != {1}
-                # "no" in "no longer" is not the 0 of 1.0.0
+                # the "no" of "no longer" is not the 0 of 1.0.0
                 and (len(reading) < 3 or 0 not in reading)
                 and all(isinstance(v, int) and self.says(v) for v in reading)
             ):
@@ -106,11 +106,11 @@ class NumberSide:
         return self._tells_time(number) or self.tells_otherwise(number, other.text, before)
 
     def tells_otherwise(self, number: Number, text: str, before: int = 0) -> bool:
-        """Return True for numbers that words may express: bases, centuries, months.
+        """Return True for a number that other words may express: bases, centuries, months.
 
         Args:
             number: number in digits or in words.
-            text: other text, which has the number.
+            text: other text, which contains the number.
             before: numbers of the same value that are matched already.
         """
         left, right = text[: number.start], text[number.end :]
@@ -157,7 +157,7 @@ class NumberSide:
         return roman + spoken + named + others
 
     def says_month(self, value: int) -> bool:
-        """Return True if the text names a month of this number."""
+        """Return True if the text names the month with this number."""
         names = months(self.language) if self.language is not None and value <= 12 else {}
         words = re.findall(r"[^\W_]+", self.text)
         return any(
@@ -167,7 +167,7 @@ class NumberSide:
 
     @property
     def has_clock_words(self) -> bool:
-        """True if minutes may have a word instead of a number: "a quarter past"."""
+        """True if the text has words for minutes, such as "a quarter past"."""
         return clock_words(self.language or "").search(self.text) is not None
 
     @property
@@ -208,7 +208,7 @@ class NumberSide:
         ]
 
     def _scaled(self, number: Number) -> Number:
-        """Return a number with "3 million" also read as 3,000,000."""
+        """Return a number that is also read with its scale word: 3,000,000 for "3 million"."""
         after = re.match(r"[ \u00a0]?([^\W\d_]+)", self.text[number.end :])
         if self.language is None or after is None:
             return number
@@ -230,7 +230,7 @@ def _bases(text: str) -> int:
 
 
 def has_value(numbers: Iterable[Number], value: int) -> bool:
-    """Return True if a number equals a whole number, or has it as a part such as hours."""
+    """Return True if any number equals a whole number, or has it as a part such as hours."""
     return any(
         value in reading
         for number in numbers

@@ -11,21 +11,21 @@ from typing import Any
 from heedful.errors import ConfigError
 
 LARGEST = 10**12
-"""Largest number that is searched in words; larger ones are not written out."""
+"""Largest number that is searched in words; larger numbers are not written out."""
 
-# Written with or without an s in French numbers.
+# French number words that are written with or without an s.
 _SINGULAR = {"cents": "cent", "vingts": "vingt"}
-# Other words for the same numbers, of Belgium and Switzerland.
+# Varieties with other words for the same numbers: Belgian and Swiss French.
 _DIALECTS = {"fr": ("fr_BE", "fr_CH")}
-# Endings that make the word of another number.
+# Continuations that make the word part of another number.
 _GOES_ON = re.compile(r"[- ]?(?:und|zig|ßig|zehn|hundert|tausend|teen|ty|hundred|thousand|cent)")
 _OTHER_MEANINGS = {
-    "de": ("achte", "achten", "achter", "achtes"),  # to respect
+    "de": ("achte", "achten", "achter", "achtes"),  # "achten" also means to respect
     "en": ("million",),
-    "fr": ("neuf", "million"),  # new
+    "fr": ("neuf", "million"),  # "neuf" also means new
 }
 _ORDINAL_ENDINGS = {"de": ("n", "r", "s", "m"), "fr": ("s",), "es": ("s",)}
-# Words for numbers that num2words does not know: groups, periods, fractions.
+# Number words that num2words does not know: groups, periods, fractions.
 _COLLECTIVES: dict[str, dict[int, str]] = {
     "en": {
         0: "no|none|nil|zero|empty|nothing",
@@ -85,7 +85,7 @@ _TWO = {
 }
 # Beginnings of words for the base of a number: "in base 10".
 _BASES = {2: "bin[aä]r", 8: "o[ck]tal", 10: "d[eé][cz]imal", 16: "hexad[eé][cz]imal"}
-# Idioms: a number at their beginning or end counts nothing.
+# Idioms, whose number at the beginning or end is not meant as a number.
 _IDIOMS = {
     "en": r"cloud nine|eleventh hour|five o['’]clock shadow|six feet under|third part(?:y|ies)"
     r"|in two(?! \w+s\b)|two of (?:a kind|us)",
@@ -144,17 +144,17 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
     kinds = ["cardinal", "ordinal"] + (["year"] if 1000 < value < 2100 else [])
     spoken = (language, *(_DIALECTS.get(language[:2], ()) if value % 100 >= 70 else ()))
     words = [normalise(_spell(value, each, kind)).strip() for each in spoken for kind in kinds]
-    # "a hundred", "hundert" beside "one hundred", "einhundert".
+    # "a hundred" and "hundert" in addition to "one hundred" and "einhundert".
     words += [
         re.sub(r"^(?:one |eine? ?|un )(?=.*(?:hund|th?[oa]us|mill))", "", word) for word in words
     ]
     if language.startswith("fr") and 1100 < value < 2000:
         hundreds, rest = (_spell(part, language, "cardinal") for part in divmod(value, 100))
         words.append(normalise(f"{hundreds} cent {rest if value % 100 else ''}").strip())
-    # "zweitausendundzwölf", "zwei Million".
+    # Variants such as "zweitausendundzwölf" and "zwei Million".
     words += [re.sub(r"(hundert|tausend)(?=[a-zäöü])", r"\1und", word) for word in words]
     words += [word.removesuffix("en") for word in words if word.endswith("millionen")]
-    # Not in English, where "thread" would begin with "three".
+    # Not for English, where "thread" would match the stem of "three".
     has_endings = not language.startswith("en")
     stems = [w[:-1] for w in words if has_endings and w.endswith("e") and len(w) > 4]
     stems += [f"{word[:-1]}ies" for word in words if word.endswith("y")]  # the thirties
@@ -217,7 +217,7 @@ def months(language: str) -> dict[str, int]:
 
 @functools.cache
 def scales(language: str) -> dict[str, int]:
-    """Return beginnings of the words for a thousand, a million, a billion, with their zeros."""
+    """Return stems of the words for thousand, million and billion, with their numbers of zeros."""
     found = {"lakh": 5, "crore": 7} if language.startswith("en") else {}
     for zeros in (3, 6, 9):
         words = normalise(_spell(10**zeros, language, "cardinal")).split()
@@ -227,7 +227,7 @@ def scales(language: str) -> dict[str, int]:
 
 
 def _pattern(words: str | None, end: str = r"\b") -> re.Pattern[str]:
-    """Return a pattern of words, which finds nothing where a language has none."""
+    """Return a pattern of words, which matches nothing for a language without such words."""
     return re.compile(rf"\b(?:{words}){end}" if words else r"(?!)", re.IGNORECASE)
 
 

@@ -47,7 +47,7 @@ class CheckResult:
         failed: True if the translation is in doubt.
         value: measured value.
         threshold: value beyond which the check fails.
-        evidence: ranges that speak against the translation.
+        evidence: ranges of the texts that show the fault.
         advisory: True for a check that is reported, but puts no translation in doubt.
     """
 
@@ -75,8 +75,8 @@ class TranslationReport:
     """The results of all checks of one translation.
 
     Args:
-        checks: results of the checks that could be made: those of probabilities need a model,
-            those of languages the languages' codes.
+        checks: results of the checks that could be made: checks of probabilities need a model,
+            checks of languages need language codes.
         confidence: predicted chrF, 0 to 100; None without a calibration.
     """
 
@@ -85,7 +85,7 @@ class TranslationReport:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed, without advisory ones."""
+        """Names of the checks that failed, without advisory checks."""
         return tuple(each.name for each in self.checks if each.failed and not each.advisory)
 
     @property
@@ -114,5 +114,5 @@ class TranslationReport:
 
 
 def counted(name: str, evidence: Sequence[Evidence]) -> CheckResult:
-    """Return the result of a check that fails on any evidence."""
+    """Return the result of a check that fails if there is any evidence."""
     return CheckResult(name, bool(evidence), len(evidence), 0, tuple(evidence))

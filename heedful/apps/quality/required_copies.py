@@ -54,11 +54,11 @@ class RequiredCopies:
         return () if self.glossary is None else self.glossary.find(text)
 
     def inline(self, text: str) -> Sequence[InlineTerm]:
-        """Return the translations to write into a text."""
+        """Return the translations of terms to insert into a text."""
         return () if self.glossary is None else self.glossary.inline(text)
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
-        """Return the phrases of terms and copies; a text may be a piece of an original text.
+        """Return the phrases of terms and copies in a text, or in a part of a text.
 
         Forms that the tokenizer cannot spell are left out.
         """

@@ -1,4 +1,4 @@
-"""Translations after edits of their texts and sources, with adapted alignments."""
+"""Edits of translations and their sources, with adapted alignments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heedful.text.pretokenization import word_spans
 
 
 def every(translation: Translation, change: Callable[[Translation], Translation]) -> Translation:
-    """Apply a change to a translation and to its next-best ones."""
+    """Apply a change to a translation and its next-best translations."""
     best, *others = map(change, translation.n_best)
     best.others = tuple(others)
     return best
@@ -44,13 +44,13 @@ def realigned(
 ) -> Alignment:
     """Return an alignment between the words of edited texts.
 
-    The words that a source word becomes share its weight; a target word that replaces several has
-    their mean weight.
+    If a source word becomes several words, they share its weight; if a target word replaces several
+    words, it gets their mean weight.
 
     Args:
         alignment: alignment between the edited source and the target before its edits.
-        source: map from the wanted source words to those of the alignment; identity if unset.
-        target: map from the target words of the alignment to the wanted ones; identity if unset.
+        source: edits of the source before translation, which are undone; none if unset.
+        target: edits of the target; none if unset.
     """
     weights = np.array(alignment.matrix, float).reshape(
         len(alignment.target_words), len(alignment.source_words)

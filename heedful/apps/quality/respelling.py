@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 Span = tuple[int, int]
-"""Index of the first character and of the one after the last."""
+"""Index of the first character, and index after the last character."""
 
 Edit = tuple[int, int, str]
-"""Index of the first character and of the one after the last, and the replacement."""
+"""Index of the first character, index after the last character, and replacement."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Respelling:
         return "".join(
             [
                 new if new is not None else self.text[a:b]
-                for (a, b), _, new in self._chunks  # unchanged chunks have no text of their own
+                for (a, b), _, new in self._chunks  # unchanged chunks have no replacement
             ]
         )
 

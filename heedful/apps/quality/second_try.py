@@ -19,7 +19,8 @@ _NARROWEST = 8
 _NO_REPEAT = 3
 _LOW_PENALTY = 1.0
 _SHORTEST = 0.6
-"""Minimum length of a second search after a too short translation, in tokens per source token."""
+"""Minimum length of a second search after a translation that was too short, in tokens per source
+token."""
 
 
 def second_settings(
@@ -28,13 +29,14 @@ def second_settings(
     """Return the settings of a second search, by the failed checks of a translation.
 
     The beam is twice as wide, at least 8, and all its hypotheses are candidates. After a
-    repetition no three tokens may repeat; after a too short translation there is a minimum length
-    and a length penalty of 1, which favours longer ones. A search with sampling samples again.
+    repetition no sequence of three tokens may repeat; after a translation that was too short there
+    is a minimum length and a length penalty of 1, which favours longer translations. A search with
+    sampling samples again.
 
     Args:
         settings: settings of the first search.
         report: report on its translation.
-        source_tokens: mean number of tokens of the text's pieces.
+        source_tokens: mean number of source tokens of the pieces in which the text was translated.
     """
     failed = set(report.failed)
     changes: dict[str, object] = {}
@@ -80,12 +82,12 @@ def try_again(
 
     Returns:
         Translations and reports, replaced where the second search was better. A replaced
-        translation has no next-best ones.
+        translation has no next-best translations.
     """
     assert checker.pipeline is not None
     kept, new_reports = list(translations), list(reports)
     encode = checker.pipeline.tokenizers.source.encode
-    # Texts of the same search share batches.
+    # Texts with the same search settings share batches.
     groups: dict[str, tuple[SearchSettings, list[int]]] = {}
     for i, report in enumerate(reports):
         if report.in_doubt:

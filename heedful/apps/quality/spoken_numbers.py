@@ -25,7 +25,7 @@ from heedful.apps.quality.number_words import (
 )
 
 _MOST_WORDS = 5
-"""Words of the longest spelling that is searched: "quatre-vingt-dix-neuf mille"."""
+"""Number of words of the longest spelling that is searched: "quatre-vingt-dix-neuf mille"."""
 
 _POINT = frozenset(("point", "komma", "virgule", "comma", "coma", "virgola"))
 _AND = frozenset(("and", "und", "et", "y", "e"))
@@ -40,14 +40,14 @@ _MANY = frozenset(("times", "mal", "dank", "fois", "mercis"))
 _FIGURES_OF_SPEECH = (100, 1000, 10**6)
 
 _NO_HUNDRED = (["pour"], ["les"])
-"""Words before "cent" that make it something else."""
+"""Words before "cent" or "cents" that give it another meaning than hundred."""
 
 
 _COMPOUND = re.compile(
     r"(\w+?)(?:jährig|monatig|wöchig|tägig|stündig|minütig|sekündig|stellig|köpfig|fach|mal)\w{0,2}"
     r"|(\w+(?:z|ß)ig)er[ns]?"
 )
-"""Words of German that are made of a number and an ending: "zehnminütig", "siebziger"."""
+"""German words that consist of a number and an ending: "zehnminütig", "siebziger"."""
 
 _O_CLOCK = re.compile(r"\s?o['’]clock\b", re.IGNORECASE)
 _STRETCH = re.compile(r"[^\W_](?:[^\W_]|[\s-])*")
@@ -60,8 +60,8 @@ class SpokenNumber(Number):
     """A number in words.
 
     Args:
-        is_certain: false for words that may not be numbers, or not separate ones: "one", "second",
-            "four-wheeler", "thirties".
+        is_certain: false for words that may not be numbers, or may be part of a word: "one",
+            "second", "four-wheeler", "thirties".
     """
 
     is_certain: bool = True
@@ -103,7 +103,7 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
 
 
 def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
-    """Return "half an hour" as 30 and the like: minutes that a translation may have in digits."""
+    """Return phrases such as "half an hour" as minutes, which a translation may write in digits."""
     return [
         SpokenNumber(*match.span(), match[0], frozenset({(minutes,)}))
         for minutes, pattern in parts_of_an_hour(language).items()
@@ -112,7 +112,7 @@ def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
 
 
 def _without_idioms(text: str, found: Sequence[SpokenNumber], language: str) -> list[SpokenNumber]:
-    """Return the numbers; those at an end of an idiom, "unter vier Augen", become uncertain."""
+    """Return the numbers, uncertain at the start or end of an idiom ("unter vier Augen")."""
     matches = list(idioms(language).finditer(text))
     starts, ends = {match.start() for match in matches}, {match.end() for match in matches}
     return [
@@ -131,7 +131,7 @@ def _number(
     value: int,
     language: str,
 ) -> tuple[SpokenNumber, int]:
-    """Return the number at a word index, with its decimals, and the index after it."""
+    """Return the number at a word index, with its decimals, and the index of the next word."""
     first, after = places
     start, end = words[first].start(), words[after - 1].end()
     phrase = " ".join(folded[first:after])
@@ -143,7 +143,7 @@ def _number(
     readings: set[Reading] = {(value, decimals)} if decimals else {(value,)}
     is_hour = (HOURS.match(text, end) or _O_CLOCK.match(text, end)) is not None
     if value <= 24 and not decimals and is_hour:
-        readings |= {((value + 12) % 24,)}  # seven in the evening is "neunzehn Uhr"
+        readings |= {((value + 12) % 24,)}  # "seven in the evening" agrees with "neunzehn Uhr"
     half = _AND_A_HALF.match(text, end)
     if half is not None and not decimals:
         readings, end = {(value, "5"), (value,)}, half.end()
@@ -157,8 +157,8 @@ def _number(
         and (phrase not in other_meanings(language) or HOURS.match(text, end) is not None)
         and not (after < len(words) and folded[after] in _MANY and value in _FIGURES_OF_SPEECH)
         and not (value == 100 and _is_no_hundred(words, folded, first))
-        and not (phrase == "acht" and text[start] == "A")  # "Acht" is attention
-        # "eine Drei" is a grade at school.
+        and not (phrase == "acht" and text[start] == "A")  # the noun "Acht" means attention
+        # "eine Drei" is a school grade.
         and not (folded[first - 1 : first] == ["eine"] and text[start].isupper())
         and not (phrase in ordinals(language) and _is_fraction(folded, places, language))
     )
@@ -210,15 +210,15 @@ def _decimals(folded: Sequence[str], place: int, language: str) -> tuple[str, in
 def _longest(
     folded: Sequence[str], place: int, language: str, limit: int = LARGEST
 ) -> tuple[int | None, int]:
-    """Return the number that the most words from an index on spell, and the index after them.
+    """Return the number with the longest spelling from an index on, and the index after it.
 
-    Numbers from the limit on do not count.
+    Numbers of at least the limit are ignored.
     """
     known = phrases(language)
     best: tuple[int | None, int] = (None, place)
     phrase = ""
     for after in range(place, min(place + _MOST_WORDS + 1, len(folded))):
-        if folded[after] in _AND and after > place:  # no spelling has it, see `normalise`
+        if folded[after] in _AND and after > place:  # spellings contain no "and", see `normalise`
             continue
         phrase = f"{phrase} {folded[after]}" if phrase else folded[after]
         value = known.get(phrase)

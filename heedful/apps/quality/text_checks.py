@@ -48,7 +48,7 @@ CHECKS = {
     "detached": "the source makes the translation more probable",
     "names": "no name of the source is another one",
 }
-"""The names of checks, with the property of a translation that passes."""
+"""The names of checks, each with the property of a translation that passes."""
 
 
 class CheckSettings(Config):
@@ -59,10 +59,10 @@ class CheckSettings(Config):
     """
 
     shortest: Annotated[float, Field(lt=0)] = Field(
-        -1.5, description="minimum deviation of the length, in standard deviations"
+        -1.5, description="minimum deviation from the expected length, in standard deviations"
     )
     longest: Annotated[float, Field(gt=0)] = Field(
-        3.0, description="maximum deviation of the length, in standard deviations"
+        3.0, description="maximum deviation from the expected length, in standard deviations"
     )
     most_copied: Annotated[float, Field(gt=0, le=1)] = Field(
         0.6, description="maximum share of the translation's words copied from the source"
@@ -83,25 +83,25 @@ class CheckSettings(Config):
         -3.5, description="minimum log-probability of a single token"
     )
     least_attention: Annotated[float, Field(ge=0)] = Field(
-        0.2, description="minimum sum of attention to a source word"
+        0.2, description="minimum attention to a source word, summed over the translation"
     )
     most_uncovered: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.2, description="maximum share of source words with less attention"
+        0.2, description="maximum share of source words below the minimum attention"
     )
     least_difference: float = Field(
         0.9,
-        description="minimum gain in log-probability of a token from the source, in the mean, with "
-        "0.4 for each word that both texts have",
+        description="minimum mean gain in log-probability of a target token by the source, with a "
+        "bonus of 0.4 for each word that both texts have",
     )
     least_repair: float = Field(
         -10.0,
-        description="minimum change of the log-probability of a translation when a name of the "
-        "source replaces a word, from which the word is another name",
+        description="change of log-probability, when a name of the source replaces a word of the "
+        "translation, above which the word counts as a wrong name",
     )
     advisory: tuple[str, ...] | None = Field(
         None,
-        description="checks that are reported, but put no translation in doubt; quotes if unset, "
-        "for given translations also unsure, unsure_word and uncovered",
+        description="checks whose failures are reported without putting a translation in doubt; "
+        "if unset, quotes, and for given translations also unsure, unsure_word and uncovered",
     )
 
     def advises(self, name: str, *, given: bool) -> bool:
@@ -109,7 +109,7 @@ class CheckSettings(Config):
 
         Args:
             name: name of the check.
-            given: True for translations that are not the model's own: people write what a model
+            given: True for translations that the model did not make: people write text that a model
                 finds improbable.
         """
         if self.advisory is not None:
@@ -161,8 +161,8 @@ def check_texts(
     Args:
         source: source text.
         target: text of its translation.
-        languages: codes of source and target language, such as en and de. None where unknown: then
-            number words, script and language are not checked.
+        languages: codes of source and target language, such as en and de. With None for an unknown
+            language, number words, script and language are not checked.
         settings: thresholds of the checks.
 
     Returns:

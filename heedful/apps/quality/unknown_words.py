@@ -1,4 +1,4 @@
-"""Words that a tokenizer cannot represent, and names that replace them during a translation."""
+"""Words that a tokenizer cannot represent, and names that stand for them during translation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = (
     "Tom", "Maria", "Peter", "Anna", "David", "Daniel", "Paul", "Robert", "Martin", "Thomas",
     "Michael", "Alexander", "Eva", "Victoria", "Simon", "Sarah",
 )  # fmt: skip
-"""Names that most models of languages in Latin letters know, spelled alike in most of them."""
+"""Names that most models know and most languages in Latin script spell alike."""
 
 _BETWEEN = re.compile(r"[ ·・=-]{0,2}")
 """Separators between the words of a name: nothing, a space or a sign."""
@@ -38,7 +38,8 @@ def unknown_words(text: str, tokenizer: TextTokenizer) -> list[Span]:
         if id != tokenizer.unk or not letters:
             continue
         span = _word(text, letters[0], letters[-1] + 1)
-        # `max`, as two unknown tokens may lie in one word, whose span the first one has widened.
+        # `max`, since two unknown tokens may be in one word, whose span the first token has
+        # widened.
         if found and _BETWEEN.fullmatch(text[found[-1][1] : max(span[0], found[-1][1])]):
             found[-1] = (found[-1][0], max(span[1], found[-1][1]))
         else:
@@ -47,7 +48,7 @@ def unknown_words(text: str, tokenizer: TextTokenizer) -> list[Span]:
 
 
 def stand_ins(text: str, tokenizers: Sequence[TextTokenizer]) -> list[str]:
-    """Return names that are not in a text and that all tokenizers know, fewest tokens first.
+    """Return names that a text lacks and all tokenizers can represent, fewest tokens first.
 
     Args:
         text: text in which they are to be inserted.

@@ -22,7 +22,7 @@ _LETTER_LOOP = re.compile(r"([^\W\d_]{1,4}?)\1{3,}")
 _MARKS = re.compile(r"[\"“”„‟«»「」『』]|''|``")
 _SINGLE = re.compile(r"(?<![\w'’])[‚‘'‹](?=\w)[^'’‘›\"“”„]*?[‘’'›](?![\w'’])")
 _QUOTED = re.compile(r"[\"“„«][^\"“”„«»]*[\"”“»]")
-_MARKED_UP = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*")  # code and emphasis, often names of things
+_MARKED_UP = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*")  # code and emphasis, often names
 _INCHES = re.compile(r"(?<=\d)\"")
 
 
@@ -62,8 +62,8 @@ def find_words(text: str) -> list[Word]:
 def check_repetition(source: str, target: str) -> CheckResult:
     """Find repeated phrases and loops of characters that the source does not have.
 
-    A phrase has at least two words: "die die" and "nous nous" may be right. A single word counts if
-    it occurs three times in a row.
+    A phrase has at least two words, since "die die" and "nous nous" may be right. A single word
+    counts if it occurs three times in a row.
 
     Args:
         source: source text.
@@ -114,7 +114,7 @@ def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
         for length in range(1, (len(words) - place) // 2 + 1):
             if folded[place] != folded[place + length]:
                 continue
-            if lettered[place] == lettered[place + length]:  # digits and punctuation may repeat
+            if lettered[place] == lettered[place + length]:  # phrases without letters may repeat
                 continue
             count = 1
             unit = folded[place : place + length]
@@ -135,7 +135,7 @@ def _is_repetition(unit: Sequence[str], count: int) -> bool:
         unit: words of the phrase.
         count: number of its occurrences in a row.
     """
-    # "Nous nous", "die die"; "very, very, very" and "1 + 1 + 1" may be meant.
+    # "Nous nous", "die die", "very, very, very" and "1 + 1 + 1" may be intended.
     if count == 2:
         return len(set(unit)) > 1 and sum(map(len, unit)) >= _SHORTEST_PHRASE
     return not unit[0].endswith(",") or len(unit) > 1
@@ -149,18 +149,18 @@ _SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
 def text_length(text: str) -> float:
     """Return the length of a text in letters of an alphabet.
 
-    An ideograph counts as 3 letters and a syllable of kana or hangul as 2, about as much as their
-    translations have, a letter of Thai or Lao, which have no spaces, as 4/3.
+    An ideograph counts as 3 letters and a kana or hangul syllable as 2, about as many as their
+    translations have. A letter of Thai or Lao, which have no spaces, counts as 4/3.
     """
     text = text.strip()
-    if text.isascii():  # the usual case for English needs no search
+    if text.isascii():  # a fast path, usual for English
         return float(len(text))
     wide = 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
     return len(text) + wide + len(_THAI.findall(text)) / 3
 
 
 def word_keys(text: str) -> frozenset[str]:
-    """Return the beginnings of the words of a text, by which a name or a loan is known again."""
+    """Return the beginnings of the words of a text, which identify names and loanwords."""
     return frozenset(
         word[:_KEY] for word in _LETTERS.findall(text.casefold()) if len(word) > 3 or word.isdigit()
     )
@@ -173,8 +173,8 @@ _LETTERS = re.compile(r"[^\W_]+")
 def length_deviation(source: float, target: float) -> float:
     """Return the deviation of a translation's length from the expected one, in standard deviations.
 
-    The model has the source's length as mean and a variance that grows with it, by 6.8 for each
-    character in Gale and Church (1993).
+    The expected length is that of the source, with a variance proportional to it: 6.8 per character
+    in Gale and Church (1993).
 
     Args:
         source: length of the source text.
@@ -192,7 +192,7 @@ def check_length(
 ) -> tuple[CheckResult, CheckResult]:
     """Compare the lengths of a text and its translation, in characters.
 
-    A translation without the full stop of its source is too short from `SHORT_OF_A_MARK` on.
+    Without the full stop of its source, a translation is too short from `SHORT_OF_A_MARK` on.
 
     Args:
         source: source text.
@@ -244,8 +244,9 @@ def check_sentences(
 ) -> CheckResult:
     """Count the sentences of a text and its translation.
 
-    Translators join sentences, too. So one is lost only if the translation is as short as its
-    number of sentences tells: nearer to two thirds than to the whole for two of three.
+    Translators also join sentences. So a sentence counts as lost only if the translation is short
+    as well: with two of three sentences, its length must be nearer to two thirds of the source than
+    to the whole.
 
     Args:
         source: source text.
@@ -256,7 +257,7 @@ def check_sentences(
         The result; its value is the number of lost sentences.
     """
     wanted = count_sentences(source, languages[0] or ENGLISH)
-    if wanted < 2 or not target.strip():  # an empty translation is too short
+    if wanted < 2 or not target.strip():  # an empty translation is reported as too short
         return counted("sentences", [])
     found = count_sentences(target, languages[1] or ENGLISH)
     share = text_length(target) / text_length(source)
@@ -280,8 +281,8 @@ def check_copies(
     so a single one is no evidence.
 
     Args:
-        source: source text with blanks in place of protected parts.
-        target: its translation with blanks in place of protected parts.
+        source: source text with spaces in place of protected parts.
+        target: translation with spaces in place of protected parts.
         most_copied: share of copied words above which the whole source was copied.
         longest_run: maximum number of copied words in a row.
 
@@ -289,11 +290,11 @@ def check_copies(
         The results of the check for a copied source and of the check for untranslated words.
     """
     source, target = without_markup(source), without_markup(target)
-    # Quoted inscriptions often stay, except where the quotation is most of the text.
+    # Quoted inscriptions often stay, unless the quotation is most of the text.
     signs = _QUOTED.sub(_spaces, target)
     target = signs if len(signs.split()) * 2 > len(target.split()) else target
     mine, words = find_words(source), find_words(target)
-    # Case counts: "comics" as "Comics" is a translation to German.
+    # Case counts: "Comics" is a German translation of "comics".
     own = {word.text for word in mine if not _may_stay(word, source)}
     counting = [word for word in words if word.text in own or not _may_stay(word, target)]
     kept: list[Word] = []
@@ -304,7 +305,7 @@ def check_copies(
     copied = share > most_copied and len(new) > 1
     whole = Evidence("target", 0, len(target), target, "a copy of the source")
     runs = [] if copied else _runs(kept, words)
-    # Names have few words in lower case: "Premier League: Man United", "St. Wolfgang in".
+    # Names may contain few words in lower case: "Premier League: Man United", "St. Wolfgang in".
     runs = [run for run in runs if sum(w.text in own and w.text == w.folded for w in run) > 1]
     longest = max(map(len, runs), default=0)
     left = [word for run in runs if len(run) > longest_run for word in run]
@@ -325,7 +326,7 @@ def _in_order(source: Sequence[Word], target: Sequence[Word]) -> list[Word]:
 
 
 def _runs(kept: Sequence[Word], words: Sequence[Word]) -> list[list[Word]]:
-    """Return copied words, grouped by runs."""
+    """Return the copied words, grouped into runs of consecutive words."""
     places = {word.start for word in kept}
     runs: list[list[Word]] = [[]]
     for word in words:
@@ -346,7 +347,7 @@ def without_markup(text: str) -> str:
 
 
 def _may_stay(word: Word, text: str) -> bool:
-    """Return True for words with capitals inside a sentence, such as names, or with digits."""
+    """Return True for words with digits, and capitalised words within a sentence, such as names."""
     if any(map(str.isdigit, word.text)) or "_" in word.text:
         return True
     if word.text != word.folded and word.text != word.text.lower():
@@ -360,9 +361,8 @@ def check_quotes(source: str, target: str) -> CheckResult:
     """Compare the quotations of a text and its translation in any quotation marks.
 
     Args:
-        source: source text with blanks in place of protected parts.
-        target: its translation with blanks in place of protected parts.
-    """
+        source: source text with spaces in place of protected parts.
+        target: translation with spaces in place of protected parts."""
     mine, others = _quotation_marks(source), _quotation_marks(target)
     if len(mine) == len(others):
         return counted("quotes", [])
@@ -378,7 +378,7 @@ def check_quotes(source: str, target: str) -> CheckResult:
 
 
 def _quotation_marks(text: str) -> list[tuple[int, int]]:
-    """Return the spans of double quotation marks, and of single ones around words."""
+    """Return the spans of double quotation marks, and of single quotation marks around words."""
     doubles = [match.span() for match in _MARKS.finditer(text)]
     if len(doubles) % 2 and (inches := _INCHES.search(text)):
         doubles.remove(inches.span())

@@ -42,7 +42,7 @@ def build_app(parts: ServerParts) -> Starlette:
         )
         headers = dict(error.headers or {})
         methods = {each.method for each in endpoints if each.path == request.url.path}
-        # Starlette names the methods of the first route only.
+        # Starlette's header names only the methods of the first route.
         if len(methods) > 1 and error.status_code == 405:
             headers["Allow"] = ", ".join(sorted({"HEAD", *methods}))
         body = error_body(request.url.path, refusal)
@@ -84,7 +84,7 @@ def build_app(parts: ServerParts) -> Starlette:
 
 @asynccontextmanager
 async def _running(parts: ServerParts) -> AsyncIterator[None]:
-    """Compute jobs while the server runs, and the waiting texts of requests at its end."""
+    """Compute jobs while the server runs; at its end, finish the waiting texts of requests."""
     jobs = parts.jobs
     tasks = [
         asyncio.ensure_future(run_jobs(jobs, parts.service))

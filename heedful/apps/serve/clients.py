@@ -1,7 +1,7 @@
 """Clients that a server admits: by their keys, and within their allowances.
 
-A client is the owner of a key, or an address without keys. Its allowance in a minute refills
-evenly, a sixtieth each second (the generic cell rate algorithm).
+A client is the owner of a key or, on a server without keys, an address. The allowance per minute
+refills evenly, by a sixtieth each second (the generic cell rate algorithm).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FORGET = "DELETE FROM clients WHERE max(requests, characters) < ?"
 
 @dataclass(frozen=True)
 class Rates:
-    """The use that clients have made of their allowances, in a file that workers share.
+    """The used part of the clients' allowances, stored in a file that workers share.
 
     Args:
         file: path of the database.
-        usual: allowance of a client without one of its own.
-        own: allowances of owners of keys.
+        usual: allowance of a client without an individual one.
+        own: individual allowances, by the owner of a key.
     """
 
     file: Path
@@ -69,9 +69,9 @@ class Rates:
                 400, f"{characters:,} characters; at most {most:,} a minute are allowed", "invalid"
             )
         now = time.time()
-        # Each time is the one at which the client has its whole allowance again.
+        # Each stored time is when the client will have its whole allowance again.
         with closing(self._open()) as database:
-            database.execute("BEGIN IMMEDIATE")  # another worker waits until this one has written
+            database.execute("BEGIN IMMEDIATE")  # other workers wait until this worker has written
             times = database.execute(_READ, (client,)).fetchone() or (now, now)
             costs = (MINUTE / requests if requests else 0, characters * MINUTE / (most or 1))
             first, second = (max(now, t) + c for t, c in zip(times, costs, strict=True))
@@ -88,7 +88,7 @@ class Rates:
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.file, isolation_level=None)
-        # The counts of a minute need not outlive a crash of the system.
+        # Counts of a minute may be lost in a crash of the system.
         database.execute("PRAGMA journal_mode = MEMORY")
         database.execute("PRAGMA synchronous = OFF")
         return database
@@ -100,7 +100,7 @@ class Clients:
 
     Args:
         keys: keys of clients; None to serve anybody.
-        rates: use of their allowances; None without limits.
+        rates: used part of the allowances; None without limits.
     """
 
     keys: Keys | None = None
@@ -108,12 +108,12 @@ class Clients:
 
     @classmethod
     def open(cls, keys: Path | None, rates: Path | None, usual: Allowance) -> Self:
-        """Read the keys of clients, and open the file of their use.
+        """Read the keys of clients, and open the file of allowances.
 
         Args:
             keys: file of keys; None to serve anybody.
             rates: file that workers share; None without limits.
-            usual: allowance of a client without one of its own.
+            usual: allowance of a client without an individual one.
 
         Raises:
             ConfigError: as for `Keys.read`.
@@ -123,11 +123,11 @@ class Clients:
         return cls(known, None if rates is None else Rates(rates, usual, own))
 
     def admit(self, request: Request, values: Mapping[str, Any], no_key: int) -> None:
-        """Let a request pass, and note the owner of its key.
+        """Admit a request, and record the owner of its key.
 
         Args:
             request: request of a client.
-            values: its values.
+            values: values of the request.
             no_key: HTTP status for a missing or unknown key.
 
         Raises:
@@ -139,7 +139,7 @@ class Clients:
             if owner is None:
                 raise RefusedRequest(no_key, "This server requires a valid API key", "key")
             request.state.owner = client = owner
-        # Asking for the state of a job, or for a list, costs nothing.
+        # Requests for the state of a job or for a list are not counted.
         if self.rates is not None and request.method == "POST":
             self.rates.charge(client, count_characters(values))
 
@@ -154,7 +154,7 @@ def given_key(request: Request, values: Mapping[str, Any]) -> str | None:
 
 
 def client_network(address: str) -> str:
-    """Return an address, or for IPv6 its network of 2^64 addresses, of which a client has many."""
+    """Return an address; for IPv6 its network, since a client has 2^64 addresses."""
     with suppress(ValueError):
         if ipaddress.ip_address(address).version == 6:
             return str(ipaddress.ip_network((address, 64), strict=False))
@@ -162,7 +162,7 @@ def client_network(address: str) -> str:
 
 
 def count_characters(value: Any) -> int:
-    """Return the number of characters of all texts in the values of a request, or of its files."""
+    """Return the number of characters of all texts in a request, and the bytes of its files."""
     count, rest = 0, [value]
     while rest:
         part = rest.pop()

@@ -1,10 +1,10 @@
-"""HTTP connections with a time limit for request heads, and without lost requests at a stop.
+"""HTTP connections that limit the time of request heads and lose no request at a stop.
 
 uvicorn sets no limit on the time of a request's head, so a client that sends it byte by byte keeps
 a connection for ever (slow loris). When uvicorn stops, it closes idle connections at once, although
-the next request may already be on its way. And it writes the head of an answer before the body: a
-server killed between the two leaves half an answer, which a proxy that has passed on the head
-cannot request again.
+the next request may already be on its way. It also writes the head of an answer before the body: if
+the server is killed in between, half of an answer is left, and a proxy that has already passed on
+the head cannot repeat the request.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
-"""Most seconds from the start of a connection, or of a next request, to the end of the head."""
+"""Maximum seconds from the start of a connection or of a further request to the end of its head."""
 
 LINGER_SECONDS = 2.0
 """Seconds for which a stopping server still accepts requests on open connections."""
 
 YIELD_SECONDS = 0.0003
-"""Seconds for which a worker that accepted a connection leaves the next one to other workers.
+"""Seconds for which a worker that has accepted a connection leaves the next one to other workers.
 
 Of 64 simultaneous connections to two workers that accept one at a time, one worker got 57 or more
 in every second trial; with this pause neither got more than 40.
@@ -31,9 +31,9 @@ in every second trial; with this pause neither got more than 40.
 
 
 class SharingLoop(asyncio.SelectorEventLoop):
-    """An event loop that accepts one connection in each iteration, as workers share the socket.
+    """An event loop that accepts one connection per iteration, since workers share the socket.
 
-    asyncio accepts all waiting connections, up to its backlog.
+    asyncio itself would accept all waiting connections, up to its backlog.
     """
 
     async def create_server(  # type: ignore[override]
@@ -65,7 +65,7 @@ class GatheredWrites:
         self._waiting.append(data)
 
     def close(self) -> None:
-        """Write the waiting bytes, and close."""
+        """Write the waiting bytes, and close the transport."""
         self._flush()
         self._transport.close()
 
@@ -112,7 +112,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Answer the current request and those that come shortly, then close."""
+        """Answer the current request and requests that arrive shortly, then close."""
         self._is_stopping = True
         if self._is_busy():
             self._announce_end()
@@ -126,7 +126,7 @@ class Connection(H11Protocol):
             self._close_soon()
 
     def _announce_end(self) -> None:
-        """Close the connection after this answer, and say so in its headers."""
+        """Close the connection after this answer, and announce it in the headers."""
         close = (b"connection", b"close")
         if close not in self.cycle.default_headers:
             self.cycle.default_headers = [*self.cycle.default_headers, close]

@@ -1,4 +1,4 @@
-"""Documents translated by a server: their sentences wait with those of all other requests."""
+"""Translation of documents by a server, whose sentences share the queue of all requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WITH_QUESTIONS = ("csv", "tsv")
 """Formats that need the names of text columns, which requests do not give."""
 
 Advance = Callable[[int, int], None]
-"""Receiver of the numbers of translated and of all sentences of a document."""
+"""Receiver of the number of translated sentences and the number of all sentences."""
 
 
 def supported_suffixes() -> list[str]:
@@ -76,13 +76,13 @@ async def translate_documents(
         route: names of the models, in order.
         settings: settings of the search; the server's if unset.
         language: language of the documents.
-        target_language: language of their translations, for formats that hold several.
+        target_language: language of the translations, for formats that hold several languages.
         name: name of the documents, for messages.
-        advance: function called with the numbers of translated and of all sentences, for files
-            that may take longer than a request; if unset, the limits of a request hold.
+        advance: receiver of progress for files that may take longer than a request; if unset, the
+            limits of a request hold.
 
     Returns:
-        For each document its translation, followed by those from next-best sentence translations.
+        For each document its translation, followed by documents of next-best sentence translations.
 
     Raises:
         DataError: when a document is damaged or too large.
@@ -119,7 +119,7 @@ async def translate_documents(
     if advance is None:
         service.check([*texts[False], *texts[True]])
     finished(0)
-    # Over a pivot, alignments start at the pivot's words, so markup keeps its order instead.
+    # Over a pivot, alignments begin at words of the pivot text, so markup keeps its order instead.
     answers = await asyncio.gather(
         *(
             service.translate_passages(
@@ -152,7 +152,7 @@ async def translate_documents(
 def _ranked(
     document: Document, found: Sequence[dict[str, TranslatedText]], rank: int
 ) -> list[TranslatedSentence]:
-    """Return the translations of one rank, 0 for the best, of the sentences of a document."""
+    """Return the sentence translations of one rank, 0 for the best, for a document."""
     return [
         _translation(found[sentence.alignment][sentence.text], rank)
         for sentence in document.sentences
@@ -160,7 +160,7 @@ def _ranked(
 
 
 async def document_text(data: bytes, format: str, name: str) -> str:
-    """Return the text of a document, for finding out its language.
+    """Return the text of a document, for the detection of its language.
 
     Raises:
         DataError: when the document is damaged or too large.
@@ -170,5 +170,5 @@ async def document_text(data: bytes, format: str, name: str) -> str:
 
 
 def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:
-    (line,) = text.ranked(rank)  # a passage is not cut into lines
+    (line,) = text.ranked(rank)  # a passage is a single line
     return TranslatedSentence(str(line), line.alignment)

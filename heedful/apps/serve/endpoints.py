@@ -1,4 +1,4 @@
-"""The endpoints of all interfaces, and those for whoever runs the server."""
+"""The endpoints of all interfaces, and endpoints for operators of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heedful.apps.web import json_response
 
 
 class Operations(Interface):
-    """The endpoints for those who run the server, and its description."""
+    """The endpoints for operators of the server, and its description."""
 
     @answers("/health", is_open=True)
     async def health(self, request: Request, body: NoBody) -> Response:
@@ -63,6 +63,6 @@ INTERFACES = (
 
 
 def all_endpoints(parts: ServerParts) -> list[Endpoint[Any]]:
-    """Return the endpoints of all interfaces that the server has parts for."""
+    """Return the endpoints of all interfaces whose parts the server has."""
     interfaces = [each for each in INTERFACES if each is not JobsApi or parts.jobs is not None]
     return [each for interface in interfaces for each in interface(parts).endpoints()]

@@ -1,7 +1,7 @@
 """Checked values of requests, and their responses or errors, for all HTTP interfaces.
 
-Each endpoint has a pydantic model of a request's values, which ignores unknown ones (clients of
-other servers send them), and a function that writes an error.
+Each endpoint has a pydantic model of a request's values, which ignores unknown values that clients
+of other servers send, and a function that writes an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heedful.errors import ModelError, RunError, UserError
 MOST_FORM_FIELDS = 1000
 
 TOO_OFTEN = "rate"
-"""Reason of the refusal of a request beyond the allowance of its client."""
+"""Reason code for a request beyond the allowance of its client."""
 
 
 class Body(pydantic.BaseModel):
@@ -49,7 +49,7 @@ class RefusedRequest(Exception):
         message: sentence for the client.
         reason: code of the error, for metrics and clients.
         retry_after: seconds after which the client may try again.
-        where: name of the wrong value.
+        where: name of the invalid value.
         details: further fields of the answer.
     """
 
@@ -83,7 +83,7 @@ class MissingValue(RefusedRequest):
 
 
 def refusal_of(error: Exception) -> RefusedRequest | None:
-    """Return an error as a refused request; None for a bug of ours."""
+    """Return an error as a refused request; None for a bug of Heedful."""
     if isinstance(error, RefusedRequest):
         return error
     if isinstance(error, QueueFull):
@@ -160,7 +160,7 @@ def answers(
     def mark(answer: AnswerMethod) -> AnswerMethod:
         summary = (answer.__doc__ or "").partition("\n")[0].rstrip(".")
         fields = {"path": path, "summary": summary, "body": body, "method": method, **options}
-        # Decorators run from the last line to the first.
+        # Decorators are applied from the last line to the first.
         vars(answer).setdefault("endpoints", []).insert(0, fields)
         return answer
 
@@ -168,7 +168,8 @@ def answers(
 
 
 Admit = Callable[[Request, Mapping[str, Any], int], None]
-"""Check of a request with its values, which raises an error with a status for a missing key."""
+"""Function that checks a request with its values; for a missing key it raises an error with a given
+status."""
 
 
 async def respond(endpoint: Endpoint[Any], request: Request, *, admit: Admit) -> Response:
@@ -226,7 +227,7 @@ async def read_values(request: Request) -> dict[str, Any]:
 
 
 def _by_name(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the values of a form by their names; several of one name as a list."""
+    """Return the values of a form by name; several values of one name become a list."""
     lists: dict[str, list[Any]] = {}
     for name, value in items:
         lists.setdefault(name, []).append(value)
@@ -234,10 +235,10 @@ def _by_name(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse(body: type[B], values: Mapping[str, Any]) -> B:
-    """Return the values of a request, checked.
+    """Validate the values of a request.
 
     Raises:
-        RefusedRequest: naming the wrong values.
+        RefusedRequest: naming the invalid values.
     """
     try:
         return body.model_validate(values)

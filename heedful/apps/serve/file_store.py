@@ -41,7 +41,7 @@ class FileStore:
         return name
 
     def get(self, name: str) -> bytes | None:
-        """Return a file; None if the name is unknown or its time is over."""
+        """Return the content of a file; None if the name is unknown or the file has expired."""
         if _NAME.fullmatch(name) is None:
             return None
         self._make_room(0)
@@ -51,7 +51,7 @@ class FileStore:
             return None
 
     def _make_room(self, size: int) -> None:
-        """Delete expired files, and the oldest ones if there are too many bytes."""
+        """Delete expired files, and the oldest files if there are too many bytes."""
         files = []
         for path in self.folder.iterdir():
             try:

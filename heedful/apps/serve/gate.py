@@ -1,9 +1,9 @@
 """Checks of host, size and speed before a request reaches its endpoint, metrics and access log.
 
 On a loopback address, requests with the `Host` of another site are refused (DNS rebinding). Bodies
-over the limit are refused without being read to the end, and so are bodies that come too slowly.
-Every answer is counted, and logged as a line of JSON without texts. Headers in which a proxy names
-its client are believed only of proxies that are named.
+that exceed the limit or arrive too slowly are refused without being read to the end. Every answer
+is counted, and logged as a line of JSON without texts. Headers in which a proxy names its client
+are trusted only if they come from a configured proxy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LEAST_PACE = 50_000
-"""Bytes of a body that give its client one second more to send the rest."""
+"""Number of bytes of a body that give its client another second to send the rest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +74,10 @@ class AccessLog:
 
 
 class ForwardedHeaders:
-    """An ASGI layer that removes the headers `X-Forwarded-*` of all clients but proxies.
+    """An ASGI layer that removes the headers `X-Forwarded-*` unless a proxy sent them.
 
     Args:
-        app: application behind it.
+        app: wrapped application.
         proxies: addresses and networks of proxies; * for any.
     """
 
@@ -103,7 +103,7 @@ class Gate:
         app: application that answers accepted requests.
         settings: limits of size and time, and allowed origins.
         metrics: counters of answers.
-        known: paths with counters of their own; all other paths share one.
+        known: paths with separate counters; all other paths share one counter.
         for_files: paths of requests with files, which may be larger.
         log: log of requests; None without one.
         error_body: function that writes an error for a path.
@@ -176,7 +176,7 @@ class _Passage(CheckedExchange):
         except RefusedRequest as refusal:
             await self._refuse(refusal)
         except Exception:
-            # A bug, which Starlette answers outside of this layer.
+            # A bug: Starlette sends the answer outside of this layer.
             self.status = self.status or 500
             raise
         finally:
@@ -223,7 +223,7 @@ class _Passage(CheckedExchange):
     async def _refuse(self, refusal: RefusedRequest) -> None:
         """Answer without reading the rest of the request, and close the connection.
 
-        An answer that has begun is left as it is.
+        An answer that has begun is not replaced.
         """
         if self.status is not None:
             return

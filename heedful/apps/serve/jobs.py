@@ -1,8 +1,8 @@
 """Translations of documents that outlast a request, in a folder that the workers share.
 
-A job is a folder with the order, the document, its progress, and then the result or an error. A
-worker takes a waiting job by a lock. The system releases the lock when that worker ends, and the
-next one begins the job again.
+A job is a folder with the order, the document, the progress, and finally the result or an error. A
+worker claims a waiting job by a lock. If the worker ends, the system releases the lock, and another
+worker begins the job again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from heedful.apps.serve.service import Service
 from heedful.durable import try_lock, whole, whole_folder
 
 IDLE_SECONDS = 1.0
-"""Seconds after which a worker without a job looks for those of other workers."""
+"""Seconds after which an idle worker looks for jobs that other workers have added."""
 
 RUNNERS = 2
-"""Jobs that a worker computes at a time, so that a short one need not wait for a long one."""
+"""Number of jobs that a worker computes at a time, so that a short job need not wait for a long
+one."""
 
 _ID = re.compile(r"[\w-]{32}")
 _ORDER, _SOURCE, _PROGRESS = "order.json", "source", "progress.json"
@@ -40,14 +41,14 @@ _RESULT, _ERROR, _LOCK = "result", "error.json", "lock"
 
 
 class Order(Body):
-    """An order of a translation.
+    """An order for the translation of a document.
 
     Args:
         name: name of the document.
-        format: its format.
+        format: format of the document.
         route: names of the models, in order.
         language: language of the document.
-        owner: owner of the key that ordered it; None without keys.
+        owner: owner of the key of the request; None without keys.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Order(Body):
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs in a folder.
+    """The jobs in a folder.
 
     Args:
         folder: folder that only this server reads and writes.
@@ -114,7 +115,7 @@ class Jobs:
         raise RefusedRequest(404, "There is no such job, or it has expired", "missing")
 
     def state(self, folder: Path) -> dict[str, Any]:
-        """Return the state of a job, for its client."""
+        """Return the state of a job for its client."""
         state: dict[str, Any] = {"id": folder.name, "name": _order(folder).name}
         state |= {"status": "waiting", "done": 0, "total": None, "error": None}
         for file, status in ((_PROGRESS, "running"), (_ERROR, "failed")):
@@ -129,7 +130,7 @@ class Jobs:
         return None
 
     def claim(self) -> Claim | None:
-        """Take the oldest job that no worker has taken; None without one."""
+        """Claim the oldest waiting job; None if there is none."""
         waiting = [folder for folder in self._folders() if not _is_finished(folder)]
         for folder in sorted(waiting, key=_ordered_at):
             with suppress(OSError):
@@ -156,10 +157,10 @@ class Claim:
     lock: BinaryIO
 
     async def run(self, service: Service) -> None:
-        """Compute the job, unless its client deletes it meanwhile."""
+        """Compute the job, unless its client deletes it in the meantime."""
         try:
             await self._translate(service)
-        except (FileNotFoundError, QueueFull):  # deleted, or to be tried again later
+        except (FileNotFoundError, QueueFull):  # deleted, or retried later
             return
         except Exception as error:
             refusal = refusal_of(error)

@@ -25,11 +25,11 @@ from heedful.apps.web import json_response
 _JOB = "/v1/jobs/{name}"
 
 TEXT_NAME = "text.txt"
-"""Name of the document of a job that is a plain text."""
+"""Document name of a job with plain text."""
 
 
 class JobBody(Body):
-    """An order of a translation that may take long."""
+    """An order for a translation that may take long."""
 
     file: Upload | None = Field(None, description="document; its suffix determines the format")
     text: str = Field("", description="plain text, instead of a file")
@@ -41,7 +41,7 @@ class JobBody(Body):
 class JobState(pydantic.BaseModel):
     """The state of a job."""
 
-    id: str = Field(description="id for the addresses of the job, which nobody can guess")
+    id: str = Field(description="unguessable id in the addresses of the job")
     name: str = Field(description="name of the document")
     status: Literal["waiting", "running", "done", "failed"]
     done: int = Field(description="number of translated sentences")
@@ -50,7 +50,7 @@ class JobState(pydantic.BaseModel):
 
 
 class JobsApi(Interface):
-    """The endpoints below `/v1/jobs`. A job of a key is there for that key alone."""
+    """The endpoints below `/v1/jobs`. A job is visible only to the key that created it."""
 
     def __init__(self, parts: ServerParts) -> None:
         super().__init__(parts)

@@ -1,9 +1,9 @@
 """API keys from a file, which stores only their hashes.
 
-A line of the file is `NAME SHA256`, with the hash of the key in hexadecimal digits, and perhaps an
-allowance of its own in a minute: `requests=600 characters=1000000`. Empty lines and lines that
-begin with # are ignored. A key is a long random string, so a fast hash is as safe as a slow one,
-and is checked in microseconds.
+A line of the file is `NAME SHA256`, with the hash of the key in hexadecimal digits, optionally
+followed by an individual allowance per minute: `requests=600 characters=1000000`. Empty lines and
+lines that begin with # are ignored. A key is a long random string, so a fast hash is as safe as a
+slow one, and a check takes microseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Keys:
 
     Args:
         hashes: SHA-256 of each key, in lower hexadecimal digits, by the name of its owner.
-        allowances: allowances of owners that have one of their own.
+        allowances: individual allowances, by the name of the owner.
     """
 
     hashes: Mapping[str, str]
@@ -87,7 +87,7 @@ class Keys:
     def owner(self, key: str | None) -> str | None:
         """Return the name of a key's owner; None for an unknown key."""
         digest = key_hash(key or "")
-        # All hashes are compared, so that the time does not depend on the key.
+        # All hashes are compared, so that the time reveals nothing about the key.
         owners = [name for name, own in self.hashes.items() if hmac.compare_digest(own, digest)]
         return owners[0] if owners else None
 

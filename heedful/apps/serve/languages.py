@@ -15,15 +15,15 @@ import langcodes
 from heedful.apps.language_detector import detect_languages
 
 MOST_DISTANCE = 5
-"""Largest distance of codes that match: 5 is another region (`pt-PT` for `pt-BR`); from 8 on codes
-are of other languages (Luxembourgish for German), which CLDR would show to the same reader."""
+"""Maximum distance of matching codes: 5 is another region (`pt-PT` for `pt-BR`); from 8 on, codes
+are other languages that CLDR offers to the same reader (German for Luxembourgish)."""
 
 LEAST_CERTAIN = 0.2
 MOST_UNLIKELY = 10
-"""A text is taken as one that no model reads if another language has at least this probability, and
-is so many times likelier. Of texts of Django's catalogues (one to three words most of them), 3 %
-are refused in English and 1 % in German where en and de are served; of the others half, and nearly
-all sentences."""
+"""A text counts as unreadable for all models if another language has at least the probability
+`LEAST_CERTAIN` and is `MOST_UNLIKELY` times as probable. If en and de are served, 3 % of the
+English and 1 % of the German texts of Django's catalogues (mostly one to three words) are refused,
+half of the texts in other languages, and nearly all sentences in other languages."""
 
 _ALIASES = {"pb": "pt-BR", "zt": "zh-Hant"}  # LibreTranslate's own codes
 # The detector confuses each of these with the other, so both count as one language.
@@ -38,7 +38,7 @@ def primary_subtag(code: str) -> str:
 
 
 def match_language(code: str, known: Collection[str]) -> str | None:
-    """Return the code that a code of a request means; None if there is none near enough.
+    """Return the known code that a requested code means; None if no known code is near enough.
 
     Args:
         code: code in any case, perhaps with script or region.
@@ -49,14 +49,14 @@ def match_language(code: str, known: Collection[str]) -> str | None:
     try:
         wanted = _ALIASES.get(code.lower(), code)
         near = langcodes.closest_supported_match(wanted, [*known], max_distance=MOST_DISTANCE)
-    except ValueError:  # no code
+    except ValueError:  # not a code
         return None
-    # Equal distances go to the model that was named first.
+    # Among equal distances the first model wins.
     return near
 
 
 def has_letters(text: str) -> bool:
-    """Return True for a text that has a language, and not only digits and signs."""
+    """Return True for a text with letters, not only digits and punctuation."""
     return any(map(str.isalpha, text))
 
 
@@ -64,8 +64,8 @@ def ranked_languages(text: str, known: Collection[str]) -> list[tuple[str, float
     """Return the languages that a text may be in, the most probable first; none without letters.
 
     Args:
-        text: text in one or several languages, of which the one with most letters counts.
-        known: codes of the models, under which their languages are returned.
+        text: text in one or several scripts; the script with the most letters decides.
+        known: codes of the models, which the result uses for their languages.
     """
     found: dict[str, float] = {}
     for label, probability in detect_languages(_in_main_script(text)):
@@ -86,7 +86,7 @@ def choose_source(
         able: codes from which models translate.
 
     Returns:
-        The language, its probability among all languages, and False if no model reads it.
+        The language, its probability among all languages, and True if a model translates from it.
     """
     best, probability = ranked[0]
     own = next(((code, p) for code, p in ranked if code in able), None)
@@ -102,12 +102,12 @@ def _code_of(label: str, known: Collection[str]) -> str:
 
 
 def _in_main_script(text: str) -> str:
-    """Return a text without letters of other scripts than that of most; "" without letters."""
+    """Return a text without letters outside of its most frequent script; "" without letters."""
     scripts = [_script(character) for character in text]
     sizes = Counter(script for script in scripts if script)
     if not sizes:
         return ""
-    # A character of Han stands for two or three letters.
+    # A Han character stands for two or three letters of an alphabet.
     main = max(sizes, key=lambda script: sizes[script] * (2 if script in _EAST_ASIAN else 1))
     kept = zip(text, scripts, strict=True)
     return "".join(letter if script in ("", main) else " " for letter, script in kept)

@@ -1,4 +1,4 @@
-"""LibreTranslate's interface, for its clients without changes to them.
+"""LibreTranslate's interface, with which its clients work unchanged.
 
 Fields, shapes and statuses are those of https://docs.libretranslate.com (version 1.7).
 """
@@ -40,7 +40,7 @@ from heedful.search.search_settings import SearchSettings
 MOST_ALTERNATIVES = 8
 
 LEAST_PROBABILITY = 0.01
-"""Least probability of a detected language that is listed after the first one."""
+"""Minimum probability of further detected languages in a list."""
 
 _FRONTEND_TIMEOUT = 500
 """Milliseconds that LibreTranslate's page waits after a keystroke before it translates."""
@@ -76,7 +76,7 @@ class Detected(pydantic.BaseModel):
 
 
 class TranslateResult(pydantic.BaseModel):
-    """Translations: one or a list, as in the request."""
+    """One translation or a list, as in the request."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -94,7 +94,7 @@ class SuggestBody(Body):
     """A better translation, from a client."""
 
     q: str = Field(min_length=1, description="text")
-    s: str = Field(min_length=1, description="its translation")
+    s: str = Field(min_length=1, description="better translation of the text")
     source: str = Field(min_length=1, description="source language code")
     target: str = Field(min_length=1, description="target language code")
     api_key: str = ""
@@ -180,7 +180,7 @@ class LibreTranslate(Interface):
         language: str,
         settings: SearchSettings,
     ) -> list[list[str]]:
-        """Return the translation of each text and its next-best ones."""
+        """Return the best and the next-best translations of each text."""
         if format == "html":
             pages = [text.encode("utf-8", "replace") for text in texts]
             self.service.check(texts)
@@ -194,7 +194,7 @@ class LibreTranslate(Interface):
     @answers("/detect", DetectBody, result=DetectResult)
     async def detect(self, request: Request, body: DetectBody) -> Response:
         """Detect the language of a text."""
-        # As in LibreTranslate there is always an answer, if with a confidence of 0.
+        # As in LibreTranslate there is always an answer, possibly with a confidence of 0.
         nothing = [(next(iter(self._sources()), "en"), 0.0)]
         ranked = await self.service.detect(body.q) or nothing
         likely = [each for each in ranked[:3] if each[1] >= LEAST_PROBABILITY] or ranked[:1]
@@ -223,7 +223,7 @@ class LibreTranslate(Interface):
             raise RefusedRequest(403, "Suggestions are disabled on this server.", "suggestions")
         languages = {"source": self._known(body.source), "target": self._known(body.target)}
         line = json.dumps({"q": body.q, "s": body.s, **languages}, ensure_ascii=False) + "\n"
-        # One write of a file opened for appending: lines of several workers do not mix.
+        # A single write to a file opened for appending: lines of several workers do not mix.
         with self.parts.suggestions.open("ab", buffering=0) as file:
             await to_thread.run_sync(file.write, line.encode())
         return json_response({"success": True})
@@ -278,10 +278,10 @@ class LibreTranslate(Interface):
             raise RefusedRequest(400, str(error), "language") from None
 
     async def _detected(self, text: str, target: str) -> Detected:
-        """Return the language of a text among all; one that the models read in doubt.
+        """Return the language of a text; in doubt, a language that a model reads.
 
         Raises:
-            RefusedRequest: when it is surely one that no model translates to the target.
+            RefusedRequest: when no model translates the detected language to the target.
         """
         target = self._known(target)
         able = [code for code, targets in self._sources().items() if target in targets]
@@ -289,7 +289,7 @@ class LibreTranslate(Interface):
         if not ranked:
             return _detected(next(iter(able), target), 0.0)
         language, probability, is_able = choose_source(ranked, [*able, target])
-        if not able:  # in doubt, a text is not said to be in the target language
+        if not able:  # without a model, the target language is not preferred
             language, probability = ranked[0]
             is_able = language == target
         found = _detected(language, probability)

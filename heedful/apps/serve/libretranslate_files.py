@@ -39,9 +39,7 @@ class TranslatedFile(pydantic.BaseModel):
     """The address of a translated file."""
 
     translatedFileUrl: str = Field(description="address of the file, which is kept for ten minutes")
-    leftOut: list[str] = Field(
-        description="passages that stay as they were: line, text and reason of each"
-    )
+    leftOut: list[str] = Field(description="untranslated passages: line, text and reason of each")
 
 
 def attachment(content: bytes, name: str) -> Response:

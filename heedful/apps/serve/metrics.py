@@ -19,7 +19,7 @@ from prometheus_client import (
 from heedful.apps.serve.scheduler import ComputedBatch
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of prometheus-client: folder in which the workers keep their counts."""
+"""Environment variable of prometheus-client for the folder in which workers store their counts."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -29,7 +29,7 @@ class Metrics:
     """Metrics of one process; `text` adds up those of all workers."""
 
     def __init__(self) -> None:
-        # Workers keep counts in files, which only a registry without metrics of its own may read.
+        # Workers store counts in files, which are read by a registry without metrics.
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
         histogram = partial(Histogram, registry=self._registry)

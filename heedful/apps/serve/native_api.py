@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class TranslateTexts(Body):
     """A request for translations, with settings of the search."""
 
-    texts: list[str] = Field(description="texts to translate, each line by line")
+    texts: list[str] = Field(description="texts, which are translated line by line")
     source: str = Field("", description="source language code; requires target")
     target: str = Field("", description="target language code; requires source")
     model: str = Field("", description="name of a model, instead of languages")
@@ -38,9 +38,9 @@ class TranslateTexts(Body):
     glossary: dict[str, str | list[str]] = Field(
         default_factory=dict,
         max_length=1000,
-        description="terms and their required translations, one or several of each",
+        description="terms, each with one or several required translations",
     )
-    alignment: bool = Field(False, description="return word alignments, too")
+    alignment: bool = Field(False, description="return word alignments as well")
     report: bool = Field(False, description="check translations and return a report on each line")
 
 
@@ -52,10 +52,10 @@ class TranslatedTexts(pydantic.BaseModel):
 
 
 def find_route(service: Service, model: str, source: str, target: str) -> tuple[str, ...]:
-    """Return the names of the models for a request that names a model, or languages.
+    """Return the names of the models for a request that names a model or languages.
 
     Raises:
-        ModelError, RefusedRequest: when there are none, or the request names nothing.
+        ModelError, RefusedRequest: when there are no such models, or the request names nothing.
     """
     if model:
         return (service.models.find(model).name,)
@@ -109,8 +109,8 @@ class NativeApi(Interface):
     ) -> list[TranslationReport]:
         """Check the lines of all texts.
 
-        Over a pivot, scores of the last model belong to the intermediate text: then only checks of
-        the texts alone are made.
+        Over a pivot, the scores of the last model belong to the intermediate text, so only the
+        checks of texts are made.
         """
         from heedful.apps.quality.calibration import Calibration, calibration_path
         from heedful.apps.quality.checker import Checker

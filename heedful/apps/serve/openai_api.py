@@ -39,7 +39,7 @@ class PromptAnswer:
 
     Args:
         text: text of the answer.
-        tokens: its tokens, as in the vocabulary.
+        tokens: tokens of the answer, as in the vocabulary.
         token_scores: log-probability of each token, in nats.
         is_cut: true if the answer reached its maximum length.
     """
@@ -59,7 +59,7 @@ class OpenAI(Interface):
     """The endpoints of models, completions and chats."""
 
     no_key = 401
-    """OpenAI's clients expect another status for a wrong key than LibreTranslate's."""
+    """HTTP status for a wrong key, which differs from that of LibreTranslate."""
 
     @staticmethod
     def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
@@ -151,8 +151,8 @@ class OpenAI(Interface):
     async def _generation(self, body: Sampling, read: Sequence[int]) -> GenerationSettings:
         """Return the settings of continuations: sampling, as by default at OpenAI.
 
-        Without a limit in the request, an answer has the usual number of tokens, or as many as the
-        model has positions left for.
+        Without a limit in the request, an answer has at most the usual number of tokens, or as many
+        as the remaining positions of the model.
         """
         longest = body.most_tokens or body.usual_tokens
         positions = (await self.service.generator(body.model)).model.spec.embedding.positions
@@ -176,7 +176,7 @@ class OpenAI(Interface):
     async def _reply(
         self, request: Request, body: Sampling, prompts: Sequence[str], reply: CompletionReply
     ) -> Response:
-        """Answer prompts at once, or one prompt by server-sent events that no proxy holds back."""
+        """Answer prompts at once, or a single prompt by server-sent events."""
         request.state.texts = len(prompts)
         read = await self.service.lengths(body.model, prompts)
         reply.count(read)
@@ -193,9 +193,9 @@ class OpenAI(Interface):
     async def _pieces(
         self, body: Sampling, prompt: str, read: Sequence[int]
     ) -> AsyncIterator[PromptAnswer]:
-        """Yield pieces of an answer as they become certain, and at the end its tokens.
+        """Yield chunks of an answer as they become final, and at the end its tokens.
 
-        A translation comes as one piece, since a beam search may change every word until its end.
+        A translation is one chunk, since a beam search may change every word until its end.
         """
         if self.service.models.find(body.model).is_translator:
             for answer in (await self._answers(body, [prompt], read))[0]:
@@ -228,7 +228,7 @@ class OpenAI(Interface):
 
 
 class CompletionReply:
-    """A completion as one object or as the events of a stream; subclasses have other forms.
+    """A completion as one object or as a stream of events; subclasses write other objects.
 
     Args:
         body: request.
@@ -247,7 +247,7 @@ class CompletionReply:
         self.read = sum(read)
 
     def whole(self, answers: Sequence[Sequence[PromptAnswer]]) -> dict[str, Any]:
-        """Return the answers to each prompt, numbered in one list."""
+        """Return all answers to all prompts in one numbered list."""
         flat = [(place, answer) for place, several in enumerate(answers) for answer in several]
         choices = [
             {"index": i, **self.choice(place, answer), "finish_reason": answer.finish_reason}
@@ -273,7 +273,7 @@ class CompletionReply:
         }
 
     def words(self, text: str | None) -> dict[str, Any]:
-        """Return the fields of an event with a piece of text; None for the last event."""
+        """Return the fields of an event with a chunk of text; None stands for the last event."""
         return {"text": text or ""}
 
     def begin(self) -> Iterator[bytes]:
@@ -285,7 +285,7 @@ class CompletionReply:
         return self._part(self.words(text))
 
     def end(self, written: Sequence[PromptAnswer]) -> Iterator[bytes]:
-        """Yield the reason for the end, the usage where it is wanted, and the end mark."""
+        """Yield the finish reason, the usage if requested, and the end mark."""
         yield self._part(self.words(None), written[-1].finish_reason)
         if self.body.wants_usage:
             usage = {"choices": [], "usage": self._usage(written)}
@@ -373,7 +373,7 @@ def _translated(text: TranslatedText, rank: int, body: Sampling) -> PromptAnswer
     counts = accumulate(len(line.tokens) for line in ranked)
     lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
     whole = text.join(lines)
-    if 0 < len(lines) < len(ranked):  # the break after the last one belongs to those left out
+    if 0 < len(lines) < len(ranked):  # the break after the last line belongs to the lines left out
         whole = whole.removesuffix(text.sources[len(lines) - 1].after)
     ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
     return PromptAnswer(

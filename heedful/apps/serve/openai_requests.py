@@ -1,7 +1,7 @@
-"""Requests of OpenAI's completions and chats, checked.
+"""Validated requests of OpenAI's interfaces for completions, chats and responses.
 
 Fields are those of https://platform.openai.com/docs/api-reference (completions, chat, responses).
-Fields that would change an answer and are not supported are refused, not ignored.
+Unsupported fields that would change an answer are refused, not ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sampling(Body):
     max_tokens: int | None = Field(None, ge=1, description="maximum number of tokens of an answer")
 
     limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
-    """Fields that limit the number of tokens of an answer, the first one first."""
+    """Fields that limit the number of tokens of an answer; the first one that is set counts."""
 
     usual_tokens: ClassVar[int]
     """Maximum number of tokens of a continuation if the request sets none; not for translations."""
@@ -88,7 +88,9 @@ class Sampling(Body):
 class CompletionBody(Sampling):
     """A request for completions."""
 
-    prompt: str | list[str] = Field("", description="text to continue or translate, or a list")
+    prompt: str | list[str] = Field(
+        "", description="text to continue or translate, or a list of texts"
+    )
     logprobs: int | None = Field(
         None, ge=0, le=5, description="return log-probabilities of the tokens"
     )
@@ -171,11 +173,13 @@ class ResponseBody(Sampling):
     """A request for a response."""
 
     input: str | Annotated[list[Message], Field(min_length=1)] = Field(
-        description="text, or messages"
+        description="a text, or a list of messages"
     )
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    previous_response_id: None = Field(None, description="responses are not stored")
+    previous_response_id: None = Field(
+        None, description="must be null, since responses are not stored"
+    )
     background: Literal[False] | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     text: TextFormat | None = None

@@ -1,7 +1,7 @@
 """OpenAI's interface for responses, which its newer clients use in place of chats.
 
 Fields and events are those of https://platform.openai.com/docs/api-reference (responses). Nothing
-is stored, so a response cannot be asked for again or continued.
+is stored, so a response cannot be retrieved or continued later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ResponseReply(CompletionReply):
         return self.response(answers[0])
 
     def begin(self) -> Iterator[bytes]:
-        """Yield the beginnings of response, message and text."""
+        """Yield the events that begin response, message and text."""
         yield self._event("response.created", response=self.response(None))
         yield self._event("response.in_progress", response=self.response(None))
         item = self.message(None)
@@ -54,7 +54,7 @@ class ResponseReply(CompletionReply):
         return self._event("response.output_text.delta", **self.place, delta=text, logprobs=[])
 
     def end(self, written: Sequence[PromptAnswer]) -> Iterator[bytes]:
-        """Yield the ends of text, message and response."""
+        """Yield the events that end text, message and response."""
         text = "".join(each.text for each in written)
         yield self._event("response.output_text.done", **self.place, text=text, logprobs=[])
         yield self._event("response.content_part.done", **self.place, part=_part(text))
@@ -69,7 +69,7 @@ class ResponseReply(CompletionReply):
         return self._event("error", **words)
 
     def response(self, written: Sequence[PromptAnswer] | None) -> dict[str, Any]:
-        """Return the response; without pieces it is in progress."""
+        """Return the response; with None for its answer it is in progress."""
         body, status = self.body, _status(written)
         is_cut = status == "incomplete"
         return {
@@ -97,7 +97,7 @@ class ResponseReply(CompletionReply):
         }
 
     def message(self, written: Sequence[PromptAnswer] | None) -> dict[str, Any]:
-        """Return the message of the response; without pieces it is in progress."""
+        """Return the message of the response; with None for its answer it is in progress."""
         text = "".join(each.text for each in written or ())
         content = [] if written is None else [_part(text)]
         own = {"id": self.item, "type": "message", "role": "assistant"}

@@ -1,4 +1,4 @@
-"""The OpenAPI description of a server, made of its endpoints."""
+"""The OpenAPI description of a server, built from its endpoints."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, An
     media = endpoint.media_type
     content: dict[str, Any] = {media: {"schema": schema}}
     if "stream" in endpoint.body.model_fields:
-        # No schema: tools disagree whether it describes one event or the whole stream.
+        # No schema, since tools disagree on whether it describes one event or the whole stream.
         content["text/event-stream"] = {}
     responses: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
     wrong = {"application/json": {"schema": {"type": "object"}}}

@@ -1,13 +1,13 @@
 """Batches across requests: texts of many clients that wait are computed together.
 
-A job is one text. A free thread takes the most urgent job, with those that can share its batch and
+A job is one text. A free thread takes the most urgent job, and jobs that can share its batch and
 are nearest in length: as many as the batch has room for, but no more than the thread's share of all
 jobs, which leaves work for the next thread. Short jobs overtake long ones, but only for a limited
 time, so that no job starves. A job whose client has gone or whose deadline has passed is dropped
 before it is computed.
 
-Clients that were answered together send their next requests one by one. A thread that took the
-first at once would compute a batch of one while the others wait, so it waits for them for a moment.
+Clients that were answered together send their next requests one after the other. A thread that took
+the first request at once would compute a batch of one text, so it waits briefly for the others.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ QUIET_SECONDS = 5.0
 """Seconds without a job after which memory is freed."""
 
 GATHERING_SHARE = 0.05
-"""Time that a thread waits for as many jobs as in its last batch, as a share of that batch's time.
+"""Maximum wait of a thread for as many jobs as in its last batch, as a share of that batch's time.
 
 With 64 clients and two threads, this wait and the equal shares raised the mean batch from 16 texts
 to 23, and saved 13 % of the processor time of a text.
 """
 
 MOST_GATHERING = 0.05
-"""Most seconds of this wait."""
+"""Upper bound of this wait in seconds."""
 
 _REMEMBERED = 0.9
 """Decay of the moving average of tokens a second."""
@@ -81,7 +81,7 @@ class ComputedBatch:
         texts: number of texts.
         tokens: number of tokens of all texts.
         seconds: seconds of computation.
-        waited: seconds that its oldest job waited.
+        waited: seconds that the oldest job waited.
     """
 
     texts: int
@@ -97,7 +97,7 @@ class WaitingText:
     Args:
         work: model and settings.
         text: line or prompt.
-        tokens: number of its tokens.
+        tokens: number of tokens of the text.
         deadline: time of the monotonic clock, in seconds, at which a waiting job is dropped.
     """
 
@@ -110,7 +110,7 @@ class WaitingText:
 
     @property
     def urgency(self) -> float:
-        """The time that decides the order of jobs; the smallest goes first."""
+        """The time that decides the order of jobs; the earliest goes first."""
         return self.arrival + min(self.tokens * SECONDS_OF_A_TOKEN, MOST_OVERTAKEN)
 
 
@@ -121,8 +121,8 @@ class Scheduler:
         threads: number of threads, each of which computes one batch at a time.
         positions: maximum number of positions of a batch: texts × longest × hypotheses of a text.
             Short texts count as if they were longer (`SHORTEST`), as for files.
-        most_waiting: maximum number of jobs in the queue; further ones are refused.
-        begin_thread: function called in each thread before its first batch, for example to set its
+        most_waiting: maximum number of jobs in the queue; further jobs are refused.
+        begin_thread: function called in each thread before its first batch, for example to set the
             number of cores.
         observe: function called with each computed batch.
         rest: function called after a while without jobs, for example to free memory that batches
@@ -183,7 +183,7 @@ class Scheduler:
             self._changed.notify_all()  # notify() might wake a thread that waits for more jobs
 
     def forget(self, jobs: Sequence[WaitingText]) -> None:
-        """Drop the waiting jobs of a client that has gone; running batches are finished."""
+        """Drop the waiting jobs of a client that has disconnected; running batches are finished."""
         with self._changed:
             gone = set(map(id, jobs))
             self._waiting = [job for job in self._waiting if id(job) not in gone]
@@ -234,7 +234,7 @@ class Scheduler:
                 quiet = None if self._is_rested or self._computing else QUIET_SECONDS
                 if not self._changed.wait(quiet) and not (self._is_rested or self._computing):
                     self._is_rested = True
-                    self._changed.release()  # its client has gone
+                    self._changed.release()  # its client has disconnected
                     try:
                         self._rest()
                     finally:
@@ -297,7 +297,7 @@ class Scheduler:
                 return
             for job in jobs:
                 self._answer([job])
-        except BaseException as error:  # its client must get an answer, whatever the error
+        except BaseException as error:  # the client must get an answer, whatever the error
             for job in jobs:
                 job.future.set_exception(error)
             raise

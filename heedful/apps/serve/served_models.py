@@ -1,7 +1,7 @@
-"""The models of a server: names, languages and directories, and those in memory.
+"""The models of a server: names, languages, directories, and loaded pipelines.
 
 A model is loaded at the start or at its first request. Where memory is limited, the least recently
-used one is unloaded.
+used model is unloaded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Pipeline = TranslationPipeline | GenerationPipeline
 
 
-# In pt-BR-en and en-pt-BR, only the case of letters tells where the second code begins.
+# In pt-BR-en and en-pt-BR, only letter case shows where the second code begins.
 _REGIONAL = "[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-WYZ][A-Z]|419|001))?"
 _REGIONAL_PAIR = re.compile(f"({_REGIONAL})-({_REGIONAL})")
 
@@ -76,7 +76,7 @@ class ServedModel:
 
     @property
     def size(self) -> int:
-        """Bytes of its files, about those of its weights in float32 memory."""
+        """Bytes of its files, about the size of its weights in float32."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
 
@@ -84,8 +84,8 @@ def parse_model(word: str) -> ServedModel:
     """Read an argument of `heedful serve`.
 
     It is `MODEL`, `NAME=MODEL`, or with languages `SOURCE-TARGET=MODEL` or `SOURCE:TARGET=MODEL`;
-    the colon is for codes in any case. Without languages a translator has those of its card, or
-    those at the end of its folder's name.
+    with a colon, codes may be in any case. Without languages a translator has the languages of its
+    card, or those at the end of its folder's name.
 
     Raises:
         ModelError: when there is no such directory.
@@ -127,7 +127,7 @@ def _named_languages(name: str) -> tuple[str, str] | None:
 def pinned_model(word: str) -> str:
     """Return an argument of `heedful serve`, with a commit for a model of the hub.
 
-    The commit keeps all workers on the same model, also after they are replaced.
+    With the commit all workers use the same model, even after a replacement.
 
     Raises:
         UserError: when the model cannot be fetched.
@@ -150,10 +150,11 @@ class ServedModels:
 
     Args:
         models: models with different names.
-        options: their options.
+        options: options of all models.
 
     Raises:
-        ConfigError, ModelError: when two models have one name, or a glossary has none of them.
+        ConfigError, ModelError: when two models have the same name, or a glossary belongs to no
+            model.
     """
 
     def __init__(self, models: Iterable[ServedModel], options: ModelOptions = _OPTIONS) -> None:
@@ -178,7 +179,7 @@ class ServedModels:
         """Load models in the given order, as many as fit in memory.
 
         Raises:
-            ModelError, ConfigError: when one cannot be loaded, or is a translator without
+            ModelError, ConfigError: when a model cannot be loaded, or is a translator without
                 languages.
         """
         for model in self:
@@ -277,7 +278,7 @@ class ServedModels:
         return sorted({*direct, *over})
 
     def _load(self, model: ServedModel) -> Pipeline:
-        # Imported here, since the parent of the workers only reads names.
+        # Imported here, since the parent process only needs names.
         from heedful.interop.model_loading import load_any
         from heedful.pipelines.text_generation import GenerationPipeline
         from heedful.pipelines.translation import TranslationPipeline
@@ -287,7 +288,7 @@ class ServedModels:
         def read(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
             network, tokenizers = loaded
             if model.is_translator and tokenizers is not None and tokenizers.reading is None:
-                # Its sentences are those of the language that it is served for.
+                # Sentences are split by the rules of the source language on this server.
                 reading = replace(tokenizers.reads, language=primary_subtag(model.source))
                 tokenizers = replace(tokenizers, reading=reading)
             return network, tokenizers

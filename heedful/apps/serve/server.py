@@ -1,9 +1,9 @@
-"""Processes of a server: a parent, which keeps workers alive, and the workers.
+"""Processes of a server: a parent, which keeps the workers alive, and the workers.
 
-SIGHUP replaces the workers one after the other, each by one that has loaded its models, so that
-models are updated without losing a request. A dead worker is replaced. SIGTERM and Ctrl-C stop the
-server: connections that have come are accepted, later ones refused, open requests answered. Signals
-are for the parent alone, which tells its workers in this order.
+SIGHUP replaces the workers one after the other, each when its successor has loaded the models, so
+that models are updated without losing a request. A dead worker is replaced. SIGTERM and Ctrl-C stop
+the server: waiting connections are accepted, later ones are refused, and open requests are
+answered. Signals go to the parent alone, which controls its workers.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _FOLDER_OF_COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 def build(settings: ServerSettings) -> object:
     """Load the models and build the application of a worker process; uvicorn calls it.
 
-    An error of the user is printed without traceback, and stops the server.
+    A user error is printed without traceback, and stops the server.
     """
     from heedful.apps.serve.worker_app import build_worker
 
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # a terminal sends Ctrl-C to a whole process group
+        os.setpgrp()  # Ctrl-C of a terminal goes to a whole process group
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         return build_worker(settings)
@@ -58,7 +58,7 @@ class Supervisor(Multiprocess):
     Args:
         config: uvicorn's configuration.
         listening: listening socket, which workers share.
-        ready: function called once when all workers serve.
+        ready: function called once, when all workers serve.
         shared: folder in which workers share weights; None for one worker.
     """
 
@@ -88,7 +88,7 @@ class Supervisor(Multiprocess):
         start = time.time()
         super().restart_all()
         for file in [] if self._shared is None else self._shared.iterdir():
-            if file.stat().st_mtime < start:  # a process that still maps the file keeps it
+            if file.stat().st_mtime < start:  # a process that maps the file can still read it
                 file.unlink(missing_ok=True)
 
     def keep_subprocess_alive(self) -> None:
@@ -107,7 +107,7 @@ class Supervisor(Multiprocess):
             self._ready = None
 
     def terminate_all(self) -> None:
-        """Stop the workers once they have accepted all connections that came before."""
+        """Stop the workers after they have accepted all waiting connections."""
         for listening in self.sockets:
             empty_queue(listening)
         super().terminate_all()

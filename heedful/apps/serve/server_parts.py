@@ -1,4 +1,4 @@
-"""The parts of which the application of a server is made, and the base of its interfaces."""
+"""The parts of the application of a server, and the base class of its interfaces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServerParts:
         clients: check of clients, which admits anybody by default.
         log: log of requests; None without one.
         files: store of translated files; None to translate no files.
-        jobs: translations that outlast a request; None without them.
+        jobs: store of translations that outlast a request; None for no such translations.
         suggestions: file of suggested translations; None to take none.
     """
 
@@ -46,7 +46,7 @@ class ServerParts:
         """Open the files of a worker.
 
         Raises:
-            ConfigError: when one cannot be used.
+            ConfigError: when a file cannot be used.
         """
         log = settings.access_log
         return cls(
@@ -67,7 +67,7 @@ class ServerParts:
 
 
 class Interface:
-    """An HTTP interface: methods that `answers` marks, and one form of errors.
+    """An HTTP interface: methods marked by `answers`, and a form of errors.
 
     Args:
         parts: parts of the server.
@@ -82,7 +82,7 @@ class Interface:
 
     @staticmethod
     def error_body(refusal: RefusedRequest) -> Mapping[str, Any]:
-        """Return an error with the name of the wrong value."""
+        """Return an error with the name of the invalid value."""
         return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
 
     def endpoints(self) -> list[Endpoint[Any]]:

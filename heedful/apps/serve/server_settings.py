@@ -1,4 +1,4 @@
-"""Settings of a server, as its parent sends them to its workers, and its limits."""
+"""Settings and limits of a server, which the parent sends to its workers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Allowance:
-    """The use that a client may make of the server in a minute.
+    """The number of requests and characters that a client may send in a minute.
 
     Args:
-        requests: number of requests; None for any.
-        characters: number of characters of their texts; None for any.
+        requests: number of requests; None for no limit.
+        characters: number of characters of their texts; None for no limit.
     """
 
     requests: int | None = None
@@ -52,9 +52,9 @@ class GateSettings:
         host: address that the server listens on.
         body: maximum size of a body in bytes.
         file: maximum size of a body with a file in bytes.
-        seconds: time in which a body must arrive, if it is small.
+        seconds: time in which a small body must arrive.
         origins: origins of other sites whose scripts may send requests; * for all.
-        proxies: addresses and networks whose `X-Forwarded-*` headers are believed; * for all.
+        proxies: addresses and networks whose `X-Forwarded-*` headers are trusted; * for all.
     """
 
     host: str = "127.0.0.1"
@@ -75,7 +75,8 @@ class ModelOptions:
         most_bytes: maximum size of the models in memory, in bytes; None for no limit.
         shared: folder in which workers share weights; None to load weights in each worker.
         consistency: arguments of a `ConsistentTranslation` around translators; None without one.
-        split: parts of a text that are translated apart; as each model has learned if None.
+        split: parts of a text that are translated separately; None for the training setting of each
+            model.
         glossaries: files of terms, by the names of translators.
         soft_terms: true if terms are soft.
     """
@@ -107,8 +108,8 @@ class ServerSettings(ModelOptions):
         files: folder of translated files, which workers share; None to translate no files.
         suggestions: file of suggested translations; None to take none.
         jobs: folder of jobs, which workers share; if None, a temporary one.
-        allowance: use that each client may make of the server in a minute.
-        rates: file in which workers count that use; None without limits.
+        allowance: usual allowance of a client per minute.
+        rates: file in which workers count the use of allowances; None without limits.
     """
 
     models: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The work of a server for its interfaces: translate, continue a text, detect a language."""
+"""The work of a server for its interfaces: translation, continuation and language detection."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import GenerationSettings, SearchSettings
 
 MOST_CHARACTERS_AT_ONCE = 2000
-"""Most characters whose tokens are counted in the event loop: 0.2 ms, as long as a switch to a
-thread."""
+"""Maximum number of characters that are tokenised in the event loop: 0.2 ms, as long as a switch to
+a thread."""
 
 PASSAGES_AT_ONCE = 128
-"""Passages of a document in the queue at once: a few batches, and a part of the queue."""
+"""Number of passages of a document in the queue at once: a few batches, which leave room for
+others."""
 
 MOST_CHARACTERS_READ = 10_000
-"""Most characters from which a language is detected."""
+"""Maximum number of characters that are read to detect a language."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class TextWork:
 
     def run(self, texts: Sequence[str]) -> Sequence[Any]:
         """Compute a batch; see `Workload`."""
-        # Samples depend on the index of a line, and each line is the first of its own request.
+        # Samples depend on the index of a line, so each line is computed as the first of its
+        # request.
         parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
         return [
             result
@@ -94,7 +96,7 @@ class Service:
         """
         search = self.search
         changes: dict[str, Any] = {"n_best": count}
-        if search.alternatives:  # each answer needs a beam of its own
+        if search.alternatives:  # each answer needs a separate beam
             beam = max(1, min(search.beam, self.limits.beam // count))
             changes |= {"alternatives": count, "beam": beam}
         elif not search.sampling:
@@ -115,25 +117,25 @@ class Service:
     ) -> list[TranslatedText]:
         """Translate texts line by line, through one model or over a pivot.
 
-        White space around a line stays as it is, and so do line breaks.
+        White space around lines and line breaks stay unchanged.
 
         Args:
             texts: texts of any number of lines.
             route: names of the models, in order.
-            settings: settings of the search; the server's if unset. The last model gives the
-                next-best translations.
-            alignment: true to return alignments, which are those of the last model.
+            settings: settings of the search; the server's if unset. Next-best translations come
+                from the last model.
+            alignment: true to return the alignments of the last model.
             is_passage: true for passages of documents, which are not cut into lines.
             glossary: terms of this request, beside those of the model.
 
         Raises:
             ConfigError, DataError, ModelError: when the request is wrong.
-            QueueFull, DeadlinePassed: when there is too much to do.
+            QueueFull, DeadlinePassed: when the server is overloaded.
         """
         if not is_passage:
             self.check(texts)
         if glossary is not None and len(route) > 1:
-            # Its terms and translations are of two languages, and the pivot is a third.
+            # A glossary maps source terms to target terms, but each model sees the pivot language.
             raise ConfigError(
                 f"A glossary needs one model; this translation takes {' and '.join(route)}",
                 where="glossary",
@@ -166,9 +168,10 @@ class Service:
         alignment: bool = False,
         advance: Callable[[int], None],
     ) -> list[TranslatedText]:
-        """Translate the passages of a document part by part, so that other requests have a share.
+        """Translate the passages of a document part by part, without blocking other requests.
 
-        The time limit is for each part: a long document is not given up while it makes progress.
+        The time limit holds for each part, so a long document is not cancelled while it makes
+        progress.
 
         Args:
             passages: texts, each translated as a whole.
@@ -197,7 +200,7 @@ class Service:
             except DeadlinePassed:
                 if size == 1:
                     raise
-                size = max(1, size // 4)  # a smaller part may be done in time
+                size = max(1, size // 4)  # a smaller part may finish in time
                 continue
             advance(len(part))
             end = time.monotonic() + self.limits.seconds
@@ -241,17 +244,17 @@ class Service:
         settings: GenerationSettings,
         emit: Callable[[str], None],
     ) -> TextStream:
-        """Continue a prompt, and stream text as soon as it is certain.
+        """Continue a prompt, and stream text as soon as it is final.
 
         Args:
             name: name of a language model.
             prompt: beginning of the text.
             length: number of its tokens, from `lengths`.
             settings: settings of the search.
-            emit: function called with each piece, in another thread; its errors end the stream.
+            emit: function called with each chunk, in another thread; its errors end the stream.
 
         Returns:
-            The stream at its end.
+            The stream after its end.
 
         Raises:
             as for `translate`.
@@ -260,7 +263,7 @@ class Service:
         deadline = time.monotonic() + self.limits.seconds
 
         def compute(texts: Sequence[str], **options: Any) -> list[TextStream]:
-            (text,) = texts  # a function is equal only to itself, so a stream shares no batch
+            (text,) = texts  # a stream shares no batch: no other workload equals this one
             stream = pipeline.stream(text, settings=settings)
             for piece in stream:
                 emit(piece)
@@ -339,13 +342,13 @@ class Service:
     async def _with_glossary(
         self, name: str, settings: SearchSettings, own: Glossary | None
     ) -> tuple[TranslationPipeline, Glossary | None]:
-        """Return a translator, and its glossary with the terms of a request."""
+        """Return a translator, and its glossary joined with the glossary of a request."""
         self._check_search(settings)
         pipeline = await self._translator(name)
         glossary = self.models.find(name).glossary
         if own is not None:
             glossary = own if glossary is None else own.joined(glossary)
-            # Here and not in the batch, so that the request is refused before it waits.
+            # Checked before the request is queued, so that a wrong glossary is refused at once.
             await to_thread.run_sync(pipeline.check_glossary, glossary)
         return pipeline, glossary
 
@@ -356,7 +359,7 @@ class Service:
         return cast(TranslationPipeline, pipeline)
 
     async def _pipeline(self, name: str) -> TranslationPipeline | GenerationPipeline:
-        """Return a model; loading it does not block other requests."""
+        """Return the pipeline of a model; loading does not block other requests."""
         pipeline = self.models.at_hand(name)
         if pipeline is not None:
             return pipeline

@@ -1,4 +1,4 @@
-"""Texts and their translations line by line, with the white space around lines kept."""
+"""Texts translated line by line, with the white space around lines kept."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from heedful.pipelines.text_splitting import Translation
 
 @dataclass(frozen=True)
 class FramedLine:
-    """A line of a text, between white space that its translation keeps.
+    """A line of a text, with the surrounding white space, which the translation keeps.
 
     Args:
         text: text of the line, without white space around it.
-        before, after: white space around it; the line break is part of `after`.
+        before, after: white space around the line; the line break is part of `after`.
     """
 
     text: str
@@ -23,11 +23,11 @@ class FramedLine:
 
 
 def framed_lines(text: str, *, is_whole: bool = False) -> list[FramedLine]:
-    """Cut a text into its lines; one that ends in a line break has an empty last line.
+    """Split a text into lines; a text that ends in a line break has an empty last line.
 
     Args:
         text: text with line breaks of any kind.
-        is_whole: true to take the whole text as one line.
+        is_whole: true to treat the whole text as one line.
     """
     lines = [text] if is_whole else text.splitlines(keepends=True)
     if not is_whole and (not lines or lines[-1].splitlines() != lines[-1:]):
@@ -45,7 +45,7 @@ class TranslatedText:
     """A text and its translation, line by line.
 
     Args:
-        lines: translations of its lines, empty ones included.
+        lines: translations of the lines, including empty lines.
         sources: lines of the text.
     """
 
@@ -58,11 +58,11 @@ class TranslatedText:
         return self.join(self.lines)
 
     def ranked(self, rank: int) -> list[Translation]:
-        """Return each line's translation of a rank, 0 for the best; its last if it has fewer."""
+        """Return the translation of a rank (0 is the best) of each line, or its last one."""
         return [line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines]
 
     def join(self, lines: Sequence[str]) -> str:
-        """Join translations of the text's first lines, with the white space around those."""
+        """Join translations of the first lines of the text, with the white space around lines."""
         pairs = zip(self.sources, lines, strict=False)
         return "".join(f"{source.before}{line}{source.after}" for source, line in pairs)
 

@@ -16,7 +16,7 @@ from heedful.device import usable_cores
 from heedful.memory import trim
 
 MOST_THREADS = 4
-"""Batches computed at a time; each needs memory of its own."""
+"""Maximum number of batches computed at a time; each needs separate memory."""
 
 
 def build_worker(settings: ServerSettings) -> Starlette:

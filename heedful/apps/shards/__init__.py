@@ -1,1 +1,1 @@
-"""Corpora in many files (shards): translated by one or many machines, and written for training."""
+"""Corpora in many files (shards): translation on one or many machines, and writing for training."""

@@ -58,7 +58,7 @@ def translate_on_ray(
         pool: size of the pool of actors.
 
     Yields:
-        The outcome of each shard, in the order in which shards end.
+        The outcome of each shard, in the order in which shards are finished.
 
     Raises:
         UserError: when the cluster is too small for the pool.
@@ -81,7 +81,8 @@ def translate_on_ray(
             _ShardActor,
             fn_constructor_args=(job,),
             batch_size=1,
-            # One at a time: a shard queued at a busy actor could run on a free one.
+            # One shard at a time per actor: a shard queued at a busy actor could run on a free
+            # actor.
             compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
             num_cpus=pool.threads,
             num_gpus=pool.gpus or None,
@@ -113,7 +114,7 @@ class _ShardActor:
         self._reason = ""
         try:
             self._worker = ShardWorker(job)
-        except UserError as error:  # Ray would restart the actor for ever, and hide the reason
+        except UserError as error:  # Ray would restart the actor for ever and hide the reason
             self._reason = f"{error} (on the machine {os.uname().nodename})"
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
@@ -133,7 +134,7 @@ def _connected(pool: RayPool) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     host = _host(pool.address)
     if host in _LOOPBACK:
-        # Ray reads this once, and then uses the loopback address, as on Windows and macOS.
+        # Ray reads this variable once and then uses the loopback address, as on Windows and macOS.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     options: dict[str, Any] = {"address": pool.address}
     if pool.address is None:
@@ -164,7 +165,7 @@ def _connected(pool: RayPool) -> Iterator[None]:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Drop native code's standard error: Ray reports its usage settings there."""
+    """Discard standard error of native code, where Ray reports its usage settings."""
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 2)
@@ -176,10 +177,10 @@ def _silenced() -> Iterator[None]:
 
 
 def _host(address: str | None) -> str | None:
-    """Return the host of a reachable cluster; the loopback address to start Ray here.
+    """Return the host of a reachable cluster; the loopback address if Ray is to start here.
 
     Raises:
-        RunError: when nothing answers there; Ray itself would wait for minutes.
+        RunError: when nothing answers at the address; Ray itself would wait for minutes.
     """
     if address in (None, "auto"):
         return None if address else "127.0.0.1"

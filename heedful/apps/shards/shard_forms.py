@@ -1,4 +1,4 @@
-"""The forms of shards: plain lines, tab-separated tables and JSON Lines, also in gzip; Parquet."""
+"""File formats of shards: plain lines, TSV and JSON Lines, all perhaps gzipped, and Parquet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.data.text_file import TextFile, chunks, parse_json
 from heedful.errors import DataError
 
 CHUNK = 4096
-"""Texts that are translated at a time, as many as `heedful translate` reads at a time."""
+"""Number of texts that are translated at a time, as in `heedful translate`."""
 
 Translate = Callable[[list[str], int], list[str]]
 """Function that translates texts into lines; warnings count lines from its second argument."""
@@ -53,7 +53,7 @@ class _Row:
     """A line of a shard that is written with its translation.
 
     Args:
-        text: text to translate; None for a line without one, which stays as it is.
+        text: text to translate; None for a line without text, which stays unchanged.
         before: characters before the translation.
         after: characters after the translation.
         is_json: true if the translation is written as JSON.
@@ -79,20 +79,20 @@ def translate_text(
 
     Args:
         path: path of the shard.
-        form: suffix of its form, `.txt`, `.tsv` or `.jsonl`.
+        form: suffix of the file format, `.txt`, `.tsv` or `.jsonl`.
         output: file for the translated shard, compressed if the shard is.
         translate: function that translates texts.
         columns: columns of tables.
 
     Yields:
-        The number of texts translated since the last one.
+        The number of texts translated since the last yield.
 
     Raises:
         DataError: naming the line that cannot be read.
     """
     file = TextFile(path)
     rows = _READERS[form](file, columns)
-    # Without file name and time, equal texts give equal bytes.
+    # Without file name and time in the header, equal texts give equal bytes.
     packed = gzip.GzipFile("", "wb", fileobj=output, mtime=0) if file.facts.compressed else None
     stream = packed or output
     first = 1
@@ -198,7 +198,7 @@ def translate_parquet(
         columns: columns of texts and translations.
 
     Yields:
-        The number of rows translated since the last one.
+        The number of rows translated since the last yield.
 
     Raises:
         DataError: when the file is damaged, or lacks the column.
@@ -263,7 +263,7 @@ def _with_translation(schema: Any, columns: TableColumns, path: Path) -> Any:
 
 
 def _compression(file: Any) -> str:
-    """Return the compression of a file's first column, in the writer's names."""
+    """Return the compression of a file's first column, named as for the writer."""
     if file.num_row_groups == 0 or file.metadata.num_columns == 0:
         return "snappy"
     name = file.metadata.row_group(0).column(0).compression.lower()

@@ -10,7 +10,7 @@ from heedful.data.text_file import file_form
 from heedful.errors import DataError
 
 FORMS = (".txt", ".tsv", ".jsonl", ".parquet")
-"""Suffixes of the forms of shards; .gz may follow all of them but the last."""
+"""Suffixes of the file formats of shards; .gz may follow all but the last."""
 
 
 def find_shards(words: Iterable[Path], out: Path) -> list[Path]:
@@ -28,7 +28,7 @@ def find_shards(words: Iterable[Path], out: Path) -> list[Path]:
     found: dict[str, Path] = {}
     for path in [path.absolute() for word in words for path in _files(word)]:
         _check(path, out.absolute())
-        # The name of a shard is also that of its translation.
+        # A translated shard has the name of its source.
         other = found.setdefault(path.name, path)
         if other != path:
             raise DataError(

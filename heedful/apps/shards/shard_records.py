@@ -26,7 +26,8 @@ from heedful.errors import DataError, RunError
 MANIFEST = "heedful-shards.json"
 _WORK = ".heedful-shards"
 _OTHER_WORKER_SECONDS = 5.0
-"""Most seconds from the link of a shard to its record: two small writes on a slow network disk."""
+"""Maximum seconds from the link of a shard to its record: two small writes on a slow network
+disk."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class TranslatedFolder:
         """Make the folder, and lock it against other runs.
 
         Raises:
-            RunError: when another run works there.
+            RunError: when another run uses the folder.
         """
         self._work.mkdir(parents=True, exist_ok=True)
         with (self._work / "lock").open("ab") as lock:
@@ -119,7 +120,7 @@ class TranslatedFolder:
             records = {name: ShardRecord(**record) for name, record in known.items()}
         except (AttributeError, TypeError):
             raise _damaged(manifest) from None
-        # To workers a record means a finished shard, which each run must verify anew.
+        # Workers trust records, so those of earlier runs are removed until this run verifies them.
         self.close(settings, records)
         for path in self._work.glob("*.record"):
             path.unlink()
@@ -133,7 +134,7 @@ class TranslatedFolder:
         replace_synced(self.path / MANIFEST, text.encode())
 
     def record(self, name: str) -> ShardRecord | None:
-        """Return the record of a shard by this run or a killed one; None if there is none."""
+        """Return the record of a shard from this run or from a killed one, or None."""
         path = self._work / f"{name}.record"
         return ShardRecord(**_read(path)) if path.exists() else None
 
@@ -141,7 +142,7 @@ class TranslatedFolder:
         """Return True if the translated shard exists.
 
         Raises:
-            DataError: when it was changed after it was written.
+            DataError: when the file was changed after it was written.
         """
         path = self.path / name
         if not path.exists():
@@ -155,7 +156,7 @@ class TranslatedFolder:
         return True
 
     def attempt(self, name: str) -> int:
-        """Count a worker that begins with a shard; return the count in this run."""
+        """Count an attempt at a shard; return the number of attempts in this run."""
         for number in itertools.count(1):
             try:
                 (self._work / f"{name}.{number}.attempt").open("x").close()
@@ -200,7 +201,7 @@ class TranslatedFolder:
         return record
 
     def _other_record(self, name: str) -> ShardRecord:
-        """Wait for the record of another worker, whose processor may round differently."""
+        """Wait for the record of another worker, whose processor may have rounded differently."""
         until = time.monotonic() + _OTHER_WORKER_SECONDS
         while time.monotonic() < until:
             if (record := self.record(name)) is not None:
@@ -238,7 +239,7 @@ def _damaged(path: Path) -> DataError:
 
 
 def _differences(stored: Any, settings: Mapping[str, Any]) -> str:
-    """Describe differing settings: "beam was 4 and is 5"."""
+    """Describe the settings that differ, such as "beam was 4 and is 5"."""
     if not isinstance(stored, dict):
         return "none are recorded"
     names = [name for name in {**stored, **settings} if stored.get(name) != settings.get(name)]

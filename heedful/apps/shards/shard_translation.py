@@ -17,14 +17,14 @@ Warn = Callable[[str], None]
 Progress = Callable[[int], None]
 
 _WARNINGS = 10
-"""Most warnings of a shard that are kept; a shard of a million lines could have a million."""
+"""Maximum number of warnings that are kept per shard, which could have one for each line."""
 
 
 class LineTranslator(Protocol):
     """A translator of lines that serves many shards."""
 
     def translate(self, texts: list[str], first_line: int, warn: Warn) -> list[str]:
-        """Return a line without its end for each text; `first_line` is the number of the first."""
+        """Return an output line, without line end, for each text; `first_line` is a line number."""
 
     def counts(self) -> dict[str, int]:
         """Return the counts since the last call, and reset them."""
@@ -40,7 +40,7 @@ class ShardJob:
         load: function that loads the translator.
         retries: number of further attempts for a shard.
         threads: threads of a worker on another machine.
-        cwd: folder of relative paths.
+        cwd: folder that relative paths start from.
     """
 
     out: Path
@@ -53,7 +53,7 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """The outcome of the work on one shard.
+    """The outcome of the translation of one shard.
 
     Args:
         name: name of the shard.

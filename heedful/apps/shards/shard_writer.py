@@ -17,7 +17,7 @@ from heedful.durable import whole_folder, write_synced
 from heedful.errors import DataError
 
 LARGEST_TEXT = 16_000_000
-"""UTF-8 bytes after which a shard ends, since a shard is read as a whole."""
+"""Number of UTF-8 bytes after which a shard ends, since a shard is read as a whole."""
 
 _COMPRESSION = 6
 """Level of gzip: level 1 takes half of the time and makes files a quarter larger."""
@@ -44,13 +44,13 @@ def write_shards(
         specs: files of the corpora.
         out: folder to make.
         shard_examples: number of examples of a shard.
-        unit: unit of one text in corpora of texts; None for sentence pairs.
+        unit: unit of text in corpora of texts, such as a line; None for sentence pairs.
         languages: language codes of source and target.
-        progress: function of the bytes done and all bytes of the corpus that is being read; the
-            second is None where it is not known.
+        progress: receiver of the finished bytes and the total bytes of the current corpus; the
+            total is None if unknown.
 
     Raises:
-        DataError: when a line is no example, with file and line.
+        DataError: naming the file and line that is no example.
         OSError: when the folder cannot be written.
     """
     kind: Kind = "pairs" if unit is None else "texts"
@@ -62,7 +62,7 @@ def write_shards(
             line, size = _line_of(texts, where)
             lines.append(line)
             text_bytes += size
-            # Whichever limit comes first: long texts make shards of few examples.
+            # The limit that is reached first counts: shards of long texts have few examples.
             if len(lines) == shard_examples or text_bytes >= LARGEST_TEXT:
                 shards.append(_write(folder, len(shards), lines, text_bytes))
                 lines, text_bytes = [], 0
@@ -74,7 +74,7 @@ def write_shards(
             schema_version=SCHEMA_VERSION, kind=kind, languages=languages, shards=tuple(shards)
         )
         text = json.dumps(index.plain(), indent=1, ensure_ascii=False)
-        # The index last: a folder without one is not a shard folder.
+        # The index is written last: a folder without an index is not a shard folder.
         write_synced(folder / SHARD_INDEX, text.encode())
     return index
 
@@ -110,7 +110,7 @@ def _line_of(texts: Mapping[str, str], where: str) -> tuple[bytes, int]:
 def _examples(
     specs: Sequence[CorpusSpec], unit: Unit | None
 ) -> Iterator[tuple[dict[str, str], str, int, int | None]]:
-    """Yield the texts of each example by their keys, its file and line, and the progress."""
+    """Yield each example's texts by key, its file and line, and the progress."""
     for spec in specs:
         if unit is None:
             reader = CorpusReader(spec)
@@ -123,6 +123,6 @@ def _examples(
             total = None if file.facts.compressed else file.bytes_total
             done = 0
             for document in documents:
-                done += len(document.text)  # characters for bytes: good enough for a progress bar
+                done += len(document.text)  # characters suffice for a progress bar
                 where = f"{documents.path}:{document.line}"
                 yield {"text": document.text}, where, done, total

@@ -22,7 +22,7 @@ class Alternative:
     """A word that could stand at a place.
 
     Args:
-        word: the first word after the given beginning; "" where the translation ends there.
+        word: the first word after the given beginning; "" if the translation ends there.
         probability: probability of the word's first token, given the beginning.
         translation: best translation found that begins with the beginning and the word.
     """
@@ -42,8 +42,9 @@ def find_alternatives(
 ) -> list[Alternative]:
     """Return words that could follow the beginning of a translation, the most probable first.
 
-    The model predicts the next token once. From each of the most probable tokens that begin a word,
-    a search continues to the end of the sentence. Tokens that lead to the same word count once.
+    The model predicts the next token once. A search then continues from each of the most probable
+    tokens that begin a word to the end of the sentence. Of tokens that lead to the same word, the
+    most probable one counts.
 
     Args:
         pipeline: translator.
@@ -124,7 +125,7 @@ def _next_token(
         logits, state = pipeline.model.step(state, tokens)
     assert logits is not None
     scores = log_probabilities(logits)[0, 0]
-    # Padding and begin tokens stand for no text; the end token is a valid alternative.
+    # Padding and begin tokens are not text; the end token is a valid alternative.
     scores[[*(pipeline.specials.ids - {pipeline.specials.eos})]] = -torch.inf
     return scores
 
@@ -144,7 +145,8 @@ def _word_beginnings(
         if len(results) == count or probabilities[token] == 0:
             break
         spans = word_spans(target.decode([*beginning, token]))
-        # Scripts without spaces have no mark, so a word that begins in the token's text counts too.
+        # Scripts without spaces have no mark of a space, so words that begin inside of a token
+        # count too.
         begins = target.token(token).startswith(MARK) or any(first >= end for first, _ in spans)
         if begins or token == pipeline.specials.eos:
             results.append(token)

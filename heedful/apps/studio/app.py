@@ -43,10 +43,10 @@ Settings = TypeVar("Settings", bound=Config)
 STATIC = Path(__file__).parent / "static"
 
 AT_ONCE = 2
-"""Calls that are computed at a time; torch uses all cores for each."""
+"""Number of calls that are computed at a time; torch uses all cores for each call."""
 
 FIRST_PAGE = 1.0
-"""Seconds after the start before PyTorch is loaded, which would delay the first page."""
+"""Seconds between the start and the loading of PyTorch, which would delay the first page."""
 
 KEEP = "public, max-age=31536000, immutable"
 
@@ -152,13 +152,13 @@ class _Studio:
             raise HTTPException(404)
         settings = await _read(request, call.request)
         async with self.turns:
-            # A slider that moves on cancels its last call.
+            # A slider that moves on cancels its previous call.
             if await request.is_disconnected():
                 return Response(status_code=HUNG_UP)
             return _answer(await to_thread.run_sync(call.answer, settings, self.workspace))
 
     async def begin_drop(self, request: Request) -> Response:
-        """Answer the files of a dropped model: those to send, and those left out."""
+        """Return the names of the files of a dropped model: files to send, and files left out."""
         asked = await _read(request, BeginRequest)
         drop, files, left_out = await to_thread.run_sync(self.drops.begin, asked)
         return _answer({"drop": drop, "files": files, "left_out": left_out})
@@ -186,8 +186,8 @@ _LOADING = threading.Lock()
 def load_pages() -> None:
     """Load the calls of all pages, and PyTorch with them, once.
 
-    Threads that import parts of a package at the same time can see modules of each other half
-    loaded, so every call waits here for the first one.
+    Threads that import parts of a package at the same time can see incomplete modules, so every
+    call waits here for the first call.
     """
     with _LOADING:
         for page in PAGES:
@@ -215,7 +215,7 @@ async def _user_error(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Report a bug of ours; the traceback goes to the terminal."""
+    """Report a bug of Heedful; the traceback goes to the terminal."""
     traceback.print_exception(error, file=sys.stderr)
     report = RunError(
         f"The studio failed: {type(error).__name__}: {error}",
@@ -240,7 +240,7 @@ async def _read(request: Request, kind: type[Settings]) -> Settings:
 
 
 def _check_type(request: Request, wanted: str, otherwise: str) -> None:
-    """Refuse other media types than the wanted one, which a form of another site cannot send."""
+    """Require a media type that a form of another site cannot send."""
     kind = media_type(request)
     if kind != wanted:
         raise UserError(f"The request is {otherwise}", where=f"Content-Type: {kind[:80]}")
@@ -253,7 +253,7 @@ def serve(
     ready: Callable[[], None] | None = None,
     token: str | None = None,
 ) -> None:
-    """Serve until a signal says to stop.
+    """Serve until a signal stops the server.
 
     Args:
         workspace: models and runs for the pages.

@@ -22,7 +22,7 @@ class Try(Config):
     """A suggestion for a page: an instruction, and the settings of the page for it."""
 
     text: Words
-    query: str = Field("", description="page settings in the form of its address")
+    query: str = Field("", description="settings of the page, as in its address")
 
 
 class CourseQuestion(Config):

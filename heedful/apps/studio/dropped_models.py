@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 
 MOST_BYTES = 2 << 30
-"""Most bytes of all dropped models until the studio stops."""
+"""Maximum size in bytes of all models dropped until the studio stops."""
 MOST_TEXT = 64 << 20
-"""Most bytes of a file other than safetensors; the largest tokenizers have 20 MB."""
+"""Maximum size in bytes of files other than safetensors; the largest tokenizers have 20 MB."""
 _MOST_FILES = 1000
 _SPARE = 256 << 20
-"""Bytes of the disk that must stay free."""
+"""Number of bytes that must stay free on the disk."""
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _OTHERS = frozenset(
@@ -180,8 +180,8 @@ class DroppedModels:
         """Load the model, and add the folder to the workspace.
 
         Raises:
-            UserError: when files are missing, or the folder is no model or run directory. It is
-                removed then.
+            UserError: when files are missing, or the folder is no model or run directory. The
+                folder is then removed.
         """
         with self._lock:
             drop = self._coming.pop(number, None) or self._drop(number)
@@ -245,7 +245,7 @@ class DroppedModels:
 
 
 async def _write(file: BinaryIO, content: AsyncIterator[bytes], size: int) -> bool:
-    """Write all chunks, in a thread since disks may be slow; return False for another size."""
+    """Write all chunks in a thread, since disks may be slow; return False for a wrong size."""
     written = 0
     async for piece in content:
         written += len(piece)
@@ -288,13 +288,13 @@ def _check_files(sizes: Mapping[str, int], left_out: list[str]) -> None:
 
 
 def _display_name(name: str) -> str:
-    """Return a name for pages, of printable characters and limited length."""
+    """Return a name for pages, with printable characters only and of limited length."""
     shown = "".join(each for each in name if each.isprintable() and each not in "/\\").strip()
     return shown[:60] or "model"
 
 
 def _without_folder(error: UserError, drop: Drop) -> UserError:
-    """Return an error with the user's name of the folder in place of ours."""
+    """Return an error with the user's name for the folder in place of the internal name."""
 
     def named(text: str | None) -> str | None:
         return text and text.replace(str(drop.folder), drop.name)

@@ -30,7 +30,7 @@ BY_KIND: dict[str | None, tuple[str, ...]] = {
 _OF_DATA = 4
 _MEASURED = 60
 _LONGEST = 160
-"""Most characters of a line of data that fits on a page."""
+"""Maximum number of characters of an example line."""
 
 
 def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
@@ -38,7 +38,8 @@ def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
 
     Args:
         kind: kind of the model.
-        settings: `RunSettings` of its run, whose validation data are read; None without a run.
+        settings: `RunSettings` of the model's run, whose validation data are read; None without a
+            run.
     """
     lines = [] if settings is None else list(islice(_fitting(settings), _OF_DATA))
     examples = [{"text": line, "about": "from the validation data"} for line in lines]

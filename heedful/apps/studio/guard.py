@@ -1,10 +1,10 @@
 """Checks of origin and size before a request reaches the studio.
 
 The studio reads and runs models on request, so it answers only its own pages. Three kinds of
-requests could pretend to come from these: those of a site whose name points at this machine (seen
-by `Host`), scripts of another site that post here (seen by `Origin` or `Sec-Fetch-Site`), and a
-frame around a page (forbidden by headers). Other users of this machine can reach the port, too, so
-each start has a key, in the printed address and then in a cookie.
+requests could pretend to come from a page: requests of a site whose name points at this machine
+(detected by `Host`), posts by scripts of another site (detected by `Origin` or `Sec-Fetch-Site`),
+and clicks in a frame around a page (forbidden by headers). Other users of this machine can reach
+the port as well, so each start has a key, in the printed address and then in a cookie.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 1 << 20
-"""Most bytes of a request; texts and settings need a small part of them."""
+"""Maximum size of a request in bytes; texts and settings need much less."""
 
 _HEADERS = (
     *SAFETY_HEADERS,
@@ -46,8 +46,8 @@ class Guard:
             from other machines also answers for its numeric addresses.
         limits: maximum size of a body in bytes, for paths that take more than `MAX_BODY`. A longer
             content length is refused unread, a body without a length once it exceeds the limit.
-        token: key of this start, a part of the printed address; None to answer every program of
-            this machine.
+        token: key of this start, which is part of the printed address; None to answer every program
+            on this machine.
     """
 
     app: ASGIApp
@@ -89,12 +89,12 @@ class Guard:
             await _refuse(exchange, 413, error)
 
     def _cookie_name(self, headers: Mapping[bytes, str]) -> str:
-        """Return the cookie's name, with the port since browsers share cookies between ports."""
+        """Return the name of the cookie, with the port, as browsers share cookies between ports."""
         port = urlsplit(f"//{headers[b'host']}").port or 80
         return f"heedful-{port}"
 
     async def _let_in(self, exchange: CheckedExchange) -> None:
-        """Set the key as a cookie, and redirect to the address without it."""
+        """Set the key as a cookie, and redirect to the address without the key."""
         scope, name = exchange.scope, self._cookie_name(exchange.headers)
         settings = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         del settings["token"]
@@ -129,7 +129,7 @@ class Guard:
 
 
 LONGEST_WORDS = 600
-"""Most characters of each part of an error, since messages may repeat long input."""
+"""Maximum number of characters of each part of an error, since messages may repeat long input."""
 
 
 def plain_error(error: UserError) -> dict[str, str | None]:

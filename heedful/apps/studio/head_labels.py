@@ -31,13 +31,13 @@ from heedful.search.search_settings import SearchSettings
 
 MOST_SENTENCES = 200
 LONGEST_CORPUS = 20_000
-"""Most characters of the sentences that heads are measured on."""
+"""Maximum number of characters of the sentences that heads are measured on."""
 LEANING = 0.15
-"""Least evidence for a tendency to a pattern in a head without a label."""
+"""Minimum evidence for a tendency to a pattern in a head without a label."""
 
 
 class LabelsRequest(ModelRequest):
-    """Sentences to measure a part's heads on, one in each line; a tab precedes a second text."""
+    """Sentences for measuring the heads of a part, one a line; a tab separates a second text."""
 
     corpus: str = Field("", description="sentences; those of the model's card or run if empty")
     part: StackName = ""
@@ -85,7 +85,7 @@ def _plain(measures: Measures) -> dict[str, Any]:
 
 
 def _label(head: HeadMeasures) -> dict[str, Any] | None:
-    """Return the label of a head, or its tendency to a pattern; None without either."""
+    """Return the label of a head or its tendency to a pattern; None if it has neither."""
     place = {"layer": head.layer, "head": head.head}
     if head.label is not None:
         return {**place, "clear": True, **head.label.plain()}
@@ -101,7 +101,7 @@ def _label(head: HeadMeasures) -> dict[str, Any] | None:
 
 
 def _pairs(corpus: str, subject: Subject) -> tuple[list[str], list[str] | None]:
-    """Return the nonempty lines of a text, split at the tab if all have one."""
+    """Return the nonempty lines of a text, split at the tab if all lines have a tab."""
     lines = [line for line in corpus.splitlines() if line.strip()]
     if not lines:
         raise DataError("There is no sentence to measure heads on", where="sentences")

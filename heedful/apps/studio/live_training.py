@@ -1,4 +1,4 @@
-"""A training started by a page: one at a time, in a process of its own, for about a minute.
+"""A training started by a page: one at a time, in a separate process, for about a minute.
 
 The process reads a job from standard input and writes a line of JSON for each event. Its input
 stays open while the studio runs. When the studio ends, by any signal, the process reads the end of
@@ -23,7 +23,7 @@ from typing import Any
 from heedful.errors import RunError, UserError
 
 MINUTES = 1.0
-"""Most minutes of training."""
+"""Maximum minutes of training."""
 
 LIMIT = 300.0
 """Seconds after which the process is killed, including import, data and final translations."""
@@ -168,7 +168,7 @@ class LiveTraining:
 
 
 def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
-    """Start the process in a folder of its own, and hand it the job."""
+    """Start the process in a new folder, and send it the job."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     except OSError as error:
@@ -177,7 +177,7 @@ def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
             where=tempfile.gettempdir(),
             remedy="Free some space there",
         ) from None
-    # One thread keeps pages fast, and so small a model gains little from more.
+    # One thread keeps pages fast, and such a small model gains little from more threads.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         process = subprocess.Popen(
@@ -201,5 +201,5 @@ def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
         process.stdin.write(json.dumps({**job, "folder": str(folder), "minutes": MINUTES}) + "\n")
         process.stdin.flush()
     except OSError:
-        pass  # the process has ended already, which its reader reports
+        pass  # the process has already ended, which the reader of its output reports
     return process, folder

@@ -18,16 +18,16 @@ from heedful.nn.work import FLOAT32
 from heedful.registry import registered
 
 LENGTHS = tuple(2**power for power in range(1, 15))
-"""Sequence lengths in tokens whose costs are drawn."""
+"""Sequence lengths in tokens for which costs are drawn."""
 
 
 def mixer_costs(spec: ModelSpec, shape: TranslatorShape, tokens: int) -> dict[str, Any]:
-    """Return every mixer of a model with its costs, and those of attention in its place.
+    """Return every mixer of a model with its costs, and the costs of attention in its place.
 
     Args:
         spec: specification of the model.
-        shape: options that it was made from.
-        tokens: sequence length of the single costs, in addition to the costs by length.
+        shape: options that the specification was made from.
+        tokens: sequence length of the listed costs, in addition to the costs by length.
     """
     mixers = [each for name in spec.stacks() for each in _of_stack(spec, name, tokens)]
     attends = {each["stack"] for each in mixers if each["kind"] == "attention"}
@@ -79,10 +79,11 @@ def _of_stack(spec: ModelSpec, stack: str, tokens: int) -> list[dict[str, Any]]:
 def _by_length(module: Any, part: PartSpec, stack: str, here: int) -> dict[str, Any]:
     """Return the parameters, the operations and the state bytes of one layer of a mixer.
 
-    Operations are those of one more token in a decoder, of one token of a sequence in an encoder.
+    Operations are those of one further token in a decoder, and of one token of a sequence in an
+    encoder.
     """
     longest = part.longest_text
-    reads = part.reads_memory  # a recurrent decoder, whose costs depend on the source
+    reads = part.reads_memory  # a recurrent decoder's costs depend on the source
     keeps = stack == "decoder"
 
     def operations(tokens: int) -> float:
@@ -106,7 +107,7 @@ def _by_length(module: Any, part: PartSpec, stack: str, here: int) -> dict[str, 
 def _attention(shape: TranslatorShape, stack: str, tokens: int) -> dict[str, Any]:
     """Return attention in place of a stack's mixers, for comparison."""
     part = AttentionSpec.with_heads_of_shape(shape)
-    if shape.recurrent or shape.convolution:  # the shape of this mixer has no heads
+    if shape.recurrent or shape.convolution:  # a shape with this mixer has no heads
         part = AttentionSpec(num_heads=1)
     with on_meta():
         module = build_part(shape.width, part)

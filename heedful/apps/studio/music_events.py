@@ -65,12 +65,12 @@ class Event:
         return {
             "note_on": self.value,
             "note_off": PITCHES + self.value,
-            "time_shift": 2 * PITCHES + self.value - 1,  # shifts count from 1, ids from 0
+            "time_shift": 2 * PITCHES + self.value - 1,  # shifts are counted from 1, ids from 0
         }[self.kind]
 
 
 def encode_notes(notes: Iterable[MusicNote]) -> list[Event]:
-    """Return the events of some notes: at one time ends before starts, low pitches first.
+    """Return the events of notes; at equal times ends precede starts, and low pitches high ones.
 
     Raises:
         DataError: when a note begins while the same pitch sounds, for its end would be ambiguous.
@@ -85,7 +85,7 @@ def encode_notes(notes: Iterable[MusicNote]) -> list[Event]:
     now = 0
     sounding: set[int] = set()
     for time, begins, pitch in changes:
-        # Shifts come just before a change: silence after the last note is not encoded.
+        # A shift comes only before another event, so silence after the last note is not encoded.
         while now < time:
             step = min(LONGEST_SHIFT, time - now)
             events.append(Event("time_shift", step))

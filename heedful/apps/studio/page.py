@@ -33,7 +33,7 @@ Answer = Callable[[Any, Workspace], Mapping[str, Any]]
 F = TypeVar("F", bound=Answer)
 
 DIGITS = 6
-"""Significant digits of numbers in answers: a float32 has 7, and charts need fewer."""
+"""Number of significant digits in answers: a float32 has 7, and charts need fewer."""
 
 
 class NoSettings(Config):
@@ -60,7 +60,7 @@ def call(request: type[Config] = NoSettings, name: str = "") -> Callable[[F], F]
 
     Args:
         request: settings of the request's body.
-        name: name of the call; that of the function if empty.
+        name: name of the call; the name of the function if empty.
     """
 
     def mark(answer: F) -> F:
@@ -75,17 +75,17 @@ def round_digits(values: Tensor | np.ndarray) -> Any:
     values = torch.as_tensor(values).detach().double().cpu().numpy()
     assert np.isfinite(values).all()
     size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
-    # Powers of ten below float64's range belong to numbers that charts show as zero.
+    # If a power of ten is below the range of float64, charts show the number as zero.
     unit = 10.0 ** np.clip(DIGITS - 1 - size, -300, 300)
     return (np.round(values * unit) / unit).tolist()
 
 
 LONGEST = 4000
-"""Most characters of a text, which limits the waiting time."""
+"""Maximum number of characters of a text, which limits the waiting time."""
 MOST_TOKENS = 512
-"""Most tokens along one side of a chart."""
+"""Maximum number of tokens along one side of a chart."""
 CONTINUED = 32
-"""Most tokens that a language model adds."""
+"""Maximum number of tokens that a language model adds."""
 
 Second = Literal["", "none", "typed", "own"]
 
@@ -116,7 +116,7 @@ class TextRequest(PromptRequest):
 
 
 class AttentionViewRequest(TextRequest):
-    """A text, and a layer with a kind of attention."""
+    """A text, a kind of attention, and a layer."""
 
     part: StackName = Field(
         "", description="encoder, decoder or cross; if empty, cross if the model has it"
@@ -183,7 +183,7 @@ def reading_key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
 
 
 MOST_KEPT = 1 << 20
-"""Most cached attention weights for further questions about a text: 4 MiB."""
+"""Maximum number of attention weights that are cached for further calls about a text: 4 MiB."""
 
 
 def attention_of(
@@ -212,7 +212,7 @@ def attentions_of(
 
     Args:
         subject: model to inspect.
-        part: encoder, decoder or cross; if empty, cross where there is any.
+        part: encoder, decoder or cross; if empty, cross if the model has cross-attention.
         layer: index of the layer, from 0; −1 is the last.
 
     Raises:
@@ -235,7 +235,7 @@ def layer_of(address: str) -> int:
 
 
 def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten it") -> None:
-    """Refuse a text that would take too long.
+    """Refuse a text whose computation would take too long.
 
     Raises:
         DataError: when the text is longer.

@@ -36,11 +36,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 PATIENCE = 120.0
 """Seconds without a new line after which a run with frequent lines counts as stopped."""
 GAPS = 5.0
-"""Intervals between lines after which a slow run counts as stopped."""
+"""Number of intervals between lines after which a run with rare lines counts as stopped."""
 
 
 class _Figures:
-    """Metrics of one kind of event by column, and the position of each event."""
+    """Columns of the metrics of one kind of event, and the position of each event."""
 
     def __init__(self) -> None:
         self.places = {axis: array("d") for axis in AXES}
@@ -63,7 +63,7 @@ class _Figures:
 
 @dataclass
 class RunState:
-    """The state of a run by its metrics file.
+    """The state of a run according to its metrics file.
 
     Args:
         step: number of updates so far.
@@ -127,7 +127,7 @@ class RunLog:
             return replace(state, validations=list(state.validations), samples=list(state.samples))
 
     def progress(self) -> dict[str, Any]:
-        """Return the last step, its loss, and the seconds since then, as JSON data."""
+        """Return the last step, its loss, and the seconds since that step, as JSON data."""
         state = self.state()
         ago = None if state.written is None else max(0.0, time.time() - state.written)
         return {"step": state.step, "loss": state.training.get("loss"), "seconds_ago": ago}
@@ -148,7 +148,7 @@ class RunLog:
             figure: name of the metric.
             kind: kind of event.
             axis: steps, seconds of training, or target tokens trained on. A validation has the
-                position of the training before it.
+                position of the preceding training event.
         """
         import numpy as np
 
@@ -177,7 +177,7 @@ class RunLog:
             self._file = identity
         file.seek(self._read)
         text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]  # the last line may be half written
+        whole = text[: text.rfind(b"\n") + 1]  # the last line may be incomplete
         self._read += len(whole)
         for event in _events(whole):
             self._add(event)
@@ -232,7 +232,8 @@ def stretch_of(curve: Curve, low: float | None, high: float | None) -> Curve:
 def smooth_curve(curve: Curve, smooth: float) -> Curve:
     """Return an exponential moving average: each point weighs `smooth` times the next one.
 
-    It is divided by the sum of the weights so far, so that the first points are not biased to 0.
+    The average is divided by the sum of the weights so far, so that the first points are not biased
+    to 0.
 
     Args:
         curve: points of the curve.
@@ -247,7 +248,7 @@ def smooth_curve(curve: Curve, smooth: float) -> Curve:
 
 
 def thin_curve(curve: Curve, most: int, *, log: bool = False) -> list[tuple[float, float]]:
-    """Thin a curve to about `most` points: the lowest and the highest of each stretch.
+    """Thin a curve to about `most` points: the lowest and the highest point of each stretch.
 
     Args:
         curve: points of the curve.
@@ -275,7 +276,7 @@ def thin_curve(curve: Curve, most: int, *, log: bool = False) -> list[tuple[floa
 
 
 def _events(text: bytes) -> Iterator[dict[str, Any]]:
-    """Parse whole lines; all at once where all are valid, which is twice as fast."""
+    """Parse complete lines, all at once if all are valid, which is twice as fast."""
     lines = [line for line in text.split(b"\n") if line.strip()]
     found: Sequence[Any]
     try:
@@ -295,9 +296,7 @@ def _event(line: bytes) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    kind = type(
-        value
-    )  # not isinstance, since a bool is not a number here, and long files ask often
+    kind = type(value)  # not isinstance: it is slower, and a bool is not a number here
     return kind is int or (kind is float and math.isfinite(value))
 
 

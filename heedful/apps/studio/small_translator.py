@@ -1,4 +1,4 @@
-"""The small translator whose parts are left out one by one: settings, data and recorded runs.
+"""A small translator from which parts are left out: settings, data and recorded runs.
 
 It translates English dates, times, prices, measures and durations to German. The data are
 generated, so anybody can train it again, in less than a minute on one core.

@@ -18,7 +18,7 @@ def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
 
     Args:
         samples: samples by run.
-        sentence: index of the sentence, at most that of the last one.
+        sentence: index of the sentence; larger indices select the last sentence.
     """
     sentences: dict[str, str] = {}
     for steps in samples.values():
@@ -42,7 +42,7 @@ def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
 
 
 def words_of(text: str, *, spaced: bool) -> list[str]:
-    """Split a text into words with the space around them, or into characters.
+    """Split a text into words with adjacent spaces, or into characters.
 
     Args:
         text: text to split.
@@ -54,10 +54,10 @@ def words_of(text: str, *, spaced: bool) -> list[str]:
 
 
 def changed_words(before: str, text: str, *, spaced: bool = True) -> list[tuple[str, bool]]:
-    """Return the words of a text, each with true if it is new.
+    """Return the words of a text, each with True if it is new.
 
     Args:
-        before: text to compare with, in order.
+        before: earlier text to compare with.
         text: text to split.
         spaced: true for a language with spaces between words.
     """

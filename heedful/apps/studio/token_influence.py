@@ -12,7 +12,7 @@ from heedful.inspect.attention_maps import attentions as attentions_of
 from heedful.inspect.silent_tokens import influence as measure
 
 LONGEST = 128
-"""Most tokens of a text, since the mixer is computed once for each."""
+"""Maximum number of tokens of a text, since the mixer is computed once for each token."""
 
 
 class InfluenceRequest(StackRequest):
@@ -23,7 +23,7 @@ class InfluenceRequest(StackRequest):
 
 @call(InfluenceRequest)
 def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the change of each token's output without each other token, and attention weights.
+    """Return how much each token's output changes without another token, and attention weights.
 
     Attention weights are means over heads; null where the mixer has none.
     """

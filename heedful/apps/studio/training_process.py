@@ -1,6 +1,6 @@
 """The process of a page's training: it reads a job and writes events as lines of JSON.
 
-When its standard input ends, the studio is gone: it then removes its folder and exits.
+When its standard input ends, the studio has exited: the process then removes its folder and exits.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from heedful.apps.demo_corpus import DemoCorpus
 
 _REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-"""A program that replaces this one when the studio is gone."""
+"""A program that replaces this process when the studio has exited."""
 
 NICE = 5
 """Niceness of the process, so that pages have priority."""
 
 EVERY = 5
-"""Steps between two points of the training loss."""
+"""Number of steps between two points of the training loss."""
 
 SHOWN = 8
 """Number of translations that are shown at the end."""
@@ -110,9 +110,8 @@ def _leave_with(descriptor: int, folder: Path) -> None:
     """Wait for the end of the input, then remove all files and exit.
 
     The file is read by its descriptor: a thread that waits in `sys.stdin` would hold a lock that
-    the interpreter needs at its end. The folder is removed by a program that replaces this process:
-    only then has the training's thread certainly stopped, which could otherwise create the folder
-    again.
+    the interpreter needs to exit. The folder is removed by a program that replaces this process,
+    since the training thread, which could create the folder again, has certainly stopped only then.
     """
     while os.read(descriptor, 1024):
         pass
@@ -133,7 +132,7 @@ def main() -> int:
     except UserError as error:
         out.write("error", what=str(error))
         return 1
-    except BrokenPipeError:  # the studio is gone, which this thread noticed first
+    except BrokenPipeError:  # the studio has exited, which this thread noticed first
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)

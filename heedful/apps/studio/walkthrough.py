@@ -68,7 +68,7 @@ class TextPass:
         inputs: arguments of the model's `forward`.
         tensors: tensors of the stack by address, without the batch dimension.
         cross: index of the last block with cross-attention, and the weights of the last token
-            there, [H, Lk]; None for a model without.
+            there, [H, Lk]; None for a model without cross-attention.
     """
 
     subject: Subject
@@ -82,7 +82,7 @@ class TextPass:
         """Return the tensors of a block and a head.
 
         Args:
-            layer: index of the block; −1 is the first that can be shown.
+            layer: index of the block; −1 is the first block that can be shown.
             head: index of the head.
 
         Raises:
@@ -119,7 +119,8 @@ class TextPass:
     def summands(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the token vectors and position encodings, [L, D], that add up to the embedding.
 
-        The first are None where a norm follows the sum, the second for a model that adds none.
+        Token vectors are None if a norm follows the sum, and encodings are None if the model adds
+        none.
         """
         embedding = self.tensors[f"{self.stack}.embedding"]
         model: Any = self.subject.model
@@ -129,7 +130,7 @@ class TextPass:
         with inference(model):
             positions = stack_positions([self.next.reading], self.inputs, self.stack)
             vectors = array(module.positions(positions).to(torch.float32))[0]
-        # Subtraction includes any scale of the token vectors; a norm of the sum cannot be split.
+        # The difference includes any scale of the token vectors; a normalised sum cannot be split.
         return (embedding - vectors if module.norm is None else None), vectors
 
 
@@ -166,7 +167,7 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
     cross = None
     if layer is not None:
-        # The last query is the one whose token is predicted next.
+        # The next token is predicted from the last query.
         cross = layer, found[f"decoder.{layer}.cross.weights"][:, -1]
     return TextPass(subject, result, stack, inputs, found, cross)
 

@@ -1,4 +1,4 @@
-"""The models and runs of the studio, the only directories that it reads."""
+"""The models and runs of the studio, which reads no other directories."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Loaded:
     Args:
         model: model in eval mode.
         tokenizers: source and target tokenizer; None for a vision model.
-        version: version of its files, which changes when a run writes a better model.
+        version: version of the model's files, which changes when a run writes a better model.
     """
 
     model: AnyModel
@@ -159,7 +159,7 @@ class WorkspaceDirectory:
 
     def _version(self) -> tuple[int, ...]:
         directory = self._model_directory() or self.path
-        # A preprocessor's settings may be added later, so every file of the directory counts.
+        # Every file of the directory counts, since a preprocessor's settings may be added later.
         files = [file for pattern in (_WEIGHTS, "*.json") for file in directory.glob(pattern)]
         return tuple(sorted(file.stat().st_mtime_ns for file in files))
 
@@ -172,7 +172,7 @@ class Recent:
         self._results: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Return the result of a key, which is computed if it is not cached."""
+        """Return the result for a key, computed if it is not cached."""
         with self._lock:
             result: Result | None = self._results.get(key)
         if result is None:
@@ -192,7 +192,7 @@ class Workspace:
         paths: paths of models and runs.
 
     Raises:
-        ModelError: naming the first path with neither.
+        ModelError: naming the first path that holds neither a model nor a run.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -212,7 +212,7 @@ class Workspace:
             path: path of a model or a run.
 
         Raises:
-            ModelError: when it is neither, or its model cannot be read.
+            ModelError: when the path holds neither, or its model cannot be read.
         """
         place = WorkspaceDirectory(name, path)
         if place.has_model:
@@ -224,7 +224,7 @@ class Workspace:
         return place
 
     def place(self, name: str) -> WorkspaceDirectory:
-        """Return the directory of a name.
+        """Return the directory with a name.
 
         Raises:
             UserError: when the name is unknown; paths are not names.
@@ -238,7 +238,7 @@ class Workspace:
         return self.places[name]
 
     def translator(self, name: str) -> TranslationPipeline:
-        """Return the translator of a name.
+        """Return the translator with a name.
 
         Raises:
             UserError: when the name is unknown.
@@ -257,7 +257,7 @@ class Workspace:
         return TranslationPipeline(model, loaded.tokenizers)
 
     def log(self, name: str) -> RunLog:
-        """Return the metrics of the run of a name.
+        """Return the metrics of the run with a name.
 
         Raises:
             UserError: when there is no such run.
@@ -280,13 +280,13 @@ def _free(name: str, known: Collection[str]) -> str:
 
 
 def _parts(path: Path) -> tuple[str, ...]:
-    """Return the parts of a path, or of a model's name on the hub."""
+    """Return the components of a path, or of a model's name on the hub."""
     source = source_of(path)
     return tuple(source["repository"].split("/")) if source else path.absolute().parts
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Name each path by its last parts, as many as distinguish the paths."""
+    """Name each path by its last components, as many as needed to distinguish the paths."""
     parts = [_parts(path) for path in paths]
     names: list[str] = []
     for own in parts:

@@ -23,7 +23,7 @@ class TagColumns(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """The number of examples, the plural of their name, and the scores."""
+    """The number of examples, the noun for them in the plural, and the scores."""
 
     total: int
     name: str
@@ -44,7 +44,7 @@ def evaluate_encoder(
 
     Raises:
         UserError: when the model is an ensemble.
-        ModelError: when it is none of these.
+        ModelError: when the model is none of these.
         DataError: for a line that is no example.
     """
     if running.ensemble:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @flag_group("Rotary positions", 40)
 class StretchedRotary:
-    """Rotary positions of a trained model, stretched to longer texts than it was trained on.
+    """Rotary positions of a trained model, rescaled for texts longer than its training texts.
 
     Args:
         rotary_scaling: Method that stretches rotary positions for longer texts; needs
@@ -37,7 +37,7 @@ class StretchedRotary:
 
     @property
     def is_set(self) -> bool:
-        """True if the positions are to be stretched."""
+        """True if rotary positions are to be rescaled."""
         return self != StretchedRotary()
 
 
@@ -116,7 +116,7 @@ class TextMeasurement:
         """Measure the model and report the result.
 
         Raises:
-            UserError: when the model is an ensemble, or a chart of a perplexity is asked for.
+            UserError: when the model is an ensemble, or a chart of a perplexity is requested.
             ModelError: when the model is no language model.
         """
         from heedful.interop.hugging_face import describe_any
@@ -257,7 +257,7 @@ def _position_row(row: PositionLoss) -> tuple[str, ...]:
 def _draw(rows: list[PositionLoss], trained: int | None, path: Path) -> None:
     from heedful.apps import charts
 
-    # On a logarithmic axis a bin stands at the geometric mean of its ends.
+    # On a logarithmic axis a bin is placed at the geometric mean of its ends.
     points = [
         charts.Estimate((row.first * row.last) ** 0.5, row.loss.score, row.loss.low, row.loss.high)
         for row in rows

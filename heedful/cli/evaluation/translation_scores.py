@@ -1,4 +1,4 @@
-"""Scores of translations for `heedful evaluate`: of a corpus, of two systems, by source length."""
+"""Translation scores of `heedful evaluate`: corpus scores, comparisons, and by source length."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LengthFlags:
     length_bins: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = ()
 
     def check(self, source: Path | None, chart: Path | None) -> None:
-        """Refuse bins or a chart without `--by-length`, and lengths of unknown sources.
+        """Refuse bins or a chart without `--by-length`, and `--by-length` without sources.
 
         Raises:
             UserError: naming the flag.
@@ -80,7 +80,7 @@ def translate_all(
         texts: texts to translate.
         settings: settings of the search.
         running: device, precision and batches.
-        split: parts of a text that are translated apart.
+        split: parts of a text that are translated separately.
         events: receiver of warnings and progress.
     """
     pipeline = running.load(model, split=split)
@@ -99,7 +99,7 @@ class Translations:
     """Translations by one or two systems, with the settings of their scores.
 
     Args:
-        systems: translations of each system, by its name in tables.
+        systems: translations of each system, by the name of the system in tables.
         references: one or more lists of reference translations.
         metrics: names of metrics.
         rules: tokenizer and case, as keyword arguments of the metrics.
@@ -228,5 +228,5 @@ class Translations:
 
 
 def _range(score: Interval | None) -> str:
-    """Return a score with its interval as text; empty for none."""
+    """Return a score with its interval as text; empty for no score."""
     return "" if score is None else f"{score.score:.2f} ({score.low:.2f} to {score.high:.2f})"

@@ -1,1 +1,1 @@
-"""Markdown: its words, and what CommonMark and its extensions keep."""
+"""Markdown: the prose to translate, and the syntax of CommonMark and its extensions to keep."""

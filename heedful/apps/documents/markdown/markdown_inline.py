@@ -1,4 +1,4 @@
-"""The inline content of a block of Markdown: its constructs, located in the document."""
+"""Inline constructs of Markdown, located in the document."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Ends = Mapping[tuple[str, str, int], int]
 """Ends of inline constructs, by the text that contains them, their kind and their start."""
 
 BlockKind = Literal["lines", "line", "cell", "title"]
-"""Kind of a block: lines of their own, a line with other marks before the words, a cell of a table,
-which ends at a vertical bar, or the title of a directive, which ends at a quotation mark."""
+"""Kind of a block: ordinary lines, a line that begins with a mark (a heading), a table cell, which
+ends at a vertical bar, or the title of a directive, which ends at a quotation mark."""
 
 _SOFT_BREAK = re.compile(r"[^\S\n]*\n[^\S\n]*")
 _HARD_BREAK = re.compile(r"[^\S\n]*(?: {2,}|\\)\n[^\S\n]*")
@@ -51,7 +51,7 @@ class InlineContent:
     Args:
         text: the document.
         content: content of the block.
-        offsets: offset in the document of each of its characters, and of its end.
+        offsets: offset in the document of each character of the content, and of its end.
         ends: ends of inline constructs.
         kind: kind of the block.
     """
@@ -79,7 +79,7 @@ class InlineContent:
             else:
                 pieces[-1] += part
         every = [part for parts in pieces for part in parts]
-        # Signs of the text itself need no escape in its translation either.
+        # Characters that are unescaped in the source need no escape in the translation.
         bare = frozenset(
             character
             for part in every
@@ -98,7 +98,7 @@ class InlineContent:
         return [*found, *self.alternatives]
 
     def _joined(self, parts: Sequence[PassagePart]) -> list[PassagePart]:
-        """Return parts in which attributes belong to what they follow, and code to its role.
+        """Return the parts, with attributes joined to the preceding part, and code to its role.
 
         An element whose words are never translated becomes a part that stands by itself.
         """
@@ -129,7 +129,7 @@ class InlineContent:
         return is_role or (is_attribute and before.kind in ("single", "close"))
 
     def _part(self, token: Token) -> list[PassagePart] | None:
-        """Return the parts of a construct and move behind it; None if it does not begin here."""
+        """Return the parts of a construct and move past it; None if it does not begin here."""
         handler = getattr(self, f"_{token.type}", None)
         if handler is not None:
             parts: list[PassagePart] | None = handler(token)
@@ -158,7 +158,7 @@ class InlineContent:
         return self.ends.get((self.content, kind, self.place))
 
     def _original(self, start: int, end: int) -> str:
-        """Return a range of the content as it was before it was masked, with single spaces."""
+        """Return a range of the content without masks, with single spaces."""
         characters = (
             self.text[self.offsets[n]] if self.content[n] in (SHOWN, UNSEEN) else self.content[n]
             for n in range(start, end)
@@ -226,8 +226,8 @@ class InlineContent:
         start = self.openings.pop()
         end = self.ends.get((self.content, kind, start))
         instead = ""
-        # [the manual] and [the manual][] find their definition by their words, so that other words
-        # need its name.
+        # [the manual] and [the manual][] refer to their definition by their words, so a translation
+        # with other words needs its name.
         if self.content[self.place : end] in ("]", "][]") and self.content[start] == bracket:
             label = self._original(start + 1, self.place)
             instead = f"][{label}]" if "[" not in label.replace("\\[", "") else ""
@@ -246,7 +246,7 @@ class InlineContent:
 
 
 def _with_reference(passage: Passage, parts: Sequence[PassagePart]) -> Passage:
-    """Return a passage with the tags around all of its words if other words change these tags."""
+    """Return a passage; if it is the text of a reference link, include the tags of the link."""
     for number, part in enumerate(parts):
         if part.instead and part.start >= passage.end:
             start = _opening(parts[: number + 1])
@@ -257,7 +257,7 @@ def _with_reference(passage: Passage, parts: Sequence[PassagePart]) -> Passage:
 
 
 def _opening(parts: Sequence[PassagePart]) -> int | None:
-    """Return the index of the part that opens the pair which the last part closes."""
+    """Return the index of the opening part of the pair that the last part closes."""
     depth = 0
     for number in reversed(range(len(parts))):
         depth += (parts[number].kind == "close") - (parts[number].kind == "open")
@@ -283,7 +283,7 @@ def _encode(text: str, place: Surroundings, *, kind: BlockKind, bare: frozenset[
         text: text to write.
         place: surroundings of the text.
         kind: kind of the block.
-        bare: characters that stand in the source without an escape.
+        bare: characters that are unescaped in the source.
     """
     written = _SPECIAL.sub(partial(_escaped, text, bare), text)
     if kind == "cell" or (place.at_line_start and kind == "lines" and "|" not in bare):
@@ -303,7 +303,7 @@ def _encode(text: str, place: Surroundings, *, kind: BlockKind, bare: frozenset[
 
 
 def _escaped(text: str, bare: frozenset[str], match: re.Match[str]) -> str:
-    """Return a character, escaped where it could begin markup."""
+    """Return a character, escaped if it could begin markup."""
     character, start, end = match[0], match.start(), match.end()
     before, after = text[start - 1 : start], text[end : end + 1]
     between_spaces = before.isspace() and after.isspace()

@@ -1,7 +1,7 @@
-"""The outline of Markdown: all that a reader makes of it but its words.
+"""The outline of Markdown: its structure as parsers see it, without words.
 
-A translation is read again, by the parser that found its passage and by one that knows no more than
-GitHub's Markdown. Blocks, links, code, marks and formulas have to be those of the source.
+A translation is parsed again, by the parser that found its passage and by a parser of GitHub's
+Markdown. Blocks, links, code, marks and formulas must be the same as in the source.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 Outline = tuple[tuple[tuple[str, ...], ...], Counter[tuple[str, ...]]]
-"""Blocks in their order, and how often each inline construct occurs; words may change order."""
+"""Blocks in order, and the count of each inline construct, since word order may change."""
 
-# A line of words, which is nothing else in any block; half of all passages need no reading again.
+# A line of plain words is text in any block; half of all passages need not be parsed again.
 _WORDS = re.compile(r"[^\W\d_][^\W_]*(?:[,.;!?]? [^\W_]+)*[,.;!?]?")
 
 
 @dataclass(frozen=True)
 class BlockReading:
-    """A block of a document, with which its translations are compared.
+    """A block of a document, which is compared with its translations.
 
     Args:
         text: the document.
         start, end: range of the lines of the block.
-        head: lines that give it its meaning, such as the first rows of a table.
+        head: lines that decide how the block is parsed, such as the head of a table.
         references: definitions of links in the document.
     """
 
@@ -51,17 +51,17 @@ class BlockReading:
     references: Mapping[str, Any]
 
     def checked(self, start: int, end: int, written: str) -> str:
-        """Return a translation if the block keeps its outline with it.
+        """Return a translation if it does not change the outline of the block.
 
         Args:
             start, end: range of a passage in the block.
             written: text in place of the passage.
 
         Raises:
-            LeftOut: when the translation reads as other markup.
+            LeftOut: when the translation changes the outline.
         """
         before = self.text[start:end]
-        # Without footnotes, the one word of [^1]: word is an address.
+        # For a parser without footnotes, the word in "[^1]: word" is the address of a link.
         are_words = _WORDS.fullmatch(before) and _WORDS.fullmatch(written)
         if written == before or (are_words and "[^" not in self.text[self.start : start]):
             return written
@@ -77,7 +77,7 @@ class BlockReading:
 
     def _outlines(self, block: str) -> tuple[Outline, ...]:
         lines = [block[a:b] for a, b in lines_of(block)]
-        # Without the lines before it, a block of a list or a quotation could be code.
+        # Without the preceding lines, an indented block of a list or quotation could be code.
         prefix = re.match(r"[ \t>]*", lines[0])
         depth = 0 if prefix is None else prefix.end()
         bare = [re.sub(rf"^[ \t>]{{0,{depth}}}", "", line) for line in lines]

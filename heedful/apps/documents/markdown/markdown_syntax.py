@@ -1,8 +1,9 @@
-"""The syntax of Markdown: CommonMark and what GitHub, Pandoc, MkDocs, Hugo and others add.
+"""The syntax of Markdown: CommonMark with extensions of GitHub, Pandoc, MkDocs, Hugo and others.
 
-Marks that no translation may touch (templates, attributes, citations, names of emoji) are masked
-before the text is parsed: each of their characters becomes a sign of punctuation, so that links,
-emphasis and code around them are found as they would be without them. Masks keep all positions.
+Marks that a translation must not change (templates, attributes, citations, names of emoji) are
+masked before the text is parsed: each of their characters is replaced by a punctuation mark, so
+that they do not disturb the parsing of links, emphasis and code around them. Masks keep all
+offsets.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
 
 SHOWN = "\u2e19"
-"""Sign that masks what a translator reads as a word, such as {{ page.title }}."""
+"""Mask of marks that a translator reads as a word, such as {{ page.title }}."""
 UNSEEN = "\u2e0e"
-"""Sign that masks what no translator reads, such as {#id} or [^1]."""
+"""Mask of marks that a translator does not read, such as {#id} or [^1]."""
 
 SOURCE = "source"
-"""Key of the environment: the text before it is masked."""
+"""Key of the parser's environment for the text without masks."""
 ENDS = "ends"
-"""Key of the environment: ends of inline constructs, by the text that contains them, their kind
-and their start."""
+"""Key of the parser's environment for the ends of inline constructs, by the text that contains
+them, their kind and their start."""
 
 _VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s{}\"'`]+)"
 _ATTRIBUTE = rf"(?:[#.][\w:./-]+|[\w:-]+={_VALUE})"
 _ATTRIBUTES = (
     rf"\{{:[^{{}}\n`]*\}}|\{{=\w+\}}|\{{-\}}|\{{ ?{_ATTRIBUTE}(?: +(?:{_ATTRIBUTE}|[\w-]+))* ?\}}"
 )
-# What looks like a tag and is none in HTML: <Release.Date />, <Note body={"words"} />, <user_name>.
+# Marks that look like tags but are not HTML: <Release.Date />, <Note body={"words"} />,
+# <user_name>.
 _COMPONENT = (
     r"</?(?:[A-Z]\w*(?:\.\w+)+|[A-Za-z][A-Za-z\d-]*_[\w-]*)(?:\s[^<>\n`]*)?/?>"
     r"|<[A-Z]\w*\s(?:[^<>\n`{}]*\{[^\n`{}]*\})+[^<>\n`{}]*/?>"
 )
 _MASKS = re.compile(
-    # The mark of a footnote's text is left to the parser.
+    # The parser itself handles the mark of a footnote's text.
     r"(?P<footnote>^[ \t>]*\[\^[^\]\s]+\]:)"
     r"|(?P<shown>\{\{\{[^{}\n`]*\}\}\}|\$?\{\{(?![<%{])(?:[^{}\n`]|\{[^{}\n`]*\})*\}\}"
     # Hugo's shortcodes and Liquid's tags may run over several lines, but not over a blank one.
@@ -65,7 +67,7 @@ _MASKS = re.compile(
 )
 _MATH = re.compile(
     r"(?<![\\$])(?:\$\$(?:[^$`]|\\\$)+\$\$|\$`[^`\n]+`\$"
-    # As Pandoc has it, so that prices are none: no space inside, no digit after.
+    # Pandoc's rule, by which prices are not formulas: no inner space, and no digit after the mark.
     r"|\$(?=[^\s$])(?:[^$\\`\n]|\\.|\n(?!\s*\n))*?(?<=[^\s\\])\$(?![\w$]))",
 )
 _TEMPLATE = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"
@@ -102,7 +104,7 @@ _ENDS_PARAGRAPH: RuleOptionsType = {"alt": ["paragraph", "reference", "blockquot
 
 
 def masked(source: str) -> str:
-    """Return a text of the same length in which marks that stay are masked.
+    """Return a text of the same length in which marks to keep are masked.
 
     Args:
         source: text of a document, with line feeds only.
@@ -124,7 +126,7 @@ def _mask(match: re.Match[str]) -> str:
 
 @cache
 def markdown_parser() -> MarkdownIt:
-    """Return the parser of masked texts; it needs `SOURCE` and `ENDS` in its environment."""
+    """Return the parser of masked texts, which needs `SOURCE` and `ENDS` in its environment."""
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import backtick, image, link
     from mdit_py_plugins.deflist import deflist_plugin
@@ -132,7 +134,7 @@ def markdown_parser() -> MarkdownIt:
     from mdit_py_plugins.footnote.index import footnote_def
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    parser.disable("text_join")  # escapes stay apart from text
+    parser.disable("text_join")  # keeps escapes separate from text
     parser.use(deflist_plugin)
     block, inline = parser.block.ruler, parser.inline.ruler
     block.before("reference", "footnote_def", footnote_def, {"alt": ["paragraph", "reference"]})
@@ -149,7 +151,7 @@ def markdown_parser() -> MarkdownIt:
 
 
 def _noting(kind: str, rule: Any, state: StateInline, silent: bool) -> bool:
-    """Apply a rule and note the end of what it found."""
+    """Apply a rule and record the end of the construct that it found."""
     start = state.pos
     matched: bool = rule(state, silent)
     if matched and not silent:
@@ -180,7 +182,7 @@ _SPAN_END = re.compile(rf"{UNSEEN}+|\[[^\[\]\n]*\]|\((?=[^()\n]*[./#])[^()\n]+\)
 
 _HIGHLIGHT = re.compile(
     r"(==)(?=[^\s=])[^=\n]*(?<=[^\s=])==(?!=)"
-    r"|(?<![\w~\\])(~)(?=[^\s~])[^~\n]*(?<=[^\s~])~(?![\w~])"  # as GitHub strikes through
+    r"|(?<![\w~\\])(~)(?=[^\s~])[^~\n]*(?<=[^\s~])~(?![\w~])"  # GitHub's strikethrough
 )
 
 
@@ -204,21 +206,21 @@ def _span(state: StateInline, silent: bool) -> bool:
 
 
 def _push_span(state: StateInline, opening: int, close: int, end: int, silent: bool) -> bool:
-    """Add a span and what is in it.
+    """Add a span and its content.
 
     Args:
         state: state of the parser, at the start of the span.
         opening: length of the mark that opens it.
         close: position of the mark that closes it.
-        end: position behind that mark.
-        silent: true to move behind the span only.
+        end: position after the closing mark.
+        silent: true to move past the span without adding it.
     """
     if not silent:
         words, limit = state.pos + opening, state.posMax
         state.push("span_open", "span", 1).markup = state.src[state.pos : words]
         state.pos, state.posMax = words, close
         state.md.inline.tokenize(state)
-        # [words][] is the same as [words][words], which it becomes with other words.
+        # [words][] means [words][words], so its translation is written as [other words][words].
         name = " ".join(state.src[words:close].split()) if state.src[close:end] == "][]" else ""
         state.push("span_close", "span", -1).content = state.src[close : end - 1] + name
         state.posMax = limit
@@ -227,14 +229,14 @@ def _push_span(state: StateInline, opening: int, close: int, end: int, silent: b
 
 
 def _line(state: StateBlock, number: int) -> str:
-    """Return a line as it was before it was masked, without the marks of containers."""
+    """Return a line without masks and without the marks of its containers."""
     start, end = state.bMarks[number] + state.tShift[number], state.eMarks[number]
     source: str = state.env[SOURCE]
     return source[start:end].rstrip()
 
 
 def _kept_lines(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Find lines that are no text, but for a title."""
+    """Find lines that have no text except perhaps a title."""
     if state.is_code_block(start):
         return False
     last, left_out = _last_kept(state, start, end)
@@ -249,7 +251,7 @@ def _kept_lines(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _last_kept(state: StateBlock, start: int, end: int) -> tuple[int | None, str]:
-    """Return the last line of a block that is kept, and the reason if it has words."""
+    """Return the last line of a block to keep, and the reason for keeping its words, if any."""
     from markdown_it.rules_block import table
 
     line = _line(state, start)
@@ -259,9 +261,9 @@ def _last_kept(state: StateBlock, start: int, end: int) -> tuple[int | None, str
             for number in range(start, end):
                 if closing.search(_line(state, number), 0 if number > start else match.end()):
                     return number, ""
-            if ending == "^$":  # modules end before a blank line, or with the page
+            if ending == "^$":  # a module ends before a blank line or at the end of the page
                 return end - 1, ""
-    if line.startswith("% "):  # the title of a Pandoc document stands in its first line
+    if line.startswith("% "):  # the first lines of a Pandoc document hold its title
         return (start, "") if start < 3 and state.parentType == "root" else (None, "")
     if _KEPT_LINE.fullmatch(line):
         return start, ""
@@ -281,7 +283,7 @@ def _last_kept(state: StateBlock, start: int, end: int) -> tuple[int | None, str
 
 
 def _is_simple_table(state: StateBlock, start: int, end: int) -> bool:
-    """Return True where a table begins that is drawn by dashes under its columns."""
+    """Return True if a table begins here whose columns are underlined with dashes."""
     if start + 1 >= end or state.isEmpty(start) or state.isEmpty(start + 1):
         return False
     first, second = _line(state, start), _line(state, start + 1)
@@ -291,7 +293,7 @@ def _is_simple_table(state: StateBlock, start: int, end: int) -> bool:
 
 
 def _title(state: StateBlock, line: int, pattern: re.Pattern[str]) -> None:
-    """Add the title of a directive, with its place in the line."""
+    """Add the title of a directive, with its column in the line."""
     match = pattern.fullmatch(_line(state, line))
     if match is None or not match[match.lastindex or 0].strip() or not match.lastindex:
         return
@@ -303,7 +305,7 @@ def _title(state: StateBlock, line: int, pattern: re.Pattern[str]) -> None:
 
 
 def _admonition(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Find a block of MkDocs (!!! note, ??? tip, === "Tab") and the indented text in it."""
+    """Find a block of MkDocs (!!! note, ??? tip, === "Tab") and its indented text."""
     if state.is_code_block(start) or not _ADMONITION.fullmatch(_line(state, start)):
         return False
     if silent:

@@ -1,8 +1,8 @@
-"""Markdown: its prose, but not its code, its marks and its formulas.
+"""Reader of Markdown, whose prose is translated, but not its code, marks and formulas.
 
 markdown-it-py finds the blocks and their lines; each inline construct is then located in these
-lines, character by character. A block with a construct that cannot be located stays as it is, and
-so does a passage whose translation would read otherwise than the source.
+lines, character by character. A block with a construct that cannot be located stays unchanged, and
+so does a passage whose translation would change the outline of its block.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FRONT_MATTER = re.compile(
 )
 _AFTER_CONTENT = re.compile(r"\s*(?:#+\s*)?")
 _QUOTE = re.compile(r"\s*>|\s*(?:[-+*]|\d+[.)])\s+>")
-# Links and code inside HTML, which some readers look for there, too.
+# Links and code inside HTML, which some parsers recognise there too.
 _IN_HTML = re.compile(
     r"(?P<open>\[)[^\[\]\n]*(?P<close>\]\([^()\n]*\))"
     r"|(?P<strong>\*\*)(?=\S)[^*\n]*(?P<strong_end>\*\*)"
@@ -93,17 +93,17 @@ class _Page:
 
     Args:
         text: the document.
-        start: start of its text, behind the front matter.
+        start: start of its text, after the front matter.
     """
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
         self.lines = [(start + a, start + b) for a, b in lines_of(text[start:])]
-        # The same lines, ended by the only line break that the parser knows.
+        # The same lines, with the only line break that the parser knows.
         source = "\n".join(text[a:b].replace("\0", "\ufffd") for a, b in self.lines)
         masks = masked(source)
         self.masks = masks.split("\n")
-        # The same masks in the document, whose line breaks may be longer.
+        # The masks, inserted into the document, whose line breaks may be longer.
         breaks = [b for _, b in self.lines]
         self.masked = text[:start] + "".join(
             line + text[end:follows]
@@ -137,13 +137,14 @@ class _Page:
         head = ""
         if is_cell:
             offsets = self._cell(token)
-            # A row is read below the head of its table, and the head above the line under it.
+            # A row is parsed with the head of its table, and the head with the line of dashes below
+            # it.
             rows = self.env[SOURCE].split("\n")[table : table + 2]
             head, last = ("\n".join(rows) + "\n", last) if first > table else ("", table + 2)
         else:
             offsets = self._offsets(token)
             if around is not None and around.type == "heading_open" and around.map is not None:
-                last = around.map[1]  # with the line under it
+                last = around.map[1]  # includes an underline
         if offsets is None:
             yield from self._left_out([first, last], _NOT_LOCATED)
             return
@@ -163,18 +164,18 @@ class _Page:
     def _html(self, token: Token) -> Iterator[Passage]:
         assert token.map is not None
         rows, block = token.map, self.lines[slice(*token.map)]
-        if block:  # the mark of an item of a list before it is not part of the HTML
+        if block:  # a list mark before the HTML is not part of it
             bare = token.content.split("\n")[0].strip()
             found = self.masked.find(bare, *block[0])
             block[0] = (max(block[0][0], found), block[0][1])
-        # The marks of a quotation in front of its lines are not part of the HTML.
+        # Quotation marks (>) before the lines are not part of the HTML.
         if any(_QUOTE.match(self.text, *line) for line in block):
             if any(True for _ in html_passages(self.text, block[0][0], block[-1][1])):
                 yield from self._left_out(rows, _QUOTED_HTML)
             return
         is_raw = any(_RAW_HTML.search(self.text, *line) for line in block)
         stretch: list[tuple[int, int]] = []
-        for line in [*block, None]:  # the lines of directives stay between stretches of HTML
+        for line in [*block, None]:  # lines of directives divide the HTML into stretches
             if line is not None and (is_raw or not _DIRECTIVE.match(self.text, *line)):
                 stretch.append(line)
                 continue
@@ -198,13 +199,13 @@ class _Page:
             yield marked
 
     def _reading(self, first: int, end: int, head: str = "") -> BlockReading:
-        """Return the reading of some lines."""
+        """Return the block reading of a range of lines."""
         references = self.env.get("references", {})
         begin, last = self.lines[first][0], self.lines[end - 1][1]
         return BlockReading(self.text, begin, last, head, references)
 
     def _left_out(self, rows: Sequence[int], reason: str) -> Iterator[Passage]:
-        """Yield a passage for lines whose words stay."""
+        """Yield a passage, left out for a reason, for lines with words."""
         start, end = self.lines[rows[0]][0], self.lines[rows[1] - 1][1]
         for passage in make_passage(text_parts(self.text, start, end)):
             yield replace(passage, left_out=reason)
@@ -213,7 +214,8 @@ class _Page:
         """Return the offset in the document of each character of a block's content.
 
         Returns:
-            The offsets, with the one of the end; None if the lines differ from the content.
+            The offsets, with that of the end as the last one; None if the lines differ from the
+            content.
         """
         assert token.map is not None
         offsets: list[int] = []
@@ -225,20 +227,18 @@ class _Page:
                 return None
             place += self.lines[number][0]
             offsets += [place] * (len(piece) - len(bare))
-            offsets += range(
-                place, place + len(bare) + 1
-            )  # one more for the line break, or the end
+            offsets += range(place, place + len(bare) + 1)  # includes the line break or the end
         return offsets
 
     def _cell(self, token: Token) -> list[int] | None:
-        """Return the offsets for a cell of a table, in which vertical bars are escaped."""
+        """Return the offsets of a table cell, in which vertical bars are escaped."""
         assert token.map is not None
         row = token.map[0]
         written = token.content.replace("|", "\\|")
         place = self.masks[row].find(written, self.columns.get(row, 0))
         if place < 0:
             return None
-        self.columns[row] = place + len(written)  # where the next cell is looked for
+        self.columns[row] = place + len(written)  # start of the search for the next cell
         place += self.lines[row][0]
         offsets: list[int] = []
         for character in token.content:
@@ -248,7 +248,7 @@ class _Page:
 
 
 def _with_markdown(passage: Passage, masked: str) -> Passage:
-    """Return a passage of HTML in which marks, code and the ends of links are kept.
+    """Return a passage of HTML with marks of Markdown, code and ends of links as kept parts.
 
     Args:
         passage: passage of HTML.
@@ -261,7 +261,7 @@ def _with_markdown(passage: Passage, masked: str) -> Passage:
             parts.append(part)
         elif before is not None and before.end == part.start and _is_written_plainly(before):
             parts[-1] = replace(before, end=part.end, text=before.text + part.text)
-        else:  # an address or a placeholder, too: it may stand in a link
+        else:  # including addresses and placeholders, which may be part of a link
             parts.append(replace(part, kind="text"))
     marked = [piece for part in parts for piece in _marked(part, masked)]
     return replace(passage, parts=protected(marked, PLACEHOLDERS))

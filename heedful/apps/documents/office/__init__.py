@@ -1,1 +1,1 @@
-"""Documents of Office programs: paragraphs of runs in an archive of XML."""
+"""Office documents: paragraphs of runs in an archive of XML files."""

@@ -1,4 +1,4 @@
-"""Documents that are ZIP archives of files: unpacked within limits, and packed again in order."""
+"""Documents that are ZIP archives: unpacked within limits, and packed again in the same order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from heedful.errors import DataError
 
 _MOST_BYTES = 1 << 28
-"""Most bytes of an unpacked document."""
+"""Maximum size of an unpacked document in bytes."""
 _MOST_FILES = 10_000
 _COMPOUND = bytes.fromhex("d0cf11e0a1b11ae1")
-"""First bytes of a compound file, in which Office encrypts documents and once wrote all of them."""
+"""First bytes of a compound file, the form of encrypted and of old Office documents."""
 
 
 def unpacked(data: bytes, name: str) -> dict[str, bytes]:
@@ -24,7 +24,7 @@ def unpacked(data: bytes, name: str) -> dict[str, bytes]:
         name: name of the document, for messages.
 
     Raises:
-        DataError: when it is no archive, is encrypted, or unpacks to too many bytes or files.
+        DataError: when the data is no archive, is encrypted, or has too many bytes or files.
     """
     too_large = DataError(
         f"The document is larger than {_MOST_BYTES >> 20} MB when unpacked", where=name
@@ -47,7 +47,7 @@ def unpacked(data: bytes, name: str) -> dict[str, bytes]:
                     raise DataError(
                         "The document is encrypted", where=name, remedy="Save it without a password"
                     )
-                # zipfile reads no more of an entry than the size in its header.
+                # zipfile reads at most as many bytes of an entry as its header says.
                 files[entry.filename] = archive.read(entry)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
@@ -57,11 +57,11 @@ def unpacked(data: bytes, name: str) -> dict[str, bytes]:
 
 
 def packed(data: bytes, files: Mapping[str, bytes], changed: Mapping[str, bytes]) -> bytes:
-    """Return an archive with the same files in the same order, some of them changed.
+    """Return an archive with the same files in the same order, some with changed content.
 
     Args:
-        data: bytes of the archive before.
-        files: its files.
+        data: bytes of the original archive.
+        files: files of the original archive, by path.
         changed: new content of some files.
     """
     if all(files[path] == content for path, content in changed.items()):
@@ -74,6 +74,7 @@ def packed(data: bytes, files: Mapping[str, bytes], changed: Mapping[str, bytes]
         result.comment = archive.comment
         for entry in archive.infolist():
             content = changed.get(entry.filename, files[entry.filename])
-            # The way of packing stays: readers of EPUB and ODT want `mimetype` as plain bytes.
+            # The compression of each file stays: readers of EPUB and ODT need an uncompressed
+            # `mimetype`.
             result.writestr(entry, content, compress_type=entry.compress_type)
     return stream.getvalue()

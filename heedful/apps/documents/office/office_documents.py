@@ -25,7 +25,7 @@ _Read = Callable[[str, str], tuple[str, list[Passage]]]
 """Function from a file's text and name to the text in its regular form, and the passages."""
 
 _HEAD = 1 << 14
-"""Bytes of a file in which its first tag, with many namespaces, ends."""
+"""Number of bytes that contain the first tag of a file, with its many namespaces."""
 _SHEET = "x:worksheet"
 _COLUMN = re.compile(
     r"<(?:\w+:)?(?:tableColumn|cacheField)\b[^<>]*?\s(?:name|totalsRowLabel)=\"([^\"]*)\""
@@ -38,7 +38,7 @@ _GRAPHICS = ("c:chartSpace", "dgm:dataModel", "dsp:drawing")
 class OfficeFormat:
     """A format of office documents.
 
-    Files are known by their first element, not by their names, which programs may choose freely.
+    Files are recognised by their first element, since programs may choose names freely.
 
     Args:
         kind: noun for messages.
@@ -59,8 +59,8 @@ class OfficeFormat:
             name: name of the document, for messages.
 
         Raises:
-            DataError: when the archive holds no such document, is encrypted, is too large, or one
-                of its files is no XML.
+            DataError: when the archive holds no such document, is encrypted or too large, or one of
+                its files is not XML.
         """
         files = unpacked(data, name)
         roots = {path: _root(content) for path, content in files.items()}
@@ -72,7 +72,7 @@ class OfficeFormat:
             )
         read = partial(read_runs, untranslated=frozenset(_called(files, roots, name)))
         chosen = [path for path, root in roots.items() if root in (self.main, *self.others)]
-        # Sheets are large, and most have no texts of their own; in UTF-16 letters have NUL bytes.
+        # Sheets are large, and most hold no text; in UTF-16 letters have NUL bytes.
         chosen = [
             path
             for path in chosen
@@ -129,7 +129,7 @@ def _page(settings: DocumentSettings, text: str, where: str) -> tuple[str, list[
 def _values(
     files: Mapping[str, bytes], path: str, element: str, attribute: str, name: str
 ) -> list[str]:
-    """Return an attribute of all elements of a name in a file of a book."""
+    """Return an attribute of all elements with a name, from a file of a book."""
     if path not in files:
         raise DataError(
             f"The archive holds no book: {path} is missing",
@@ -170,17 +170,17 @@ def _document(
 
 
 def _root(content: bytes) -> str:
-    """Return the name of a file's first element, with the prefix of the standards."""
+    """Return the name of a file's first element, with the prefix that the standards use."""
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     root = first_tag(content[:_HEAD].decode(encoding, "ignore"))
     return "" if root is None else next(standard_names([root]))
 
 
 def _called(files: Mapping[str, bytes], roots: Mapping[str, str], name: str) -> Iterator[str]:
-    """Yield texts of cells by which other parts of a workbook call them, so that they must stay.
+    """Yield texts of cells that must stay, since other parts of a workbook refer to them.
 
-    These are the names of columns of tables (Excel repairs a workbook in which the cell above has
-    another text), and texts with which formulas and lists of valid values compare cells.
+    These are column names of tables (Excel reports damage if the header cell has another text), and
+    texts that formulas and lists of valid values compare cells with.
     """
     for path, root in roots.items():
         if root not in (_SHEET, "x:table", "x:pivotCacheDefinition"):

@@ -1,4 +1,4 @@
-"""Atoms of a paragraph of runs: texts with their looks, marks among them, tags around them."""
+"""Atoms of a paragraph of runs: texts with their formatting, marks, and tags around texts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from heedful.errors import DataError
 _FIELD = re.compile(r"fldCharType\s*=\s*[\"'](\w+)")
 _LINK = re.compile(r"instrText\b[^>]*>\s*HYPERLINK\b")
 _LONGEST_FIELD = 1000
-"""Most runs of a field; where many fields never end, each of them is looked for."""
+"""Maximum number of runs in which the end of a field is searched; some fields never end."""
 _DEEPEST = 256
-"""Most elements inside each other, as in libxml2."""
+"""Maximum depth of nested elements, as in libxml2."""
 _PAGE_BREAK = re.compile(r"type\s*=\s*[\"'](?:page|column)")
 
 
 @dataclass(frozen=True)
 class Look:
-    """The look of a run.
+    """The formatting of a run.
 
     Args:
-        key: visible properties; equal for equal looks.
+        key: visible properties; equal for runs that look the same.
         run: tags around the run.
-        text: tags around its text.
+        text: tags around the text of the run.
     """
 
     key: str
@@ -42,15 +42,15 @@ class Look:
 
 @dataclass(frozen=True)
 class Atom:
-    """A piece of a paragraph.
+    """A part of a paragraph.
 
     Args:
-        kind: `text` in a run; `mark` for an element that is a character of a word; `open` and
-            `close` of an element around runs; `single` otherwise.
-        tokens: range of the tokens that it copies.
+        kind: `text` in a run; `mark` for an element that stands for a character of a word; `open`
+            and `close` for the tags of an element around runs; `single` for everything else.
+        tokens: range of the tokens to copy.
         text: text for the translator.
-        look: look of a text, or of a mark inside of a run; None outside of runs.
-        inner: atoms of a part that is kept, such as an address over two runs.
+        look: formatting of a text, or of a mark inside a run; None outside of runs.
+        inner: atoms of a kept part, such as an address that spans two runs.
     """
 
     kind: Literal["text", "mark", "open", "close", "single"]
@@ -81,7 +81,8 @@ class XmlTree:
         self.name = name
         self.tokens: Sequence[Token] = list(xml_tokens(text, name))
         self.names = list(standard_names(self.tokens))
-        # Index of the token after each start tag's element; of other tokens, the next one.
+        # For a start tag, the index of the token after its element; for other tokens, the next
+        # index.
         self.after = list(range(1, len(self.tokens) + 1))
         opened: list[int] = []
         for number, token in enumerate(self.tokens):
@@ -122,7 +123,7 @@ class AtomReader:
     Args:
         tree: document of the paragraph.
         markup: elements of the paragraph.
-        styles: visible properties of each style of text, by its name.
+        styles: visible properties of each text style, by its name.
     """
 
     def __init__(self, tree: XmlTree, markup: ParagraphMarkup, styles: dict[str, str]) -> None:
@@ -136,7 +137,7 @@ class AtomReader:
 
         Args:
             first, last: range of tokens.
-            look: look of the text around, where text stands in the paragraph itself.
+            look: formatting of the surrounding text, in formats with text directly in paragraphs.
         """
         number = first
         while number < last:
@@ -150,7 +151,7 @@ class AtomReader:
                     yield from self.atoms(number + 1, after - 1, self._span(number, look))
                 elif (field := self._field(number, last)) is not None:
                     result, end, after = field
-                    if result is not None and end == after:  # it ends in another paragraph
+                    if result is not None and end == after:  # the field ends in another paragraph
                         after = result
                         yield Atom("single", (number, after))
                     else:
@@ -176,7 +177,7 @@ class AtomReader:
         yield Atom("close", (last, after))
 
     def _run(self, first: int, after: int) -> Iterator[Atom]:
-        """Yield the atoms of a run; one without text is kept whole."""
+        """Yield the atoms of a run; a run without text is kept whole."""
         children = list(self.tree.children(first + 1, after - 1))
         names = {self.names[child] for child in children}
         if names.isdisjoint((self.markup.text, *self.markup.marks, *self.markup.shown)):
@@ -205,7 +206,7 @@ class AtomReader:
                 yield Atom("mark" if mark == "-" else "single", (child, end), mark, look)
 
     def _span(self, number: int, around: Look | None) -> Look:
-        """Return the look of text in an element of OpenDocument and the elements around it."""
+        """Return the formatting of text in an OpenDocument element and its surrounding elements."""
         style = self.tree.tokens[number].attribute("text:style-name") or ""
         seen = self.styles.get(style, style)
         around = around or Look("")
@@ -218,7 +219,7 @@ class AtomReader:
     def _folded(self, text: str) -> str:
         if not self.markup.folds:
             return text
-        # Word shows each space of a text; OpenDocument shows one of several.
+        # Word shows every space of a text; OpenDocument shows consecutive spaces as one.
         return re.sub(r"[\r\n\t]" if self.markup.text else r"[ \r\n\t]+", " ", text)
 
     def _mark(self, first: int, after: int) -> str:
@@ -235,7 +236,7 @@ class AtomReader:
         shown, number = "", first
         while number < after:
             name, end = self.names[number], self.after[number]
-            if name in ("w:rt", "text:ruby-text"):  # the reading of a word, above it
+            if name in ("w:rt", "text:ruby-text"):  # phonetic text above a word
                 number = end
             elif name == self.markup.text:
                 shown += self.tree.words(number, end)
@@ -245,9 +246,10 @@ class AtomReader:
         return " ".join(shown.split())
 
     def _field(self, first: int, last: int) -> tuple[int | None, int, int] | None:
-        """Return the first token of a field's result, of its last sibling, and that after it.
+        """Return the indices of a field's result, of its last sibling, and of the token after it.
 
-        None if no field begins in this run; the last sibling is empty if none ends the field.
+        The result is None if no field begins in this run; the last sibling is empty if the field
+        does not end.
         """
         depth, result, has_begun = 0, None, False
         for child in islice(self.tree.children(first, last), _LONGEST_FIELD):
@@ -266,13 +268,13 @@ class AtomReader:
         return result, last, last
 
     def _field_atoms(self, first: int, result: int | None, end: int, after: int) -> Iterator[Atom]:
-        """Yield the atoms of a field: one, unless it is a link."""
+        """Yield the atoms of a field: a single atom, unless the field is a link."""
         if (
             result is not None
             and result <= end
             and self.names[end] == "w:r"
             and _LINK.search(self.tree.raw(first, result)) is not None
-            and _LINK.search(self.tree.raw(result, end)) is None  # no link in a link
+            and _LINK.search(self.tree.raw(result, end)) is None  # but no nested link
         ):
             yield Atom("open", (first, result))
             yield from self.atoms(result, end)

@@ -1,7 +1,7 @@
-"""The elements of paragraphs in office formats: runs, their texts, and what stands among them.
+"""The elements of paragraphs in office formats: runs, texts, and other elements among them.
 
 Names have the prefixes that the standards use (ECMA-376, OASIS OpenDocument); a document may
-declare others for the same namespaces.
+declare other prefixes for the same namespaces.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DECLARATION = re.compile(r"xmlns(?::([^\s=]+))?\s*=\s*[\"']([^\"']*)[\"']")
 
 
 def standard_names(tokens: Sequence[Token]) -> Iterator[str]:
-    """Yield the name of each token's element with the prefix of the standard; "" for text.
+    """Yield the element name of each token with the standard prefix; "" for text.
 
     Args:
         tokens: tokens of a whole document.
@@ -60,7 +60,7 @@ def standard_names(tokens: Sequence[Token]) -> Iterator[str]:
 
 
 def _standard(namespace: str, prefix: str | None) -> str:
-    """Return the prefix of a namespace in the standards; its own if no standard has it."""
+    """Return the standard prefix of a namespace; the given one if no standard has the namespace."""
     if (match := _OOXML.fullmatch(namespace)) is not None:
         return _OF_OOXML.get((match[1], match[2]), prefix or "")
     return _OTHERS.get(namespace, prefix or "")
@@ -75,18 +75,18 @@ class ParagraphMarkup:
     """The elements of one kind of paragraph.
 
     Args:
-        run: element of text with one look; without `text`, an element around text that stands in
-            the paragraph itself.
-        properties: element that says the look of a run.
-        text: element of a run that holds its text; "" if text stands in the paragraph itself.
-        text_attributes: attributes of a text, so that spaces at its edges count.
+        run: element of text with one formatting; if `text` is empty, an element around text that is
+            directly in the paragraph.
+        properties: element with the formatting of a run.
+        text: element of a run that holds its text; "" if text is directly in the paragraph.
+        text_attributes: attributes of a text element that keep spaces at its ends.
         edges: children of the paragraph that come before or after all runs.
         pairs: elements around runs.
-        heads: children of such elements that come before the runs.
-        content: child of such elements that holds the runs, if there is one.
+        heads: children of `pairs` that come before the runs.
+        content: child of `pairs` that holds the runs, if there is one.
         marks: elements that stand for a character.
-        shown: elements that stay whole and show text, which is part of the sentence.
-        folds: true if a line break in the text is a space.
+        shown: elements that are kept whole and show text that is part of the sentence.
+        folds: true if a line break in the text stands for a space.
     """
 
     run: str = ""
@@ -158,10 +158,10 @@ PARAGRAPHS = {
     "dc:title": _FOLDED,
     "ncx:text": _FOLDED,
 }  # fmt: skip
-"""Kinds of paragraphs by the element's name, or by the names of its parent and itself."""
+"""Kinds of paragraphs by the name of the element, or by the names of its parent and the element."""
 
 UNREAD = _names("c:numCache c:numLit text:tracked-changes")
-"""Elements without paragraphs to translate: numbers, and what was deleted."""
+"""Elements whose paragraphs are not translated: numbers and deleted text."""
 
 _UNSEEN = re.compile(
     r"\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk|\w+:rsid\w*|\w+:paragraph-rsid)=\"[^\"]*\""
@@ -169,12 +169,12 @@ _UNSEEN = re.compile(
     r"(?:-\w+)?)=\"[^\"]*\""
     r"|<(?:\w+:)?(?:lang|noProof)\b[^>]*/>"
 )
-"""Notes of editors on a run besides its look: language, spelling and the session it is from."""
+"""Invisible properties of a run: language, spelling, and editing session."""
 _EMPTY = re.compile(r"<([\w:-]+)\s*(?:/>|></\1>)")
 
 
 def visible_look(properties: str) -> str:
-    """Return the properties of a run without those that nobody sees; equal for equal looks.
+    """Return the visible properties of a run; they are equal for runs that look the same.
 
     Args:
         properties: element with the properties, as XML.

@@ -1,12 +1,12 @@
-"""Paragraphs of runs: office formats, in which each run of characters has one look.
+"""Paragraphs of runs in office formats; a run is a text with one formatting.
 
-Neighbouring texts of one look are one, however many runs they are written in. The look of most
-characters is the paragraph's own; texts of other looks are markup around the corresponding words of
+Neighbouring runs of the same formatting are merged. The formatting of most characters is the
+paragraph's own; text in another formatting becomes a pair of tags around the corresponding words of
 the translation.
 
-A paragraph that is translated is first written in a regular form, in which every atom is a run of
-its own. So each part that stays is a whole run, which may stand at any place of the paragraph.
-A paragraph that comes out unchanged gets its own bytes back.
+A translated paragraph is first rewritten in a regular form with a separate run for each atom. So
+each kept part is a whole run, which may be moved to any place of the paragraph. A paragraph with an
+unchanged translation keeps its original bytes.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from heedful.errors import DataError
 from heedful.pipelines.aligned_text import Kind
 
 _WRITTEN = re.compile("\1(\\d+)\3(.*?)\2", re.DOTALL)
-"""Translated text with the number of its look; XML cannot hold these characters."""
+"""Translated text with the index of its formatting; XML cannot hold these characters."""
 _HYPHEN = "\4"
 _ESCAPE = re.compile("_x[0-9A-Fa-f]{4}_")
-"""Character that XML cannot hold, as Excel and PowerPoint write it."""
+"""Escape of Excel and PowerPoint for a character that XML cannot hold."""
 _KEPT = re.compile(f"{PLACEHOLDERS.pattern}|{_ESCAPE.pattern}")
-_GLUED = re.compile(r"[0-9A-Za-z\u00c0-\u052f]{2}")  # not of scripts without spaces
+_GLUED = re.compile(r"[0-9A-Za-z\u00c0-\u052f]{2}")  # not for scripts without spaces
 _NEAR = 100
-"""Characters beside a mark that are looked at."""
+"""Number of characters on each side of a mark that are examined."""
 _DEEPEST = 16
-"""Most paragraphs inside each other, in text boxes and notes."""
+"""Maximum depth of nested paragraphs, in text boxes and notes."""
 _BREAKS = ("\t", "\n", "\f")
 _RANGE = re.compile(r"<([\w:-]+?)-?([sS]tart|[eE]nd)\b([^>]*)>")
 _IDENTITY = re.compile(r"\btext:(?:name|change-id)=\"[^\"]*\"|\bid=\"[^\"]*\"")
@@ -80,7 +80,7 @@ class _Reading:
         self.starts = sorted(self.kinds)
         self.styles = dict(self._styles())
         self.written: list[str] = []
-        self.unchanged: list[str] = []  # the same, with the bytes of paragraphs put back
+        self.unchanged: list[str] = []  # the same document, with the original bytes of paragraphs
         self.length = self.depth = 0
         self.passages: list[Passage] = []
 
@@ -120,9 +120,9 @@ class _Reading:
                 parents.pop()
 
     def _styles(self) -> Iterator[tuple[str, str]]:
-        """Yield the styles of an OpenDocument with what can be seen of each.
+        """Yield the styles of an OpenDocument with their visible properties.
 
-        Writer gives each session of editing a style of its own that looks like the text around.
+        Writer creates a style for each editing session, which looks like the surrounding text.
         """
         for number, name in enumerate(self.tree.names):
             token = self.tree.tokens[number]
@@ -132,7 +132,7 @@ class _Reading:
                 yield token.attribute("style:name") or "", parent + visible_look(inner)
 
     def _paragraph(self, first: int, last: int, markup: ParagraphMarkup) -> None:
-        """Write the content of a paragraph; it is a passage if it has words."""
+        """Write the content of a paragraph, and add a passage if it has words."""
         self.depth += 1
         if self.depth > _DEEPEST:
             raise DataError(
@@ -165,7 +165,7 @@ class _Reading:
         self.copy(end, last)
 
     def _without_edges(self, first: int, last: int, markup: ParagraphMarkup) -> tuple[int, int]:
-        """Return the range of a paragraph's runs."""
+        """Return the range of a paragraph's runs, without elements that stay at its ends."""
 
         def is_edge(number: int) -> bool:
             is_space = markup.text and not self.tree.raw(number, number + 1).strip()
@@ -180,7 +180,7 @@ class _Reading:
 
 
 def _kept(atoms: Iterable[Atom]) -> list[Atom]:
-    """Return atoms in which each address and placeholder is one that stays."""
+    """Return the atoms, with each address and placeholder as one kept atom."""
     result: list[Atom] = []
     stretch: list[Atom] = []
     for atom in atoms:
@@ -217,10 +217,10 @@ def _kept_stretch(atoms: Sequence[Atom]) -> Iterator[Atom]:
 
 
 def _settled(atoms: Sequence[Atom]) -> Iterator[Atom]:
-    """Yield atoms with what the translator reads of their marks.
+    """Yield the atoms, with the text that the translator reads in place of marks.
 
-    A mark before the first word or after the last counts as a line of its own, so that it stays at
-    the edge.
+    A mark before the first word or after the last word becomes a separate line, so that it stays
+    there.
     """
     lettered = [number for number, atom in enumerate(atoms) if atom.has_letters]
     line = "".join("\n" if atom.text in _BREAKS else atom.text for atom in atoms)
@@ -239,23 +239,23 @@ def _settled(atoms: Sequence[Atom]) -> Iterator[Atom]:
 
 
 def _character(mark: str, text: str, start: int, end: int) -> str:
-    """Return what the translator reads of an element: a space, a line break, or a text.
+    """Return the text that the translator reads for an element: a space, a line break, or words.
 
     Args:
         mark: tab, line break, page break (form feed), space or the text that is shown.
         text: text of the paragraph, with line breaks for marks that may end a line.
-        start, end: range of the mark in it.
+        start, end: range of the mark in the text.
     """
     left = text[max(start - _NEAR, 0) : start].rpartition("\n")[2]
     right = text[end : end + _NEAR].partition("\n")[0]
     if mark in _BREAKS:
         runs_on = mark != "\f" and re.search(r"(?:[^\W\d_]|,)\s*$", left) is not None
         runs_on = runs_on and right.lstrip()[:1].islower()
-        # Tabs stand between columns, too; only a whole sentence runs over one.
+        # Tabs also separate columns: only a complete sentence may continue after one.
         last = text[end:].partition("\n")[0].rstrip()[-1:] if runs_on and mark == "\t" else "."
         if not runs_on or last not in {*".!?…"}:
             return "\n"
-    elif mark != " ":  # half a word could not be told from its other half
+    elif mark != " ":  # a part of a word could not be separated from the rest
         is_glued = _GLUED.search(left[-1:] + mark[:1]) or _GLUED.search(mark[-1:] + right[:1])
         return "" if is_glued else mark
     is_between = left.strip() and right.strip() and not (left[-1] + right[0]).count(" ")
@@ -275,12 +275,12 @@ class _RunWriter:
         self.markup = markup
         self.parts: list[PassagePart] = []
         self.looks: list[Look] = []
-        self.own = self.opened = 0  # the paragraph's look, and that of the container at hand
-        self.last_text = 0  # parts up to the last text
+        self.own = self.opened = 0  # formatting of the paragraph, and of the current container
+        self.last_text = 0  # number of parts up to the last text
         self.containers: dict[PassagePart | None, int] = {}
-        self.joined: set[str] = set()  # marks that stand for the space around them
+        self.joined: set[str] = set()  # marks that replace a space
         self.hyphen = ""
-        self.hyphenated: set[str] | None = set()  # letters around such hyphens; None for any
+        self.hyphenated: set[str] | None = set()  # letters around hyphen marks; None for any
 
     def write(self, atoms: Sequence[Atom]) -> None:
         """Write the atoms of the paragraph, and note the parts of its passage."""
@@ -304,17 +304,17 @@ class _RunWriter:
         self._open(self.own)
 
     def encode(self, words: str, place: Surroundings) -> str:
-        """Write translated text between signs of its look."""
+        """Write translated text between control characters, with the index of its formatting."""
         look = self.containers.get(place.parent, self.own)
         if self.markup.folds:
-            words = words.replace("\n", "")  # it stands for a mark
+            words = words.replace("\n", "")  # a line break stands for a mark
         xml = encode_xml(words, place)
         if self.hyphen:
             xml = re.sub("-", self._hyphen, xml)
         return f"\1{look}\3{xml}\2"
 
     def finish(self, written: str) -> str:
-        """Return the translation with runs around its texts."""
+        """Return the translation with its texts in runs."""
         first, *more = _WRITTEN.split(written)
         pieces = [(-1, first)]
         for number, text, raw in zip(more[::3], more[1::3], more[2::3], strict=True):
@@ -324,7 +324,7 @@ class _RunWriter:
                 elif piece:
                     pieces.append((look, piece))
         for number, (look, piece) in enumerate(pieces):
-            if look < 0 and piece in self.joined:  # the translation has a space beside it
+            if look < 0 and piece in self.joined:  # the translation has a space, too
                 ahead = pieces[number - 1][1].removesuffix(" ")
                 is_ahead = len(ahead) < len(pieces[number - 1][1])
                 pieces[number - 1] = pieces[number - 1][0], ahead
@@ -356,7 +356,7 @@ class _RunWriter:
         return _HYPHEN if is_mark else "-"
 
     def _open(self, look: int) -> None:
-        """Begin text of a look; end the container of another look."""
+        """Begin text with a formatting; end a container of another formatting."""
         if look == self.opened:
             return
         if self.opened != self.own:
@@ -389,7 +389,7 @@ class _RunWriter:
             self.joined.add("".join(self.reading.written[first:]))
 
     def _piece(self, atom: Atom) -> None:
-        """Write an atom, in a run of its own if it is inside of one."""
+        """Write an atom, in a separate run if it comes from a run."""
         look = atom.look or Look("")
         self.reading.write(look.run[0])
         if atom.kind == "text":
@@ -404,7 +404,7 @@ def _escaped(text: str) -> str:
 
 
 def _in_order(xml: str) -> str:
-    """Return a paragraph in which no range, such as that of a bookmark, ends before it starts."""
+    """Return a paragraph in which no range, such as a bookmark, ends before it starts."""
     ends: dict[tuple[str, str], tuple[int, int]] = {}
     started: set[tuple[str, str]] = set()
     for match in _RANGE.finditer(xml):

@@ -1,6 +1,7 @@
 """The pages of the studio, with their texts.
 
-A new page needs a line below, a module here with its calls, and a script in `static/pages`.
+A new page needs an entry below, a module in this folder with its calls, and a script in
+`static/pages`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from heedful.apps.studio.page import Call
 
 MOST_IMAGE_BYTES = 8 << 20
-"""Most bytes of an uploaded image."""
+"""Maximum size of an uploaded image in bytes."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ PAGES: tuple[Page, ...] = (
         "upload one or take an example; choose a patch to see which others it attends to, in one "
         "layer and head or through all layers (rollout). Beside the picture are its most probable "
         "labels.",
-        # The file in base64, and settings.
+        # The file in base64, and room for the settings.
         limits={"look": MOST_IMAGE_BYTES * 4 // 3 + (1 << 16)},
     ),
     Page(

@@ -39,7 +39,7 @@ from heedful.search.alignment import token_words
 from heedful.text.tokenizer import TextTokenizer
 
 MOST_WEIGHTS = 1 << 22
-"""Most weights of an answer: 16 MiB, as for 256 tokens and 64 heads of a layer."""
+"""Maximum number of weights in an answer: 16 MiB, as for a layer with 64 heads and 256 tokens."""
 
 Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(max_length=1000)]
 
@@ -93,7 +93,7 @@ def show(request: ShowAttentionRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 MOST_THUMBNAIL = 48
-"""Most rows and columns of a thumbnail; weights of longer texts are averaged."""
+"""Maximum number of rows and columns of a thumbnail; weights of longer texts are averaged."""
 
 
 class OverviewRequest(TextRequest):
@@ -130,7 +130,7 @@ def _shrunk(weights: np.ndarray) -> np.ndarray:
 
 
 MOST_KEYS = 24
-"""Keys of the neuron view, those with the largest weights."""
+"""Number of keys in the neuron view; they have the largest weights."""
 
 
 @call(QueryRequest)

@@ -36,9 +36,9 @@ from heedful.search.search_settings import SearchSettings
 from heedful.search.search_trace import Step
 
 LONGEST = 1000
-"""Most characters of a text, which limits the waiting time."""
+"""Maximum number of characters of a text, which limits the waiting time."""
 MOST_CHOSEN = 200
-"""Most tokens that are chosen one by one."""
+"""Maximum number of tokens that are chosen one by one."""
 
 _SHOWN: tuple[AttentionPart, ...] = ("decoder", "cross")
 
@@ -57,7 +57,7 @@ class StepRequest(BegunRequest):
     layer: int | None = Field(
         None, ge=0, description="decoder layer whose attention to show; the mean of all if unset"
     )
-    head: int | None = Field(None, ge=0, description="head; all in the mean if unset")
+    head: int | None = Field(None, ge=0, description="index of the head; mean of all if unset")
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -189,7 +189,7 @@ def _candidates(result: NextToken, request: StepRequest) -> dict[str, Any]:
     scores = torch.from_numpy(result.scores)[None, None]
     own = distribution(scores, SearchSettings(sampling=True))[0, 0]
     drawn = distribution(scores, settings)[0, 0]
-    # Samples as `search` does for its first sentence, so that the page follows its output.
+    # Samples like `search` for its first sentence, so that the page agrees with its output.
     number = random_numbers(request.seed, torch.zeros(1, dtype=torch.int64), 1, len(request.chosen))
     best = result.scores.argsort(kind="stable")[::-1][: request.count].tolist()
     return {

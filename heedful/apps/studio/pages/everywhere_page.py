@@ -44,7 +44,7 @@ from heedful.inspect.subject import Subject, capture, stack_of, sublayers
 
 TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
 LONGEST = 400
-"""Most characters of a text, so that all tokens fit into the chart."""
+"""Maximum number of characters of a text, so that all tokens fit into the chart."""
 MUSIC_WIDTH = 64
 _SEED = 1
 _NAMES = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}

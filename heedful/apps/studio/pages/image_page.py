@@ -75,7 +75,7 @@ def example_image(name: str, side: int) -> npt.NDArray[np.uint8]:
         side: height and width in pixels.
 
     Returns:
-        The image, [side, side], from 0 to 255.
+        The image [side, side], with values from 0 to 255.
     """
     at = (np.arange(side) + 0.5) / side
     x, y = np.meshgrid(at, at)
@@ -103,7 +103,7 @@ def _distance(
 
 
 MOST_DRAWN = 64
-"""Most pixels on a side of a drawing."""
+"""Maximum number of pixels on a side of a drawing."""
 _CLASSES = 10
 
 Pixel = Annotated[int, Field(ge=0, le=255)]
@@ -135,8 +135,8 @@ class LookRequest(ImageRequest):
     patch: int | None = Field(
         None, ge=0, description="index of the query patch; the whole image if unset"
     )
-    layer: int | None = Field(None, ge=0, description="layer; the last if unset")
-    head: int | None = Field(None, ge=0, description="head; all in the mean if unset")
+    layer: int | None = Field(None, ge=0, description="index of the layer; the last if unset")
+    head: int | None = Field(None, ge=0, description="index of the head; mean of all if unset")
     rollout: bool = Field(
         False, description="show attention rollout through all layers up to this one"
     )

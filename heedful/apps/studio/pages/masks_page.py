@@ -121,7 +121,7 @@ def _bias(request: DrawRequest) -> Bias | None:
         return None
     attention = AttentionSpec(num_heads=request.heads, head_width=HEAD_WIDTH)
     bias = build_bias(specs[request.bias], attention, request.heads * HEAD_WIDTH)
-    with torch.no_grad():  # untrained tables hold zeros, which would show nothing
+    with torch.no_grad():  # untrained tables hold zeros, which would draw nothing
         for parameter in bias.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(_SEED))
     return bias.eval()

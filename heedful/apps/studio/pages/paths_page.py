@@ -23,10 +23,10 @@ from heedful.errors import DataError
 from heedful.models.shape import TranslatorShape
 
 LONGEST = 128
-"""Most tokens and most channels, which limit the waiting time."""
+"""Maximum number of tokens and of channels, which limits the waiting time."""
 LENGTHS = tuple(2**power for power in range(1, 11))
 DRAWN = 12
-"""Most tokens of the networks that are drawn."""
+"""Maximum number of tokens of a drawn network."""
 MOST_SENTENCES = 8
 _HEADS = 4
 # The memory of derivatives grows with directions × tokens, for new networks also × channels.
@@ -41,7 +41,7 @@ Window = Annotated[int, Field(ge=2, le=LONGEST)]
 
 
 class StepsRequest(Config):
-    """Networks whose costs to compare by formulas."""
+    """Networks whose costs are compared by formulas."""
 
     length: Length = 64
     width: Width = 64
@@ -54,7 +54,7 @@ NewNetwork = Literal["rnn", "lstm", "gru", "transformer", "window"]
 
 
 class MeasureRequest(Config):
-    """An untrained network to measure once: a page requests each network and seed separately."""
+    """An untrained network and a seed; the page requests each combination separately."""
 
     network: NewNetwork = "transformer"
     length: Length = 64
@@ -86,7 +86,7 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call(MeasureRequest)
 def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return gradients by distance of a network with random weights; all read the same input."""
+    """Return gradients by distance of a network with random weights, on a fixed input."""
     few = _NEW_NUMBERS // (request.length * request.width)
     directions = max(_FEWEST, min(DIRECTIONS, few))
     if request.network in ("rnn", "lstm", "gru"):

@@ -19,11 +19,11 @@ from heedful.nn.spec import RotarySpec, T5BiasSpec
 
 Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
 _COLUMNS = 160
-"""Positions above which a chart of a long sequence leaves some out."""
+"""Maximum number of positions in a chart of a long sequence; beyond it some are left out."""
 
 
 class ShowPositionsRequest(Config):
-    """A scheme of positions and its settings; those of other schemes are not used."""
+    """A scheme of positions and its settings; settings of other schemes are ignored."""
 
     scheme: Scheme = "sinusoidal"
     width: Annotated[int, Field(ge=2, le=512, multiple_of=2)] = 64
@@ -39,7 +39,7 @@ class ShowPositionsRequest(Config):
 
 
 class BeyondRequest(ShowPositionsRequest):
-    """A scheme, and the number of trained lengths to look at."""
+    """A scheme, and the range of positions to show as a multiple of the trained length."""
 
     times: int = Field(4, ge=1, le=8, description="range to show, in trained lengths")
 
@@ -130,7 +130,8 @@ def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, An
         bias = Alibi(request.heads)
         sentence = "A penalty for distance with a slope for each head, fixed before training."
     elif request.scheme == "relative":
-        # A bias as the dot product of a query with a vector for each distance gives each its index.
+        # A bias that is a dot product of a query with a vector per distance shows the index of each
+        # vector.
         bias = _numbered(RelativeKeys(1, request.max_distance))
         sentence = (
             "A learned vector for each distance, whose product with the query is added to the "
@@ -162,7 +163,7 @@ def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, An
 
 
 def _numbered(bias: Any) -> Any:
-    """Return a bias whose learned rows hold their own indices, to see which row is used."""
+    """Return a bias whose learned rows hold their indices, to find the row of each distance."""
     with torch.no_grad():
         bias.weight.copy_(torch.arange(len(bias.weight), dtype=torch.float32)[:, None])
     return bias.requires_grad_(False)
@@ -170,10 +171,10 @@ def _numbered(bias: Any) -> Any:
 
 @call(BeyondRequest)
 def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a scheme at positions up to several trained lengths, and what training never saw.
+    """Return a scheme up to several trained lengths, with the values unseen in training.
 
-    A pair of channels that rotates by an angle for each position has seen the angles up to the one
-    at the last position of training, or all angles after a full turn.
+    In training, a pair of channels that rotates by a fixed angle per position has seen the angles
+    up to that of the last position, or all angles after a full turn.
     """
     if request.scheme in ("sinusoidal", "rotary"):
         return _angles(request)
@@ -221,7 +222,7 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
     step = max(1, math.ceil(last / _COLUMNS))
     places = list(range(0, last + 1, step))
     full = 2 * math.pi
-    # The largest angle of training; after a full turn all angles were seen.
+    # The largest angle in training; after a full turn all angles have been seen.
     shown = [f * (request.trained - 1) for f in plain]
     new = [
         [seen < full and place * f % full > seen + 1e-9 for place in places]

@@ -54,7 +54,7 @@ class CompareRunsRequest(RunsRequest):
         "", description="validation metric; if empty, the one that selects the best model"
     )
     target: Number | None = Field(
-        None, description="target score; the best that all runs reached if unset"
+        None, description="target score; if unset, the best score that all runs reached"
     )
 
 
@@ -101,7 +101,7 @@ def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call(CompareRunsRequest)
 def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the best and the newest score of each run, and the time of reaching a target."""
+    """Return the best and the newest score of each run, and when it reached a target."""
     logs = {name: workspace.log(name) for name in request.runs}
     scores = list(dict.fromkeys(f for log in logs.values() for f in log.figures()["validation"]))
     score = request.score if request.score in scores else _deciding(logs, scores)

@@ -18,7 +18,7 @@ from heedful.nn.positions import Positions
 WIDEST = 1024
 WIDTHS = tuple(2**power for power in range(11))
 QUERIES = 64
-"""Random queries that are averaged for a point of the curves."""
+"""Number of random queries that are averaged for each point of the curves."""
 
 
 class SweepRequest(Config):
@@ -37,7 +37,7 @@ class RandomQueryRequest(SweepRequest):
 @call(RandomQueryRequest)
 def compare(request: RandomQueryRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the weights of one query, with and without the scale."""
-    # Widths share the first channels, so that a small change of the width changes little.
+    # All widths share their first channels, so a small change of the width changes little.
     query, keys = _draw(1, request.keys, WIDEST, request.seed)
     query, keys = query[..., : request.width], keys[..., : request.width]
     return {
@@ -75,7 +75,7 @@ def _draw(queries: int, keys: int, width: int, seed: int) -> tuple[Tensor, Tenso
 
 
 def _weights(query: Tensor, keys: Tensor, factor: float | None) -> Tensor:
-    """Return attention weights [R, N]."""
+    """Return attention weights [R, N]; the scale is 1/√dₖ if `factor` is None."""
     rows, _, count, _ = keys.shape
     query_positions = torch.zeros((rows, 1), dtype=torch.int64)
     positions = Positions(query_positions, torch.arange(count).expand(rows, -1))

@@ -1,4 +1,4 @@
-"""Page "Schedule": learning rates by formula, and the logged ones of runs."""
+"""Page "Schedule": learning rates by formula, and logged learning rates of runs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _steps(last: int, warmup: int) -> list[int]:
-    """Return evenly spaced steps, with the first, the last and the end of the warm-up."""
+    """Return evenly spaced steps that include the first, the last and the end of the warm-up."""
     stride = max(1, last // CURVE_STEPS)
     corners = {1, last} | ({warmup} if 1 <= warmup <= last else set())
     return sorted(corners | set(range(stride, last + 1, stride)))

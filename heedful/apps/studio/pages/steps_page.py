@@ -1,4 +1,4 @@
-"""Page "Step by step": one attention in numbers, on typed vectors or those of a model."""
+"""Page "Step by step": attention in numbers, on typed vectors or on vectors of a model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from heedful.nn.mask_text import LONGEST, parse_mask
 from heedful.nn.positions import Positions
 
 MOST = 12
-"""Most rows and columns of a matrix."""
+"""Maximum number of rows and of columns of a matrix."""
 
 MOST_KEYS = 16
-"""Keys that are shown with all numbers: those with the largest weights."""
+"""Number of keys, with the largest weights, that are shown with all numbers."""
 LEADING = 4
-"""Largest channels of a dot product that are listed; the others are summed."""
+"""Number of largest channels of a dot product that are listed; the others are summed."""
 LISTED = 4
-"""Largest channels of the output that are listed."""
+"""Number of largest channels of the output that are listed."""
 
 Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 Vector = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MOST)]
@@ -146,7 +146,7 @@ def follow(request: QueryRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _stages(steps: AttentionSteps) -> dict[str, Any]:
-    # The largest weight first; equal ones, such as hidden keys, in the order of the text.
+    # The largest weights come first; equal weights, as of hidden keys, keep the order of the text.
     listed = np.sort(np.argsort(-steps.weights, kind="stable")[:MOST_KEYS])
     others = np.setdiff1d(np.arange(len(steps.weights)), listed)
     channels = np.sort(np.argsort(-np.abs(steps.context), kind="stable")[:LISTED])
@@ -179,7 +179,7 @@ def _stages(steps: AttentionSteps) -> dict[str, Any]:
 
 
 def _key(steps: AttentionSteps, key: int) -> dict[str, Any]:
-    """Return the stages of one key; those after the mask are None for a hidden key."""
+    """Return the stages of one key; for a hidden key, the stages after the mask are None."""
     products = steps.products[key]
     leading = np.argsort(-np.abs(products), kind="stable")[:LEADING]
     query, own = steps.query, steps.keys[key]

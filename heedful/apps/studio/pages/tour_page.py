@@ -17,12 +17,12 @@ from heedful.inspect.subject import stack_of
 from heedful.pipelines.text_encoding import MASK
 
 LONGEST = 300
-"""Most characters of a text: the drawing has a column for each token."""
+"""Maximum number of characters of a text, since the drawing has a column for each token."""
 MOST_PIECES = 20
 SHOWN_CHANNELS = 32
-"""Channels of a vector that are drawn; the drawing gives the full number."""
+"""Number of drawn channels of a vector; the drawing states the full number."""
 SHOWN_INNER = 64
-"""Neurons of the feed-forward network that are drawn, those with the largest activations."""
+"""Number of drawn neurons of the feed-forward network; they have the largest activations."""
 CANDIDATES = 10
 MOST_CHOSEN = 64
 
@@ -93,7 +93,7 @@ def hide_a_word(text: str) -> str:
 
 
 def _written(passed: TextPass, request: WalkRequest) -> dict[str, Any]:
-    """Return the text so far, the attention to the source, and the candidates for the next word."""
+    """Return the text so far, the attention to the source, and candidates for the next token."""
     step = passed.next
     best = step.scores.argsort(kind="stable")[::-1][:CANDIDATES].tolist()
     end = None if isinstance(step, HiddenToken) else step.end
@@ -131,7 +131,7 @@ def _written(passed: TextPass, request: WalkRequest) -> dict[str, Any]:
 
 
 def _feedforward(inner: np.ndarray | None) -> dict[str, Any]:
-    """Return the strongest neurons of each token, and the share of nonzero ones."""
+    """Return the strongest neurons of each token, and the share of nonzero neurons."""
     if inner is None:
         return {"inner": None, "inner_width": 0, "active": None}
     order = np.argsort(-np.abs(inner).max(0), kind="stable")[:SHOWN_INNER]

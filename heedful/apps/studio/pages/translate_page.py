@@ -14,7 +14,7 @@ from heedful.inspect.attention_maps import parts_of
 from heedful.pipelines.text_splitting import Translation
 
 LONGEST = 2000
-"""Most characters of a text, which limits the waiting time."""
+"""Maximum number of characters of a text, which limits the waiting time."""
 
 
 class TranslatePageRequest(PromptRequest):
@@ -69,7 +69,7 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call(AlternativesRequest)
 def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return other words at a place, each with the translation that follows."""
+    """Return alternatives to a word, each with the translation that follows."""
     _check_length(request.line)
     _check_length(request.before)
     pipeline = workspace.translator(request.model)
@@ -130,7 +130,7 @@ def split_words(text: str, words: Sequence[str]) -> list[dict[str, Any]]:
 
     Args:
         text: text to split.
-        words: words in order; a word that the text does not contain becomes a part of its own.
+        words: words in order; a word that the text does not contain becomes a separate part.
     """
     parts: list[dict[str, Any]] = []
     end = 0

@@ -1,4 +1,4 @@
-"""Page "Without each part": recorded runs of a small translator, and one trained live."""
+"""Page "Without each part": recorded runs of a small translator, and live training of another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 
 LIVE_HELD_OUT = 200
-"""Lines for validation, and as many to translate at the end of a training."""
+"""Number of lines for validation, and of lines to translate at the end of a training."""
 
 
 class TrainRequest(Config):
