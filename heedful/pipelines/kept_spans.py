@@ -205,46 +205,48 @@ def _is_of_word(character: str) -> bool:
 
 
 def read_around_parts(
-    texts: Sequence[CutText], tokenizer: TextTokenizer, kinds: Protection, limit: int
+    texts: Sequence[CutText], tokenizers: TokenizerPair, kinds: Protection, limit: int
 ) -> list[CutText]:
     """Return texts in segments as a model reads them; see `read_without_parts`."""
     assert isinstance(kinds, KeptKinds)
     return [
         replace(
             text,
-            segments=tuple(read_without_parts(s, tokenizer, kinds, limit) for s in text.segments),
+            segments=tuple(read_without_parts(s, tokenizers, kinds, limit) for s in text.segments),
         )
         for text in texts
     ]
 
 
 def read_without_parts(
-    segment: Segment, tokenizer: TextTokenizer, kinds: KeptKinds, limit: int
+    segment: Segment, tokenizers: TokenizerPair, kinds: KeptKinds, limit: int
 ) -> Segment:
     """Return a segment as a model reads it, with names in place of its parts where they fit.
 
     Args:
         segment: segment with reserved characters in place of its parts.
-        tokenizer: tokenizer of the source.
+        tokenizers: tokenizers of the model.
         kinds: kinds of the parts.
         limit: maximum number of tokens.
     """
     if not segment.parts:
         return segment
     # A name with an unknown token would be lost, and the sentence searched for a second time.
+    tokenizer = tokenizers.source
     known = [name for name in NAMES if tokenizer.unk not in tokenizer.encode(name)]
     for names in (known, []):
         kept = KeptText(segment.text, segment.parts, names, kinds)
-        read = _reading(segment, kept, tokenizer)
+        read = _reading(segment, kept, tokenizers)
         if read.is_copied or len(read.ids) <= limit:
             break
     return read
 
 
-def _reading(segment: Segment, kept: KeptText, tokenizer: TextTokenizer) -> Segment:
+def _reading(segment: Segment, kept: KeptText, tokenizers: TokenizerPair) -> Segment:
+    tokenizer = tokenizers.source
     ids = tuple(tokenizer.encode(kept.text))
     without_names = kept if not kept.names else kept.without_names()
-    if not is_readable(without_names.text, ids, tokenizer):
+    if not is_readable(without_names.text, ids, tokenizer, tokenizers.reads):
         return replace(segment, text=kept.sentence, parts=(), is_copied=True)
     return replace(segment, text=kept.text, ids=ids, parts=(), kept=kept, is_copied=False)
 
@@ -302,7 +304,7 @@ def _search_kept(
             elif names:
                 assert item.segment.kept is not None
                 kept = item.segment.kept.without_names()
-                segment = _reading(item.segment, kept, tokenizers.source)
+                segment = _reading(item.segment, kept, tokenizers)
                 # Soft terms were written into the tokens of the text with names.
                 waiting[number] = replace(item, segment=segment, annotated=(), origins=())
     for number, item in waiting.items():

@@ -24,6 +24,7 @@ Warn = Callable[[str], None]
 _MARK = re.compile(r"[^\w\s,;:-]")
 _WORD = re.compile(r"\w")
 _LETTERS = re.compile(r"[^\W\d_]")
+_LETTERLESS = 0.01  # share of texts without letters from which a model has learned them
 # Characters without which a text has no address, placeholder, tag or sign.
 _OF_A_PART = re.compile(
     r"[{}%<>&`|_@$:\[*#~=•·©®§¶†‡\u203c-\u2bff\u3030\U0001f000-\U0010ffff\u20e3]"
@@ -175,7 +176,7 @@ def cut_texts(
         if copies:
             segments = [
                 segment
-                if is_readable(segment.text, segment.ids, tokenizer)
+                if is_readable(segment.text, segment.ids, tokenizer, reading)
                 else replace(segment, is_copied=True)
                 for segment in segments
             ]
@@ -184,18 +185,22 @@ def cut_texts(
     return cut
 
 
-def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
-    """Return True if a text has a letter that the model knows, or the model knows no letters.
+def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer, reading: Reading) -> bool:
+    """Return True if a text has a letter that the model knows, or the model learned such texts.
 
     Args:
         text: the text.
         ids: its tokens.
         tokenizer: tokenizer of the source.
+        reading: part of a text that the model reads at once, with the share of its training corpus
+            that has no letters.
     """
     if _LETTERS.search(text) is None:
-        # A text without letters is only for a model of numbers, whose tokens have no letters.
-        # Tokens are tested one by one: the first few decide, and listing a vocabulary takes
-        # milliseconds.
+        # A model of sentences invents words for "12345"; one of dates and prices translates it.
+        if reading.letterless >= _LETTERLESS:
+            return True
+        # The tokens of a model of numbers alone have no letters. They are tested one by one, as
+        # the first few decide, and listing a vocabulary takes milliseconds.
         return not any(_LETTERS.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True

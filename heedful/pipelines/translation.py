@@ -243,7 +243,7 @@ class TranslationPipeline(SegmentSearch):
             return cut
         from heedful.pipelines.kept_spans import read_around_parts
 
-        return read_around_parts(cut, tokenizers.source, kinds, limit)
+        return read_around_parts(cut, tokenizers, kinds, limit)
 
     def check_glossary(self, glossary: Terminology) -> None:
         """Refuse a glossary that the model cannot follow.

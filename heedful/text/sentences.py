@@ -117,12 +117,14 @@ def learned_reading(lines: Iterable[str], language: str = ENGLISH) -> Reading:
         language: code of their language; "" if it is unknown.
     """
     language = language or ENGLISH
-    counts = [count for line in lines if (count := count_sentences(line, language))]
+    sources = [line for line in lines if line.strip()]
+    counts = [count for line in sources if (count := count_sentences(line, language))]
     mean = sum(counts) / max(1, len(counts))
+    letterless = sum(not any(map(str.isalpha, line)) for line in sources) / max(1, len(sources))
     # A model that was trained on single sentences ends after the first: with 1.1 sentences per line
     # in training, half of a text of four sentences was left out.
     split: Split = "sentences" if mean < _LINES_HAVE else "lines"
-    return Reading(split, language, round(mean, 3))
+    return Reading(split, language, round(mean, 3), round(letterless, 4))
 
 
 def count_sentences(text: str, language: str = ENGLISH) -> int:

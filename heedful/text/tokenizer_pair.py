@@ -40,11 +40,13 @@ class Reading:
             sentences; with `none` it is read as a whole, and its line breaks become spaces.
         language: code of the source language, by whose rules sentences are found.
         sentences: mean number of sentences of a line of the training corpus; None if unknown.
+        letterless: share of its lines that have no letter, such as 8/13/99; 0 if unknown.
     """
 
     split: Split = "sentences"
     language: str = ENGLISH
     sentences: float | None = None
+    letterless: float = 0.0
 
 
 UNRECORDED = Reading()
@@ -255,10 +257,11 @@ def _protection(content: Any) -> Protection:
 
 def _reading(content: Any) -> Reading:
     split, language, sentences = (content[name] for name in ("split", "language", "sentences"))
+    letterless = content.get("letterless", 0.0)  # models before this version do not say
     sound = split in get_args(Split) and isinstance(language, str)
-    if not sound or not isinstance(sentences, float | None):
+    if not sound or not isinstance(sentences, float | None) or not isinstance(letterless, float):
         raise ValueError(content)
-    return Reading(split, language, sentences)
+    return Reading(split, language, sentences, letterless)
 
 
 def _read_beside(path: Path, make: Callable[[Any], T], problem: str) -> T | None:

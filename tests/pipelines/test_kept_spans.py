@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import heedful
 from heedful.pipelines.kept_spans import NAMES, KeptText
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
-from heedful.pipelines.text_splitting import may_keep_parts
+from heedful.pipelines.text_splitting import cut_texts, may_keep_parts
 from heedful.pretrained import catalogue
 from heedful.search.alignment import Alignment
 from heedful.search.search_settings import SearchSettings
@@ -165,6 +166,13 @@ def test_a_sentence_without_place_for_its_parts_is_left_and_said(model, monkeypa
 def test_nothing_is_kept_where_nothing_is_to_be(model):
     assert str(model.translate(["12345"], protect=[])[0]) != "12345"
     assert "😀" not in model.translate(["I love cats 😀."], protect=["urls"])[0]
+
+
+def test_texts_without_letters_are_read_by_a_model_that_learned_them(model):
+    for share, copied in ((0.0, [True, True, False]), (0.3, [False, True, False])):
+        reading = replace(model.tokenizers.reads, letterless=share)
+        cut = cut_texts(["8/13/99", "中文", "May 5"], model.tokenizers.source, 99, reading)
+        assert [text.segments[0].is_copied for text in cut] == copied
 
 
 def test_texts_with_parts_are_left_to_the_search_that_aligns():

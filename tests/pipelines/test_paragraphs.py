@@ -84,5 +84,6 @@ def test_what_a_model_learns_is_measured_and_kept(tmp_path: Path) -> None:
     words += ["--tokenizer.vocabulary-size", "40", "--out", str(tmp_path / "run")]
     assert main([word if word != "run" else str(tmp_path / "run") for word in words[:-2]]) == 0
     stored = json.loads((tmp_path / "run/model/reading.json").read_text())
-    assert stored == {"schema_version": 1, "split": "lines", "language": "de", "sentences": 3.0}
+    measured = {"sentences": 3.0, "letterless": 0.0}
+    assert stored == {"schema_version": 1, "split": "lines", "language": "de", **measured}
     assert heedful.load(tmp_path / "run", device="cpu").tokenizers.reading.split == "lines"

@@ -76,6 +76,7 @@ def test_a_corpus_of_sentences_teaches_sentences_and_one_of_paragraphs_lines() -
     paragraphs = learned_reading(["One. Two. Three.", "Four. Five."], "de")
     assert (paragraphs.split, paragraphs.language) == ("lines", "de")
     assert learned_reading([]).split == "sentences"
+    assert learned_reading(["8/13/99", "₹5", "May 5", " "]).letterless == 0.6667
 
 
 def test_a_long_text_is_cut_as_a_short_one() -> None:
