@@ -36,6 +36,12 @@ def test_folder_holds_pairs_and_a_run(made: Path) -> None:
     assert (made / "run" / "metrics.jsonl").is_file()
 
 
+def test_dates_and_prices_without_letters_are_read(made: Path) -> None:
+    """`8/13/99` is a text to translate here, and no number to copy."""
+    reading = json.loads((made / "run" / "model" / "reading.json").read_text(encoding="utf-8"))
+    assert reading["letterless"] > 0.1
+
+
 def test_report_says_what_was_done(made: Path) -> None:
     report = json.loads((made.parent.parent / "report.json").read_text("utf-8"))
     assert report["command"] == "demo"
