@@ -39,7 +39,8 @@ SETTINGS: dict[str, Any] = {
         "positions": "rotary",
         "dropout": 0.0,
     },
-    "tokenizer": {"vocabulary_size": 600},
+    # Amounts of CLDR have no-break spaces, which other spellings of text replace by plain ones.
+    "tokenizer": {"vocabulary_size": 600, "normalization": "none"},
     "data": {"batch_tokens": 1024},
     "objective": {"label_smoothing": 0.0},
     "schedule": {"kind": "cosine", "peak_learning_rate": 0.003, "warmup_steps": 100},

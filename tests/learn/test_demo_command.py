@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from heedful.cli.main import main
+from heedful.text.tokenizer_pair import read_tokenizer
 
 SMALL = ["--pairs", "1200", "--held-out", "60", "--steps", "12"]
 
@@ -40,6 +41,15 @@ def test_dates_and_prices_without_letters_are_read(made: Path) -> None:
     """`8/13/99` is a text to translate here, and no number to copy."""
     reading = json.loads((made / "run" / "model" / "reading.json").read_text(encoding="utf-8"))
     assert reading["letterless"] > 0.1
+
+
+def test_each_translation_can_be_written_exactly(made: Path) -> None:
+    """No-break spaces of amounts too."""
+    tokenizer = read_tokenizer(made / "run" / "model" / "tokenizer.json")
+    (file,) = [each for each in (made / "pairs").glob("valid.*") if each.suffix != ".en"]
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert any("\u202f" in line or "\u00a0" in line for line in lines)
+    assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == lines
 
 
 def test_report_says_what_was_done(made: Path) -> None:
