@@ -22,6 +22,12 @@ def listed() -> dict[str, dict[str, Any]]:
     return tomllib.loads((FOLDER / "thorough.toml").read_text(encoding="utf-8"))
 
 
+def name_and_case(nodeid: str) -> tuple[str, str]:
+    """Split a test's id into its name below `tests/` and the id of its parameters, or ""."""
+    name, _, case = nodeid.removeprefix("tests/").partition("[")
+    return name, case.removesuffix("]")
+
+
 def is_kept(case: str, kept: Iterable[str]) -> bool:
     """Whether a case of a test is run each time.
 
@@ -40,7 +46,7 @@ def leave_out(items: Sequence[pytest.Item]) -> None:
     """
     table = listed()
     for item in items:
-        name, _, case = item.nodeid.removeprefix("tests/").partition("[")
+        name, case = name_and_case(item.nodeid)
         row = table.get(name)
-        if row is not None and not is_kept(case.removesuffix("]"), row.get("keep", ())):
+        if row is not None and not is_kept(case, row.get("keep", ())):
             item.add_marker(pytest.mark.skip(reason=REASON))

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from heedful.search.search_settings import Hypothesis
-from heedful.text.pretokenization import TextPiece, joins_without_space
+from heedful.text.pretokenization import LETTER, TextPiece, joins_without_space
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import Reading
 
@@ -23,7 +23,6 @@ Warn = Callable[[str], None]
 # A possible end of a sentence with text behind it; without one the library need not be loaded.
 _MARK = re.compile(r"[^\w\s,;:-]")
 _WORD = re.compile(r"\w")
-_LETTERS = re.compile(r"[^\W\d_]")
 _LETTERLESS = 0.01  # share of texts without letters from which a model has learned them
 # Characters without which a text has no address, placeholder, tag or sign.
 _OF_A_PART = re.compile(
@@ -195,17 +194,17 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer, reading
         reading: part of a text that the model reads at once, with the share of its training corpus
             that has no letters.
     """
-    if _LETTERS.search(text) is None:
+    if LETTER.search(text) is None:
         # A model of sentences invents words for "12345"; one of dates and prices translates it.
         if reading.letterless >= _LETTERLESS:
             return True
         # The tokens of a model of numbers alone have no letters. They are tested one by one, as
         # the first few decide, and listing a vocabulary takes milliseconds.
-        return not any(_LETTERS.search(tokenizer.token(id)) for id in range(tokenizer.size))
+        return not any(LETTER.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True
     # The unknown token may be a sign: only letters tell whether the model knows the script.
-    letters = sorted(set(_LETTERS.findall(text)))
+    letters = sorted(set(LETTER.findall(text)))
     return any(tokenizer.unk not in each for each in tokenizer.encode_batch(letters))
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Words = Literal["whitespace", "punctuation"]
 
 MARK = "\u2581"
+LETTER = re.compile(r"[^\W\d_]")
+"""A letter of any script."""
+
 _TRADE = str.maketrans({" ": MARK, MARK: " "})
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sentencex import get_sentence_boundaries
 
-from heedful.text.pretokenization import TextPiece
+from heedful.text.pretokenization import LETTER, TextPiece
 from heedful.text.tokenizer_pair import ENGLISH, Reading, Split
 
 Span = tuple[int, int]
@@ -120,7 +120,7 @@ def learned_reading(lines: Iterable[str], language: str = ENGLISH) -> Reading:
     sources = [line for line in lines if line.strip()]
     counts = [count for line in sources if (count := count_sentences(line, language))]
     mean = sum(counts) / max(1, len(counts))
-    letterless = sum(not any(map(str.isalpha, line)) for line in sources) / max(1, len(sources))
+    letterless = sum(LETTER.search(line) is None for line in sources) / max(1, len(sources))
     # A model that was trained on single sentences ends after the first: with 1.1 sentences per line
     # in training, half of a text of four sentences was left out.
     split: Split = "sentences" if mean < _LINES_HAVE else "lines"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..thorough import FOLDER, is_kept, leave_out, listed
+from ..thorough import FOLDER, is_kept, leave_out, listed, name_and_case
 from .source import tree
 
 ROWS = listed()
@@ -36,9 +36,9 @@ def test_every_pattern_keeps_a_case(request: pytest.FixtureRequest) -> None:
     """A case that was renamed would leave nothing of its kind."""
     cases: dict[str, list[str]] = {name: [] for name in ROWS}
     for item in request.session.items:
-        name, _, case = item.nodeid.removeprefix("tests/").partition("[")
+        name, case = name_and_case(item.nodeid)
         if name in cases:
-            cases[name].append(case.removesuffix("]"))
+            cases[name].append(case)
     if not all(cases.values()):
         pytest.skip("only a run of the whole suite collects every test")
     for name, ids in cases.items():

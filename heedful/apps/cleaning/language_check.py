@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -12,12 +11,12 @@ import numpy.typing as npt
 from heedful.apps.cleaning.text_keys import without_code
 from heedful.apps.language_detector import language_detector
 from heedful.errors import ConfigError, suggest
+from heedful.text.pretokenization import LETTER
 
 FEWEST_LETTERS = 15
 """Minimum number of letters of a judged text: with 10 to 20 letters 2 to 4 % are misjudged."""
 
 _LONGEST = 256  # maximum number of characters that the detector reads
-_LETTER = re.compile(r"[^\W\d_]")
 _GUESSED = 2000  # number of pairs that decide the languages of a corpus
 
 
@@ -114,7 +113,7 @@ def _judged(texts: Iterable[str]) -> tuple[list[int], list[str]]:
     rows, kept = [], []
     for row, text in enumerate(texts):
         words = without_code(text[:_LONGEST])
-        if len(words) >= FEWEST_LETTERS and len(_LETTER.findall(words)) >= FEWEST_LETTERS:
+        if len(words) >= FEWEST_LETTERS and len(LETTER.findall(words)) >= FEWEST_LETTERS:
             rows.append(row)
             kept.append(words)
     return rows, kept
