@@ -6,6 +6,7 @@ A new page needs an entry below, a module in this folder with its calls, and a s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -37,7 +38,7 @@ class Page:
     about: str
     limits: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property  # every call from a browser asks for it
     def calls(self) -> Mapping[str, Call]:
         """The calls of the page by name; their module, and PyTorch, are loaded at the first use."""
         from heedful.apps.studio.page import Call
