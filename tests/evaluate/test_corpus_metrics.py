@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.apps.evaluation.bootstrap import paired_bootstrap, score_intervals
 from heedful.errors import ConfigError, DataError
-from heedful.evaluate.bootstrap import paired_bootstrap, score_intervals
 from heedful.evaluate.corpus_metrics import (
     bits_per_unit,
     corpus_scores,

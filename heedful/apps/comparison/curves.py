@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from heedful.apps.comparison.plan import Run
 from heedful.apps.comparison.results import events_of
+from heedful.apps.evaluation.bootstrap import Interval
 from heedful.apps.evaluation.seed_intervals import student_interval
-from heedful.evaluate.bootstrap import Interval
 
 Axis = Literal["updates", "seconds", "tokens", "operations"]
 AXES: tuple[Axis, ...] = get_args(Axis)

@@ -15,7 +15,7 @@ from heedful.apps.comparison.frontier_rounds import MeasuredTask, Measurements, 
 from heedful.apps.comparison.result_files import TabledResults, markdown_table
 
 if TYPE_CHECKING:
-    from heedful.evaluate.bootstrap import Interval, PairedScore
+    from heedful.apps.evaluation.bootstrap import Interval, PairedScore
 
 METRICS = ("bleu", "chrf")
 MARGIN = 0.5
@@ -100,7 +100,7 @@ class Frontier(TabledResults):
     @cached_property
     def scores(self) -> dict[tuple[str, int, bool], dict[str, Interval]]:
         """Scores with their 95 % intervals, by `Setting.output`."""
-        from heedful.evaluate.bootstrap import score_intervals
+        from heedful.apps.evaluation.bootstrap import score_intervals
 
         outputs = {point.setting.output: point.translations for point in self.points}
         return {
@@ -110,7 +110,7 @@ class Frontier(TabledResults):
 
     def compared(self, a: FrontierPoint, b: FrontierPoint) -> dict[str, PairedScore]:
         """Compare the translations of two settings by paired bootstrap: B minus A."""
-        from heedful.evaluate.bootstrap import paired_bootstrap
+        from heedful.apps.evaluation.bootstrap import paired_bootstrap
 
         key = (a.setting.output, b.setting.output)
         if key not in self._compared:

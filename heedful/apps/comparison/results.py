@@ -10,9 +10,9 @@ from typing import Any
 
 from heedful.apps.comparison.plan import ComparisonPlan, Run, Variant
 from heedful.apps.comparison.result_files import TabledResults, markdown_table
+from heedful.apps.evaluation.bootstrap import Interval
 from heedful.apps.evaluation.seed_intervals import student_interval
 from heedful.config import flat
-from heedful.evaluate.bootstrap import Interval
 from heedful.events import read_metrics
 from heedful.train.run_config import METRICS_FILE
 

@@ -1,1 +1,1 @@
-"""Further evaluations: scores by source length, intervals over seeds, and likelihoods of texts."""
+"""Further evaluations: intervals over draws and seeds, scores by length, likelihoods of texts."""

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from heedful.apps.evaluation.bootstrap import Interval, score_intervals
 from heedful.errors import ConfigError, DataError
-from heedful.evaluate.bootstrap import Interval, score_intervals
 from heedful.evaluate.corpus_metrics import AUTO, METRIC_NAMES, References, check_aligned
 
 LENGTH_BINS = (5, 10, 15, 20, 30, 40, 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heedful.evaluate.bootstrap import Interval
+from heedful.apps.evaluation.bootstrap import Interval
 
 _COVERED = 0.95
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from heedful.apps.evaluation.bootstrap import Interval, ratio_interval
 from heedful.apps.evaluation.text_losses import (
     BATCH_TOKENS,
     DEFAULT_LENGTH,
@@ -25,7 +26,6 @@ from heedful.apps.evaluation.text_losses import (
     window_length,
 )
 from heedful.errors import ConfigError
-from heedful.evaluate.bootstrap import Interval, ratio_interval
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
 from heedful.pipelines.encoder_input import EncoderInput, encode, frame, longest_input
 from heedful.pipelines.text_encoding import EncoderPipeline

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.apps.evaluation.bootstrap import PairedScore, paired_bootstrap, paired_ratios
 from heedful.apps.pruning.ablation import AblationMode, ablated
 from heedful.apps.pruning.examples import AnsweredInput, Answers, answer
 from heedful.errors import ModelError
-from heedful.evaluate.bootstrap import PairedScore, paired_bootstrap, paired_ratios
 from heedful.evaluate.corpus_metrics import AUTO, corpus_scores
 from heedful.inspect.readings import read_all
 from heedful.inspect.subject import Result, Subject

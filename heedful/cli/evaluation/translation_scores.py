@@ -15,8 +15,8 @@ from heedful.cli.text_io import read_aligned, say, show_table
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
+    from heedful.apps.evaluation.bootstrap import Interval
     from heedful.apps.evaluation.length_bins import LengthBin
-    from heedful.evaluate.bootstrap import Interval
     from heedful.events import Events
     from heedful.pipelines.text_splitting import Translation
     from heedful.search.search_settings import SearchSettings
@@ -133,7 +133,7 @@ class Translations:
 
     def comparison(self) -> dict[str, Any]:
         """Return a paired comparison with the second system as plain facts."""
-        from heedful.evaluate.bootstrap import paired_bootstrap
+        from heedful.apps.evaluation.bootstrap import paired_bootstrap
 
         system, baseline = self.systems["system"], self.systems["baseline"]
         paired = paired_bootstrap(

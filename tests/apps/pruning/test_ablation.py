@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from heedful import inspect
 from heedful.apps import pruning
+from heedful.apps.evaluation.bootstrap import paired_ratios
 from heedful.device import Precision
 from heedful.engines.inference.prepare import prepare
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.evaluate.bootstrap import paired_ratios
 from heedful.models.block import Block
 from heedful.nn.norms import RMSNorm
 

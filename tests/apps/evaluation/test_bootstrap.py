@@ -11,8 +11,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
+from heedful.apps.evaluation.bootstrap import paired_bootstrap
 from heedful.errors import DataError
-from heedful.evaluate.bootstrap import paired_bootstrap
 
 
 def corpus(lines: int, damage_a: float, damage_b: float) -> tuple[list[str], list[str], list[str]]:
