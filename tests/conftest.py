@@ -36,8 +36,8 @@ from .thorough import leave_out
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # How long an example takes says how busy the machine is.
-hypothesis.settings.register_profile("any machine", deadline=None)
-hypothesis.settings.load_profile("any machine")
+hypothesis.settings.register_profile("thorough", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
 
 HEADS = {
     "masked_lm": {"kind": "masked_lm"},
@@ -179,17 +179,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", choices=("run", "skip"), help=told)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow cases out of a run of the whole suite; files that are named are run whole."""
+def is_quick(config: pytest.Config) -> bool:
+    """Whether slow cases are left out; files that are named are run whole."""
     are_files = all(".py" in each for each in config.args)
-    if config.getoption("slow") == "skip" or not (config.getoption("slow") or are_files):
+    return config.getoption("slow") == "skip" or not (config.getoption("slow") or are_files)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how many examples a property is tried on; before the files of tests are loaded."""
+    hypothesis.settings.load_profile("quick" if is_quick(config) else "thorough")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow cases out of a quick run."""
+    if is_quick(config):
         leave_out(items)
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what stays to the end: modules and eleven thousand tests."""
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: browsers, servers and other processes are waited for."""
+    return (os.cpu_count() or 1) + 1
+
+
+FILES_BETWEEN = 20
+"""Files of tests after which what has been loaded since is spared, too."""
+
+_files_since = 0
+
+
+def spare_the_collector() -> None:
+    """Keep what stays to the end from the garbage collector: modules and ten thousand tests.
+
+    With all of it a collection takes 0.3 s; code that runs out of memory asks for one each time.
+    """
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the tests and what they have imported."""
+    spare_the_collector()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Spare it what tests have imported since."""
+    global _files_since
+    if nextitem is not None and nextitem.path != item.path:
+        _files_since += 1
+        if _files_since % FILES_BETWEEN == 0:
+            spare_the_collector()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,21 +1,27 @@
 """Processes that wait for work of tests, and talk to each other through gloo.
 
-They are started once: to load PyTorch in four processes takes longer than what tests ask of them.
+They are started once, as forks of one that has loaded PyTorch: to load it in four processes takes
+longer than what tests ask of them.
 """
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import json
 import os
 import pickle
 import runpy
 import selectors
+import signal
 import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 SIZES = (1, 2, 4)
 PATIENCE = 60.0
@@ -39,7 +45,8 @@ class Processes:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._starts = 0
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._workers: list[tuple[BinaryIO, BinaryIO]] = []
 
     def run(self, function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
         """Return what a function returns in each of some processes.
@@ -57,12 +64,10 @@ class Processes:
         job = pickle.dumps((function.__code__.co_filename, function.__name__, size, args))
         answers: dict[int, Any] = {}
         with selectors.DefaultSelector() as selector:
-            for rank, worker in enumerate(self._workers[:size]):
-                assert worker.stdin is not None
-                assert worker.stdout is not None
-                worker.stdin.write(job)
-                worker.stdin.flush()
-                selector.register(worker.stdout, selectors.EVENT_READ, rank)
+            for rank, (requests, results) in enumerate(self._workers[:size]):
+                requests.write(job)
+                requests.flush()
+                selector.register(results, selectors.EVENT_READ, rank)
             while len(answers) < size:
                 ready = selector.select(PATIENCE)
                 for key, _ in ready:
@@ -78,11 +83,13 @@ class Processes:
 
     def stop(self) -> None:
         """End the processes; others are started when they are needed."""
-        for worker in self._workers:
-            worker.kill()
-        for worker in self._workers:
-            worker.communicate()
-        self._workers = []
+        if self._parent is not None:
+            os.killpg(self._parent.pid, signal.SIGKILL)
+            self._parent.wait()
+        for stream in itertools.chain(*self._workers):
+            with suppress(BrokenPipeError):  # of a request that was not read
+                stream.close()
+        self._parent, self._workers = None, []
 
     def _start(self) -> None:
         names = {name for _, name in socket.if_nameindex()}
@@ -95,24 +102,44 @@ class Processes:
         }
         self._starts += 1
         store = self._directory / f"store-{self._starts}"
+        pipes = [(os.pipe(), os.pipe()) for _ in range(max(SIZES))]
+        theirs = [(requests[0], answers[1]) for requests, answers in pipes]
         self._workers = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(store), str(rank)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
-            for rank in range(max(SIZES))
+            (os.fdopen(requests[1], "wb"), os.fdopen(answers[0], "rb"))
+            for requests, answers in pipes
         ]
+        self._parent = subprocess.Popen(
+            [sys.executable, __file__, str(store), json.dumps(theirs)],
+            pass_fds=[*itertools.chain(*theirs)],
+            env=environment,
+            start_new_session=True,  # one signal ends all
+        )
+        for end in itertools.chain(*theirs):
+            os.close(end)
 
 
-def _work(store: str, rank: int) -> None:
-    """Do what comes in at standard input, until it ends."""
+def _fork(store: str, pipes: list[tuple[int, int]]) -> None:
+    """Load what tests need, then become several processes, and wait for them."""
+    for name in ("torch.distributed", "heedful.train.run"):
+        importlib.import_module(name)
+    for rank, pipe in enumerate(pipes):
+        if os.fork() == 0:
+            for end in {*itertools.chain(*pipes)} - {*pipe}:
+                os.close(end)  # else nobody would see that another process has ended
+            _work(store, rank, *pipe)
+            return
+    for pipe in pipes:
+        for end in pipe:
+            os.close(end)
+    for _ in pipes:
+        os.wait()
+
+
+def _work(store: str, rank: int, incoming: int, outgoing: int) -> None:
+    """Do what comes in, until it ends."""
     import torch.distributed as dist
 
-    # Gloo may print; what it prints is no answer.
-    answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
-    os.dup2(2, 1)
+    requests, answers = os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=max(SIZES))
     groups = {size: dist.new_group(list(range(size))) for size in SIZES}
     modules: dict[str, dict[str, Any]] = {}
@@ -132,4 +159,4 @@ def _work(store: str, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1], int(sys.argv[2]))
+    _fork(sys.argv[1], json.loads(sys.argv[2]))
