@@ -375,7 +375,7 @@ def pair_batch(
         target_output,
         target_positions,
         torch.from_numpy(np.asarray(indices, dtype=np.int64)),
-        sum(len(row) + 1 for row in targets),  # one more for eos
+        sum(len(row) + 1 for row in targets),  # one more for the end token
     )
 
 

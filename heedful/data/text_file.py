@@ -325,7 +325,7 @@ def content_digest(path: Path) -> bytes:
     Raises:
         DataError: when the file is missing or unreadable.
     """
-    TextFile(path)  # for its error messages
+    TextFile(path)  # raises the errors of an unreadable file
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 

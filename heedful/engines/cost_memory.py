@@ -360,7 +360,7 @@ def _blocks_saved(
 
 def _is_whole_in_c(part: Any, length: int) -> bool:
     """Return whether one call in C computes a sub-layer; a length of 0 stands for no such calls."""
-    from heedful.engines.training.native_attention import LONGEST  # here, as it loads torch
+    from heedful.engines.training.native_attention import LONGEST  # loads torch
 
     if hasattr(part, "is_plain"):  # attention of several heads
         return not part.dropout and 0 < length <= LONGEST

@@ -170,7 +170,7 @@ class CausalLM(nn.Module):
         Raises:
             ModelError: when the model's mask would let texts see each other.
         """
-        # The memory may still hold the end of an earlier text of the row.
+        # The memory may still hold the end of an earlier text in the same row.
         self._check_heeds_segments()
         x = self.input(ids, positions, self.embedding)
         context = Context(memory.positions(positions, segments), capture=capture)

@@ -33,7 +33,7 @@ def built(spec: ModelSpec) -> AnyModel:
     """Return the model on the meta device, whose stacks hold each block of their pattern once."""
     from heedful.models.build import build_on_meta
 
-    # Layers of one block of the pattern cost the same, so a hundred of them are built as one.
+    # Layers that repeat a block of the pattern cost the same, so each block is built only once.
     once = {
         name: stack.model_copy(update={"num_layers": len(stack.pattern)})
         for name, stack in spec.stacks().items()
@@ -134,7 +134,7 @@ def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
         ParameterRow(part="embeddings", component=component, each=numel(table))
         for component, table in tables.items()
     ]
-    # Encoder and decoder embed positions and normalise on their own, even with shared pieces.
+    # Encoder and decoder have their own positions and norms, even with a shared embedding table.
     embed = model.source_input
     kinds = {f"{spec.embedding.positions.kind} positions": embed.positions}
     for component, module in (kinds | {"segments": embed.segments, "norms": embed.norm}).items():
@@ -156,7 +156,7 @@ def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
 
 
 def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[ParameterRow]:
-    sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and number of each kind of module
+    sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and count of each kind of module
 
     def add(component: str, each: int, count: int = 1) -> None:
         if each or not component.startswith("position bias"):

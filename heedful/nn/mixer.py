@@ -102,7 +102,7 @@ class Reordering:
             share; None if all stay.
     """
 
-    # One number for sentence and beam: a state flattened to [B · W, …] is reordered by one index.
+    # One index for sentence and beam: a state flattened to [B · W, …] is reordered at once.
     rows: Tensor
     sentences: Tensor | None = None
     slots: Tensor | None = None

@@ -275,8 +275,7 @@ class LearnedPositions(nn.Module):
             f"the learned positions, which end at {self.max_length - 1}",
             f"Use at most {self.max_length} tokens, or a model with sinusoidal or rotary positions",
         )
-        # Padding at −1 is no index of a table: it looks up position 0, whose encoding is cleared
-        # again.
+        # Padding at −1 is no valid index: it looks up position 0, and its result is set to zero.
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-# A possible end of a sentence with text behind it; without one the library need not be loaded.
+# A possible end of a sentence with text after it; without one the library need not be loaded.
 _MARK = re.compile(r"[^\w\s,;:-]")
 _WORD = re.compile(r"\w")
 _LETTERLESS = 0.01  # share of texts without letters from which a model has learned them
@@ -90,7 +90,7 @@ def clean(text: str) -> str:
 
     Lone surrogates become U+FFFD; control characters other than tabs and newlines become spaces.
     """
-    if text.isprintable():  # nearly all texts are
+    if text.isprintable():  # true for nearly all texts
         return text
     return "".join(map(_clean_character, text))
 

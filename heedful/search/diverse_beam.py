@@ -106,7 +106,7 @@ def merged_groups(results: Sequence[Sequence[Hypothesis]], groups: int) -> list[
         for rank in range(max(map(len, own))):
             ranked = [hypotheses[rank] for hypotheses in own if rank < len(hypotheses)]
             for hypothesis in sorted(ranked, key=lambda h: -h.normalized_score):
-                # The first of equals has the better rank; a dictionary keeps the order.
+                # Of equal hypotheses the first has the best rank; a dictionary keeps it.
                 distinct.setdefault(hypothesis.tokens, hypothesis)
         merged.append(list(distinct.values()))
     return merged

@@ -323,7 +323,7 @@ class FixedRun:
                 self._look(*landed)
                 yield landed
             self._save()
-        # The graph is kept for later searches, also where this one was abandoned.
+        # The graph is kept for later searches, even if this search was abandoned.
         finally:
             self._give_back(self._shape, self._program)
 
@@ -343,8 +343,8 @@ class FixedRun:
         left = self._shape_for(rows_left, max(needed, shape.slots))
         if shape.slots >= needed and left.rows > _WORTH_MOVING * shape.rows:
             return
-        # The host knows this some steps late: sentences that have ended since go along, without
-        # effect.
+        # The host learns this some steps late: sentences that
+        # have ended since then are copied too, without effect.
         places = [at for at, each in enumerate(self._sentences) if each in self._running]
         self._save()
         program, device = self._borrow(left), self._model.steps.device

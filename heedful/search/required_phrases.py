@@ -117,7 +117,8 @@ class Requirements:
             checked = [
                 replace(
                     hypothesis,
-                    # The score of the search contains the handicap of missing phrases.
+                    # Computed anew, as the search subtracts a large
+                    # number for missing phrases from its score.
                     normalized_score=hypothesis.score
                     / length_norm(len(hypothesis.tokens) + 1.0, alpha),
                     missing=missing_phrases(hypothesis.tokens, phrases, *sets),

@@ -414,7 +414,7 @@ class Tokenizer(TextTokenizer):
         fresh = [
             added_token(self.marking.within(token), normalized=False)
             for token, ids in rows
-            # A second id for what one token spells already would never be used.
+            # Texts that are a single token already need no second id.
             if len(ids) != 1 or ids[0] == self.unk
         ]
         state = with_tokens(self._state, fresh, first=self.size)

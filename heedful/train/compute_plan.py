@@ -254,7 +254,7 @@ def choose_compiling(
                 + ("" if untraceable else ", or install what is missing"),
             )
         return Compiling(True, "as asked for", asked_for=True)
-    # `base` in bfloat16: 234 s until the first pass came back, then 0.91 of the speed (log.md).
+    # `base` in bfloat16: the first pass took 234 s, and later ones had 0.91 of the speed (log.md).
     if device == "cpu":
         return Compiling(False, "on processors it takes its time to begin and gains nothing")
     if device != "cuda":

@@ -298,7 +298,7 @@ def _clone(batch: Batch) -> Batch:
 @contextmanager
 def _capturable(optimizer: Any) -> Iterator[None]:
     """A context in which an optimizer's step may be recorded, without PyTorch's warning."""
-    # The flag of the warning that a capturable step also runs outside of graphs, as it does here.
+    # Suppresses PyTorch's warning that a capturable step runs outside of a graph, as it does here.
     optimizer._warned_capturable_if_run_uncaptured = True
     for group in optimizer.param_groups:
         group["capturable"] = True

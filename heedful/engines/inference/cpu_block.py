@@ -176,7 +176,7 @@ class CpuPass:
             return None
         x, positions = x.contiguous(), context.positions
         args = self._program.begin()
-        alive: list[object] = []  # tensors whose addresses are in `args`, until the call is over
+        alive: list[object] = []  # tensors that `args` has only the addresses of
         grown: dict[int, MixerState] = {}
         if (own := self._own) is not None:
             alive.append(set_positions(args.self, positions, own.mask))

@@ -181,7 +181,7 @@ class GraphedStack(EnginePart, Stack):
                     self._failed = True
                     self._graphs.clear()
                 return None
-        # None marks a shape that came once: most shapes never come again.
+        # None marks a shape that occurred once: most shapes do not recur.
         self._graphs[shape] = graph
         self._graphs.move_to_end(shape)
         while len(self._graphs) > MOST_GRAPHS:

@@ -82,7 +82,7 @@ def _file_of(content: npt.NDArray[np.uint8], folder: Path) -> Path:
             with tempfile.NamedTemporaryFile(dir=folder) as out, suppress(FileExistsError):
                 out.write(content.data)
                 out.flush()
-                os.link(out.name, file)  # never a second file of a name: all map the first
+                os.link(out.name, file)  # never replaces a file: all map the first one
         except OSError as error:
             raise RunError(
                 f"Cannot write weights that processes share ({error.strerror})",

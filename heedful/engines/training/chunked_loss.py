@@ -293,7 +293,7 @@ class _Output:
         # Indexing instead of scatter_, which copies all of a bfloat16 tensor (torch 2.13).
         at_target = (torch.arange(targets.shape[0], device=targets.device), targets)
         probabilities[at_target] = 0.0
-        # p(target) − 1 = −Σ p(others) keeps its precision when p(target) is nearly 1.
+        # p(target) − 1 = −Σ p(others) keeps its precision when p(target) is close to 1.
         probabilities[at_target] = self.smoothing - probabilities.sum(-1)
         return probabilities
 

@@ -246,8 +246,8 @@ def _inputs_of(
     if takes is None:  # convolutions and recurrences need each sequence in a row of its own
         yield packed.unpack(y), inside, packed
         return
-    # The first map of such a mixer unpacks its output and the last one packs its input. A context
-    # variable tells them, so that the mixers of the definition know nothing of it.
+    # The first map of such a mixer unpacks its output, and the last one packs its input. They find
+    # the rows in a context variable, so that the mixers of the definition need not know them.
     token = rows_in_use.set(packed) if takes == "maps" else None
     try:
         yield y, inside, None

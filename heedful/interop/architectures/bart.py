@@ -119,7 +119,7 @@ def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
         "dropout": block.dropout,
         "attention_dropout": block.self_attention.dropout,
         "activation_dropout": block.feedforward.dropout,
-        # An activation without a name of theirs keeps ours, which reading back refuses.
+        # An activation that has no name of theirs keeps ours, which reading back refuses.
         "activation_function": ACTIVATION_NAMES.get(activation, activation),
         "scale_embedding": spec.embedding.scale,
         "is_encoder_decoder": True,

@@ -61,7 +61,7 @@ class Bias(nn.Module):
             query, keys, positions: arguments of `forward`.
         """
         result: Tensor = self(query, keys, positions)
-        # A bias made of the queries has only the heads of the queries already.
+        # A bias computed from the queries has the remaining heads only, so none are selected.
         return result if result.shape[1] == len(heads) else result[:, list(heads)]
 
     def reduced_to(self, heads: Sequence[int]) -> Bias:
@@ -136,7 +136,7 @@ class Alibi(Bias):
             distance = positions.distance().abs().to(torch.float32)
             return distance[:, None] * -distance.new_tensor(self.slopes)[:, None, None]
 
-        # Nothing in it is trained, so all layers of a pass share one tensor.
+        # It has no trained parameters, so all layers of a pass share one tensor.
         return positions.derive(("alibi", self.slopes), compute)
 
     def of_pairs(self, query: Tensor) -> OfPairs:

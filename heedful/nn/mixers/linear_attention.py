@@ -116,7 +116,7 @@ class LinearAttention(nn.Module):
     def step(self, x: Tensor, state: LinearState, context: Context) -> tuple[Tensor, LinearState]:
         """Add more tokens to the sums, and attend from them; see `Mixer.step`."""
         q, k, v = self._features(x, context)
-        if state.keys.shape[1] == 1:  # tokens of the only beam, in order
+        if state.keys.shape[1] == 1:  # several tokens of a single beam, in order
             mixed, state = self._causal(q, k, v, state, None)
             return self._merge(mixed, x, context), state
         # q, k, v are [B, H, W, ·], a token of each beam; the state has W before H.

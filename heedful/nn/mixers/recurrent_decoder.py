@@ -141,7 +141,8 @@ class RecurrentDecoder(nn.Module):
             state: state from `read`, `step` or `reorder`.
             context: positions of the tokens and of the memory.
         """
-        # Only the check: packed sources are refused before any state is made of them.
+        # Called only for its check: packed sources are
+        # refused before any state is computed from them.
         one_memory(context)
         with full_precision(x):
             tokens = x.to(state.start.dtype)
@@ -245,7 +246,7 @@ class RecurrentDecoder(nn.Module):
             top = self._with_residual(vectors[:, 0], read, number).unflatten(0, shape)
             after.append(vectors.unflatten(0, shape))
         if self.attention is not None and not attends_first:
-            # Luong's order: the state after the token queries.
+            # Luong's order: the query is the state after the token.
             mixed, weights = self._attend(top, state, context)
         return top, mixed, weights, replace(state, vectors=torch.cat(after, 2))
 

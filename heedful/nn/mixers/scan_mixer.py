@@ -90,7 +90,7 @@ class Tokens:
 
     def latest(self, joined: Tensor, count: int) -> Tensor:
         """Return the last `count` real tokens of joined [B, count + L, D]."""
-        # A single token per row, as in every decoding step: a choice instead of a gather.
+        # A single token per row, as in every decoding step, needs `where` instead of a gather.
         if self.real.shape[1] == 1:
             return torch.where(self.real[..., None], joined[:, 1:], joined[:, :-1])
         places = self.real.sum(1, keepdim=True) + torch.arange(count, device=joined.device)

@@ -156,7 +156,7 @@ class GradientSums:
     def zeros(cls, request: AttentionRequest) -> GradientSums:
         """Make sums of zero, as before the first block."""
         tensors = (request.q, request.k, request.v)
-        # float32 at any precision: many small terms are added, which bfloat16 would swallow.
+        # float32 at any precision: bfloat16 would lose small terms of a long sum.
         q, k, v = (torch.zeros_like(each, dtype=request.precision) for each in tensors)
         return cls(q, k, v, [torch.zeros_like(each) for each in request.learned])
 
@@ -434,7 +434,7 @@ def _key_blocks(columns: Tensor, seen: Tensor, size: int) -> Iterator[_Indices]:
     skipped = min(_SKIPPED, size)
     filled = torch.nn.functional.pad(seen, (0, -len(seen) % skipped))
     touched = filled.view(-1, skipped).any(1)
-    # Few seen keys in the touched ranges: gathering them costs a copy and saves most scores.
+    # Few keys in the touched ranges are visible: gathering them costs a copy and saves most scores.
     if int(seen.sum()) <= _GATHERED * skipped * int(touched.sum()):
         yield from (_as_slice(part) for part in columns[seen].split(size) if len(part))
         return

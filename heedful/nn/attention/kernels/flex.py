@@ -101,7 +101,7 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
     def score(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         score = soft_cap(score, cap)
-        # Indices of the arrays become positions: padding and packing need no case of their own.
+        # Array indices are mapped to positions, so padding and packing need no special case.
         distance = key_at[row, key] - query_at[row, query]
         for bias in biases:
             assert bias is not None

@@ -72,7 +72,7 @@ def _mask(request: AttentionRequest) -> Tensor | None:
     if shows_all(request.positions, request.mask, request.readable):
         return bias
     visible = positions.derive(("sdpa", mask), lambda: _open_blind_rows(_visible(request)))
-    # −∞ is safe here: every row has a visible key by now.
+    # −∞ is safe: every row that gets here has a visible key.
     return visible if bias is None else bias.masked_fill(~visible, -torch.inf)
 
 
