@@ -140,7 +140,7 @@ def from_array(pixels: Pixels, channels: int, where: str) -> Image:
 
 
 def wrong_size(height: int, width: int, side: int, where: str) -> DataError:
-    """Return the error that an image has another size than the others."""
+    """Return the error for an image whose size differs from that of the others."""
     return DataError(
         f"The image has {height} × {width} pixels (height × width), not {side} × {side}",
         where=where,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 Kinds = Mapping[type[nn.Module] | str, type[nn.Module] | str]
 """The engine's class for each class of the definition and for its subclasses. A class that few
-models have stands as `package.module:name`, and is imported with the first model that has it."""
+models have is given as `package.module:name`, and is imported with the first model that has it."""
 
 
 def has_no_hooks(*modules: nn.Module) -> bool:

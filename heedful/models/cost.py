@@ -116,7 +116,7 @@ class ParameterRow:
 
     @property
     def total(self) -> int:
-        """Parameters of all of them together."""
+        """Parameters of all these components together."""
         return self.each * self.count
 
 
@@ -250,7 +250,7 @@ class DecodingCost:
 
 
 def training_cost(spec: TranslatorSpec, source_tokens: int, target_tokens: int) -> TrainingCost:
-    """Return the operations to learn from one pair of these lengths, in tokens."""
+    """Return the operations of training on one pair of these lengths, in tokens."""
     decoder = _stack_work(spec, "decoder", target_tokens, target_tokens, source_tokens)
     reading = _reading_work(spec, source_tokens)
     return TrainingCost(

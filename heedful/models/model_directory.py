@@ -29,7 +29,7 @@ from heedful.text.tokenizer_pair import (
 
 SCHEMA_VERSION = 2
 COMPACT_VERSION = 3
-"""Version of directories with weights in 8 bits, which readers of version 2 refuse in words."""
+"""Version of directories with weights in 8 bits; readers of version 2 refuse it by its number."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
@@ -165,7 +165,7 @@ def locate(path: Path) -> Path:
         path: directory, which may not exist, or name of a bundled model or of one of the hub.
 
     Raises:
-        UserError: when a model of the hub cannot be fetched; also its subclasses.
+        UserError: when a model of the hub cannot be fetched (it or a subclass).
     """
     recover(path)
     # A path with several parts cannot be the name of a bundled model, so the catalogue is not read.

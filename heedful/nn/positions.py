@@ -148,7 +148,7 @@ class Positions:
     def derive(self, name: Hashable, compute: Callable[[], _T]) -> _T:
         """Return the result of `compute`, made once for this value under `name`.
 
-        `compute` must depend on nothing else than this value and the settings in `name`.
+        `compute` must depend on nothing but this value and the settings in `name`.
         """
         # Kept here and not in a global cache, so that it is freed together with the batch.
         if name not in self._derived:
@@ -389,7 +389,7 @@ def _check_nothing(positions: Tensor, limit: int, past: str, remedy: str) -> Non
 
 @_check_below.register_kernel("cuda")
 def _check_later(positions: Tensor, limit: int, past: str, remedy: str) -> None:
-    """Check on the device, which then stops by itself: reading the values would wait for it."""
+    """Assert on the device, since reading the values would make the host wait for it."""
     torch._assert_async((positions < limit).all())
 
 

@@ -82,9 +82,9 @@ class Saved(NamedTuple):
 
 
 class Costed(Protocol):
-    """The protocol by which every part of a block tells its cost.
+    """The protocol by which every part of a block reports its cost.
 
-    A part that keeps a state has also `state_bytes(tokens, number_bytes)`; a cross mixer has
+    A part that keeps a state also has `state_bytes(tokens, number_bytes)`; a cross mixer has
     `read_work(tokens)` and `read_saved(mixed)` for the projection of its memory.
     """
 

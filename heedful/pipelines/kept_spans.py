@@ -137,7 +137,7 @@ class KeptText:
         return ""
 
     def touches(self, part: _Part) -> tuple[bool, bool]:
-        """Return flags that a part touches a word before it, and behind it."""
+        """Return whether a part touches the word before it, and the word after it."""
         before, after = self.sentence[: part.start][-1:], self.sentence[part.end :][:1]
         return _is_of_word(before), _is_of_word(after)
 
@@ -339,7 +339,7 @@ def _placed(
 
 
 def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
-    """Return the parts of a sentence, with `open` and `close` for tags that have a partner."""
+    """Return the parts of a sentence; tags with a partner have the kinds `open` and `close`."""
     parts: list[_Part] = []
     opened: list[tuple[str, int]] = []
     here = 0
@@ -376,7 +376,7 @@ def _with_space(parts: Iterable[_Part]) -> tuple[_Part, ...]:
 
 
 def _to_edges(nodes: Sequence[Node[_Part]], text: str, translation: str) -> None:
-    """Keep signs before the first word or behind the last word at that edge of the translation."""
+    """Keep signs before the first word or after the last word at that edge of the translation."""
     spans = [[match.span() for match in re.finditer(r"\w+", side)] for side in (text, translation)]
     if not spans[0] or not spans[1]:
         return

@@ -86,7 +86,7 @@ class _Placing(Generic[PartT]):
         node.after = " " if re.match(OF_WORD, sides[1]) and not touched else ""
 
     def _place_kept(self) -> None:
-        """Give parts that stand for words the place of their copies, and take them off the tree."""
+        """Put parts that stand for words at their copies, and remove them from the tree."""
         singles = [n for n in descendants(self.nodes) if n.kind == "single" and self._words(n)]
         found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []

@@ -211,7 +211,7 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer, reading
 def _warn_of_unknown(
     texts: Sequence[str], rows: Sequence[Sequence[int]], tokenizer: TextTokenizer, warn: Warn
 ) -> None:
-    """Warn of letters and digits without a token; signs are not translated anyway."""
+    """Warn about letters and digits without a token; signs are not translated anyway."""
     doubtful = [text for text, ids in zip(texts, rows, strict=True) if tokenizer.unk in ids]
     if not doubtful:
         return

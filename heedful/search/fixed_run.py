@@ -225,7 +225,7 @@ class _Program:
 
 STEPS_AHEAD = 2
 """Steps that a device has queued while the host waits for a result. One keeps it busy; the second
-covers a host that is late. Each costs one step in vain after the end of a batch."""
+covers a host that is late. Each wastes one step after the end of a batch."""
 
 Label = TypeVar("Label")
 

@@ -267,7 +267,7 @@ class _Automaton:
 
 
 def _pad_stack(tables: Sequence[Tensor], fill: int) -> Tensor:
-    """Stack tables of different sizes, padded with `fill`."""
+    """Stack tables of different sizes, padded with `fill` to the largest."""
     shape = [max(sizes) for sizes in zip(*(table.shape for table in tables), strict=True)]
     stacked = tables[0].new_full((len(tables), *shape), fill)
     for row, table in zip(stacked, tables, strict=True):

@@ -216,7 +216,7 @@ def read_text(path: Path) -> str:
 
 
 def damaged(where: str, detail: str) -> ModelError:
-    """Make the error that a tokenizer file is damaged."""
+    """Make the error for a damaged tokenizer file."""
     return ModelError(
         f"The tokenizer cannot be read ({detail})",
         where=where,

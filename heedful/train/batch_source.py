@@ -186,7 +186,7 @@ class Prefetched(Generic[T]):
     Args:
         make: function from a position to a result and the next position, of the position alone.
             It runs in one thread at a time.
-        ends: predicate of positions behind which there is no more data.
+        ends: predicate of positions after which there is no more data.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def _plain(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
-    """Group parameters that one fused kernel can update: DTensors of different meshes go apart."""
+    """Group parameters that one fused kernel can update: DTensors of one mesh."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:
         groups.setdefault(getattr(each, "device_mesh", None), []).append(each)

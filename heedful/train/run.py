@@ -85,7 +85,7 @@ def run_training(
         The summary; `finished` is False after SIGTERM or Ctrl-C.
 
     Raises:
-        UserError: for everything that a user can fix, also as its subclasses.
+        UserError: for everything that a user can fix (it or a subclass).
     """
     # Set before the first tensor, as PyTorch reads it once. Updates of `base` in bfloat16 gain
     # 5 to 10 % where Linux grants huge pages (decisions.md).

@@ -106,7 +106,7 @@ def start_run(
         events: receivers of progress and notes; used by the first process alone.
 
     Raises:
-        UserError: for everything that a user can fix, also as its subclasses.
+        UserError: for everything that a user can fix (it or a subclass).
     """
     team = Team.of_run(settings)
     device = device_of(settings, team.process)

@@ -328,7 +328,7 @@ def _lead_to(references: Sequence[weakref.ref[Any]], objects: Sequence[object]) 
 
 
 def record_on_gpu(compute: Callable[[], Tensor], pool: Any) -> Replay:
-    """Run a function once, so that all its constants exist; then see `record_once_run`."""
+    """Run a function once, so that all its constants exist; then record it by `record_once_run`."""
     # The warm-up runs on another stream, as PyTorch asks: allocations and plans happen here.
     ahead = torch.cuda.Stream()
     ahead.wait_stream(torch.cuda.current_stream())

@@ -44,7 +44,7 @@ _FIRST_STEPS = 32
 """Steps that the first cache holds; a full cache is doubled."""
 
 _COMPACT_FROM = 64
-"""Slots in use from which on a search for slots that no continuation needs pays."""
+"""Number of slots in use from which it pays to look for slots that no continuation needs."""
 
 _FIRST_SINUSOIDS = 64
 """Positions in the first table of sinusoids."""

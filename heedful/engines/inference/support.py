@@ -1,7 +1,7 @@
 """Checks of specs by inference engines: an engine honours every field, or refuses it by name.
 
 The tables below list the fields that an engine honours. An engine refuses a field that is in none
-of its tables and has not its default value, so it never silently ignores a new feature of the
+of its tables and does not have its default value, so it never silently ignores a new feature of the
 definition.
 """
 

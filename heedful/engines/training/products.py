@@ -359,7 +359,8 @@ class _Split(torch.autograd.Function):
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
     """Join parts [..., width]: without a copy if they are adjacent slices of one tensor.
 
-    Attention in C writes the gradients of queries, keys and values so (`native_attention`).
+    Attention in C writes the gradients of queries, keys and values side by side
+    (`native_attention`).
     """
     first = parts[0]
     shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))

@@ -148,7 +148,7 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
 
     Args:
         spec: spec of the model.
-        names: names of their tensors, without "model." in files of a model without head.
+        names: names of the files' tensors, without "model." for a model without head.
     """
     prefix = prefix_of(names, "model.")
     share = spec.share_embeddings

@@ -47,7 +47,7 @@ __all__ = [
 
 
 def _megabytes(variable: str, default: int) -> int:
-    """Return the MB that a variable of the environment names.
+    """Return the number of megabytes that an environment variable holds.
 
     Raises:
         ConfigError: when it holds no number.

@@ -25,7 +25,7 @@ _FREE_SLOTS = 32
 """Free slots of a new store; a full store is copied to one of twice its size."""
 
 _COMPACT_FROM = 64
-"""Number of slots from which on it is worth looking for slots that no beam needs any more."""
+"""Number of slots from which it pays to look for slots that no beam needs any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Lineage:
 
 @functools.lru_cache(maxsize=16)
 def _own_tokens(width: int) -> Tensor:
-    """Return [W, W] bool: of the tokens of one step, each beam sees its own alone."""
+    """Return [W, W] bool, by which each beam sees only its own token of a step."""
     # Cached for later calls, which may record gradients, so it must not be an inference tensor.
     with torch.inference_mode(False):
         return torch.eye(width, dtype=torch.bool)
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
     """A selection of a store: some rows, and some slots of each, in their new order.
 
     Args:
-        store: store of the selected slots, perhaps with those of later values after them.
+        store: store with the selected slots, which slots of later caches may follow.
         used: number of the store's slots that belong to this value.
         sentences: [B'] int64, selected rows; all if None.
         slots: [B', S'] int64, selected slots of each row; those in use if None.

@@ -1,4 +1,4 @@
-"""Attention masks: frozen values with settings, which say of each query what keys it may see.
+"""Attention masks: frozen values with settings, which decide the keys that each query may see.
 
 A model's specification holds masks by their `kind` and settings. Masks are hashable, combine
 exactly with `&` and `|`, and describe themselves in a sentence. A mask describes its visible pairs
@@ -60,7 +60,7 @@ class Mask(ABC):
 
     Attributes:
         kind: name in files and in expressions.
-        follows_task: True for a mask that the task decides, and no option of a model.
+        follows_task: True for a mask that follows from the task, not from an option.
     """
 
     kind: str

@@ -19,7 +19,7 @@ from heedful.nn.positions import Positions, SinusoidalPositions, sinusoids
 from heedful.nn.spec import AttentionSpec
 
 OfPairs = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A bias of single pairs, from row of the batch, head, index of the query and distance, all []."""
+"""Function from row of the batch, head, query index and distance, 0-dim each, to a pair's bias."""
 
 
 class Bias(nn.Module):
@@ -381,9 +381,9 @@ class TransformerXL(Bias):
     def _by_rotation(self, shifted_query: Tensor, weight: Tensor, positions: Positions) -> Tensor:
         """Return (q + v) · W r for positions in any order, without a tensor per pair of tokens.
 
-        sin(i − j) = sin i cos j − cos i sin j and its like split the sinusoids of a distance into
-        those of query i and of key j. Each query becomes a vector of D elements instead of E, which
-        is cheaper than the keys of all distances only for a single query.
+        sin(i − j) = sin i cos j − cos i sin j and the rule for cosines split the sinusoids of a
+        distance into those of query i and of key j. Each query becomes a vector of D elements
+        instead of E, which is cheaper than the keys of all distances only for a single query.
 
         Args:
             shifted_query: [B, H, Lq, E], queries plus v, scaled.

@@ -167,7 +167,7 @@ def wide(x: Tensor) -> Tensor:
 
 
 def chunk_length(length: int) -> int:
-    """Return the length of a chunk, about √L, so that there are equally many chunks."""
+    """Return the length of a chunk, about √L, so that there are about as many chunks."""
     # Loops go over the tokens of a chunk and over the chunks: size + L / size steps, fewest at √L.
     size = 8
     while size < 128 and 2 * size * size < length:
