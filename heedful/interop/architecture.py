@@ -91,8 +91,8 @@ class Architecture(Generic[S]):
         if missing := self.missing(spec):
             return missing
         try:
-            # Round trip: whether an architecture can express a spec
-            # follows from write and read, without further rules.
+            # Round trip: whether an architecture can express a spec follows from write and read,
+            # without further rules.
             names = self.table(spec).their_names()
             again = self.read_config(self.write_config(spec), where="config.json", names=names)
         # A value of ours, such as an activation, may have no name there.

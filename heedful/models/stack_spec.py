@@ -119,8 +119,8 @@ class BlockSpec(Config):
         sublayers = []
         for name in _NAMES:
             part = values.pop(name, None)
-            # Only cross-attention was optional: the check of
-            # sub-layers refuses the others without a part.
+            # Only cross-attention was optional: the check of sub-layers refuses the others
+            # without a part.
             if part is None and name == "cross_attention":
                 continue
             sublayer = common | {"name": name}

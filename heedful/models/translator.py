@@ -114,8 +114,8 @@ class Translator(nn.Module):
         x = self.source_input(source, source_positions, self.source_embedding)
         context = Context(Positions.of_self(source_positions, segments), capture=capture)
         states = self.encoder(x, context)
-        # The embedding is included, since attention of
-        # convolutions adds it to the values (Gehring 2017).
+        # The embedding is included, since attention of convolutions adds it to the
+        # values (Gehring 2017).
         return Memory(states, source_positions, embedding=x, segments=segments)
 
     def decode(

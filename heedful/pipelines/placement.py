@@ -106,8 +106,8 @@ class _Placing(Generic[PartT]):
                 continue
             last = min(run[1] - 1, run[0] + len(self._words(node)))
             span = self.lined.target_words[run[0]][0], self.lined.target_words[last][1]
-            # Punctuation at its edges belongs to the sentence,
-            # unless the part has such a sign itself.
+            # Punctuation at its edges belongs to the sentence, unless the part has such
+            # a sign itself.
             start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
             if start < end:
                 self._keep(node, (start, end), taken)

@@ -343,8 +343,8 @@ class FixedRun:
         left = self._shape_for(rows_left, max(needed, shape.slots))
         if shape.slots >= needed and left.rows > _WORTH_MOVING * shape.rows:
             return
-        # The host learns this some steps late: sentences that
-        # have ended since then are copied too, without effect.
+        # The host learns this some steps late: sentences that have ended since then are copied
+        # too, without effect.
         places = [at for at, each in enumerate(self._sentences) if each in self._running]
         self._save()
         program, device = self._borrow(left), self._model.steps.device

@@ -240,8 +240,8 @@ class _Automaton:
                 state = 0
                 for count, token in enumerate(ids[:-1], start=1):
                     state = self.children[state][token]
-                    # Progress is `worth` minus the tokens still
-                    # missing, so all alternatives end at one value.
+                    # Progress is `worth` minus the tokens still missing, so all alternatives end
+                    # at one value.
                     value = worth[number] - (len(ids) - count)
                     depth[state][number] = max(depth[state][number], value)
                 state = self.children[state][ids[-1]]

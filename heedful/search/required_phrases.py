@@ -117,8 +117,8 @@ class Requirements:
             checked = [
                 replace(
                     hypothesis,
-                    # Computed anew, as the search subtracts a large
-                    # number for missing phrases from its score.
+                    # Computed anew, as the search subtracts a large number for missing phrases
+                    # from its score.
                     normalized_score=hypothesis.score
                     / length_norm(len(hypothesis.tokens) + 1.0, alpha),
                     missing=missing_phrases(hypothesis.tokens, phrases, *sets),

@@ -118,8 +118,8 @@ class RestrictedTranslator:
         vocabulary = state.vocabulary
         ids = vocabulary.ids.gather(1, tokens)
         union_logits, inner = self.model.step(state.inner, ids, self.output)
-        # Each sentence takes its own columns: with the
-        # whole union, results would depend on the batch.
+        # Each sentence takes its own columns: with the whole union, results would depend
+        # on the batch.
         columns = vocabulary.columns[:, None].expand(-1, tokens.shape[1], -1)
         logits = union_logits.gather(2, columns)
         # Added in place, as `gather` returns a new tensor.

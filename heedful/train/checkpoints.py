@@ -374,8 +374,8 @@ def verify(checkpoint: Checkpoint) -> None:
         ValueError: when a file is missing, cut short, changed or foreign; it is named.
     """
     files = checkpoint.state["files"]
-    # Sharded readers take every safetensors file of a
-    # folder, so a foreign file would be read as well.
+    # Sharded readers take every safetensors file of a folder, so a foreign file would be
+    # read as well.
     for path in checkpoint.path.glob(f"*/*{_SUFFIX}"):
         if (name := path.relative_to(checkpoint.path).as_posix()) not in files:
             raise _Damaged(f"{name} is not of this checkpoint")

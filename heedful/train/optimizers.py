@@ -168,8 +168,8 @@ def export_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[s
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            # Stored by name, not by index as in PyTorch's state
-            # dict: groups may be formed differently next time.
+            # Stored by name, not by index as in PyTorch's state dict: groups may be formed
+            # differently next time.
             tensors[f"{key}/{name}"] = value.detach()
     return tensors
 

@@ -259,8 +259,8 @@ def explain(spec: ModelSpec) -> str:
     by_definition, one_by_one = cpu_refusals(spec), []
     for name, stack in spec.stacks().items():
         one_by_one += one_call_refusals(stack, spec.width, name)
-    # The model has no decoding steps, where kernels in
-    # C save passes over memory between small matmuls.
+    # The model has no decoding steps, where kernels in C save passes over memory
+    # between small matmuls.
     if not spec.generates:
         lines.append("the definition; kernels in C in 8 bits")
     elif by_definition:

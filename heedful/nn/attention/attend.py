@@ -77,8 +77,8 @@ _MASK_MB = _megabytes("HEEDFUL_MASK_MB", default=256)
 
 def definition_kernels() -> Mapping[str, Kernel]:
     """Return the definition's kernels by name."""
-    # Imported with the first attention: an engine in
-    # C that runs whole stacks needs no kernels here.
+    # Imported with the first attention: an engine in C that runs whole stacks needs
+    # no kernels here.
     from heedful.nn.attention.kernels.table import KERNELS
 
     return KERNELS
@@ -231,8 +231,8 @@ def attention_weights(
 
     _check_is_whole(request)
     if rows is not None:
-        # Queries are selected before scores are computed,
-        # so that one row of a long sequence is cheap.
+        # Queries are selected before scores are computed, so that one row of a long
+        # sequence is cheap.
         index = list(rows)
         chosen = request.positions.at_queries(index)
         request = replace(request, q=request.q[:, :, index], positions=chosen)

@@ -173,8 +173,8 @@ class BeamCache:
         elif torch.is_grad_enabled():  # autograd needs the old content
             store = Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         else:
-            # Only the cache that was extended last writes
-            # in place at the end of the store; others copy.
+            # Only the cache that was extended last writes in place at the end of the
+            # store; others copy.
             store = self._extensible_store(self._part, keys.shape[2])
             store.write(used, keys, values)
         return type(self)(_Part(store, stop)), positions

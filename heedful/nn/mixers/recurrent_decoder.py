@@ -141,8 +141,8 @@ class RecurrentDecoder(nn.Module):
             state: state from `read`, `step` or `reorder`.
             context: positions of the tokens and of the memory.
         """
-        # Called only for its check: packed sources are
-        # refused before any state is computed from them.
+        # Called only for its check: packed sources are refused before any state is
+        # computed from them.
         one_memory(context)
         with full_precision(x):
             tokens = x.to(state.start.dtype)

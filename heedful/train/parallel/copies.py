@@ -76,8 +76,8 @@ class TeamDistribution(Distribution):
         if context is not None:
             # Attention waits for keys of the other processes in the ring.
             self.can_run_alone = False
-            # Each process has other tokens of a sequence; with
-            # equal seeds their dropout masks would be equal.
+            # Each process has other tokens of a sequence; with equal seeds their dropout masks
+            # would be equal.
             self.seed_numbers = (context.get_local_rank(),)
 
     def sums(self, values: Sequence[float]) -> list[float]:
@@ -113,8 +113,8 @@ class Copies(TeamDistribution):
                 broadcast_buffers=False,
                 # Gradients live in the communication buckets, which saves a copy of all of them.
                 gradient_as_bucket_view=True,
-                # Experts that no token chose have no gradient,
-                # which DDP otherwise reports as an error.
+                # Experts that no token chose have no gradient, which DDP otherwise reports
+                # as an error.
                 find_unused_parameters=adds_penalties(model),
             )
         # Two numbers have the same sum in either order; with three, the order of the ring decides.
