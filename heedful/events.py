@@ -402,6 +402,8 @@ def _lines_until(path: Path, step: int) -> list[str]:
     if not path.exists():
         return []
     lines = []
+    # A killed process may have left half a character at the end, hence `replace`. The summary of a
+    # finished run goes: the run that resumes it writes another one.
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
             record = json.loads(line)

@@ -193,6 +193,7 @@ class CausalLM(nn.Module):
             make_cache: constructor of caches; None for a cache whose rows all continuations share.
             chunk: most columns in one pass; all if None. A ring needs it to be small.
         """
+        # Counted, as padding may stand on either side of a prompt.
         lengths = (prompt_positions >= 0).sum(1, keepdim=True)  # [B, 1]
         state = CausalLMState(self.decoder.start(prompt, make_cache=make_cache), lengths)
         length = prompt.shape[1]

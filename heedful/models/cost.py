@@ -159,6 +159,7 @@ def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[ParameterRow]:
     sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and count of each kind of module
 
     def add(component: str, each: int, count: int = 1) -> None:
+        # A fixed bias, such as ALiBi, has no parameters and gets no line.
         if each or not component.startswith("position bias"):
             sizes.setdefault(component, []).append((each, count))
 
@@ -183,6 +184,7 @@ def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[ParameterRow]:
     add("position bias of all layers", numel(stack.position_bias))
     for component, counts in sizes.items():
         each, count, note = counts[0][0], sum(count for _, count in counts), ""
+        # Components of different sizes share a line, so that `each` times `count` is their total.
         if any(size != each for size, _ in counts):
             each, count = sum(size * count for size, count in counts), 1
             note = f"all layers, {'pruned' if spec.stacks()[name].is_pruned else 'which differ'}"
@@ -288,6 +290,7 @@ def image_work(spec: VisionSpec) -> Work:
     from heedful.nn.work import weight_work
 
     model: Any = built(spec)
+    # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
     heads = [module for module in (model.pooler, model.classifier) if module is not None]
     own = Work(weights=patches * weight_work(model.patches), output=weight_work(*heads))

@@ -492,4 +492,5 @@ def parse_spec(values: Mapping[str, Any], *, where: str) -> ModelSpec:
             where=where,
             remedy=suggest(str(kind), _KINDS),
         )
+    # By the class itself: in errors of the union the kind would stand before each setting.
     return _KINDS[kind].parse(values, where=where)

@@ -105,6 +105,7 @@ class ConvolutionShape(Config):
 class TranslatorShape(Config):
     """Options of the architecture, from which the complete spec follows."""
 
+    # Without a preset a model is the base model of Vaswani 2017.
     width: PositiveInt = Field(
         512,
         description="size of embeddings and hidden states (d_model); num_heads must divide it "

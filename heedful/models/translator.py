@@ -201,6 +201,7 @@ class Translator(nn.Module):
                 has in this place. A row has beams of one sentence only, so that its memory is
                 never copied for each beam.
         """
+        # All beams of a row are of one sentence, so the first names it.
         sentences = rows[:, 0] // state.decoder.width
         return TranslatorState(state.decoder.reorder(rows), state.lengths[sentences])
 

@@ -84,6 +84,7 @@ class FeedForward(nn.Module):
     @property
     def peak_numbers(self) -> int:
         """The largest number of elements of a token that are in memory at once."""
+        # The input of the activation and its result; with a gate the output of `up`, too.
         return (2 if self.gate is None else 3) * self.up.out_features
 
 

@@ -102,7 +102,7 @@ def choose_products(precision: Precision, width: int) -> Precision:
     return replace(precision, own=own, reason=f"{precision.reason}; {result}, by {taken}")
 
 
-# On an H100, 46 seconds of compiling are made up for after 1,600 updates (decisions.md).
+# On an H100, 46 seconds of compiling are made up for after 1,600 updates (`transformer-big`).
 FEWEST_UPDATES = 2_000
 """Compiling takes up to two minutes. A shorter run would not get them back if each of its updates
 became a quarter faster and took a quarter of a second."""

@@ -192,6 +192,7 @@ class RingCache(Cache):
     @property
     def capacity(self) -> int:
         """Largest number of tokens that the cache holds."""
+        # One slot more takes the padding.
         return self.positions.shape[1] - 1
 
     def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:

@@ -230,6 +230,7 @@ class Kerple(Bias):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
+        # Uniform up to 2 and up to 1, as in the authors' code.
         self.weight = nn.Parameter(torch.rand(2, num_heads) * torch.tensor([[2.0], [1.0]]))
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:

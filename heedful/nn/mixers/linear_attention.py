@@ -154,6 +154,8 @@ class LinearAttention(nn.Module):
         """Return φ(q) and φ(k) [B, H, L, F] and v [B, H, L, E], float32; padding has keys of 0."""
         query, key, value = self.projection(x)
         q, k, v = (
+            # float32 at any precision: the sums over a long text would lose small
+            # terms in bfloat16.
             each.float().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for each in (query, key, value)
         )
@@ -213,6 +215,7 @@ class LinearAttention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, context: Context) -> Tensor:
         """Return the weight of every key for every query, [B, H, L, L]."""
+        # L² elements, which the mixer itself never has: made for inspection alone.
         weights = q @ k.transpose(2, 3)
         if self.causal:
             weights = weights.tril()

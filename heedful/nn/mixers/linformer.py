@@ -93,6 +93,7 @@ class Linformer(nn.Module):
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens of a sequence of `keys` tokens; see `Costed`."""
         heads, width, rank = self.spec.num_heads, self.head_width, self.spec.rank
+        # A multiply-add is two operations, and keys and values have a sum each.
         sums = 2 * 2 * rank * keys * width
         return Work(
             weights=queries * weight_work(self.projection, self.output),

@@ -163,6 +163,7 @@ class ScanMixer(nn.Module):
 
 def wide(x: Tensor) -> Tensor:
     """Return a tensor in float32, or in float64 if it has that dtype."""
+    # Tests compare outputs and gradients with the definition in float64.
     return x if x.dtype == torch.float64 else x.float()
 
 

@@ -383,6 +383,8 @@ def _plan(positions: Positions, mask: Mask, query_block: int, key_block: int) ->
         for rows, columns in _classes(queries, keys, period):
             at = keys[:, columns]
             for query_indices, lo, hi in _ranges(queries, rows, query_block):
+                # Keys that some query of the block may see; single pairs are masked when the
+                # block is computed.
                 seen = (part.reaches(lo, hi, at) & (at >= 0)).any(0)
                 blocks = [
                     _Block(number + i, query_indices, key_indices, part)
@@ -396,6 +398,7 @@ def _plan(positions: Positions, mask: Mask, query_block: int, key_block: int) ->
 
 def _distinct_rows(positions: Tensor) -> Tensor:
     """Return positions [B, L] on the host; [1, L] where all rows are alike, to plan for one."""
+    # A plan is made of numbers and slices of Python's, so positions are read on the host, once.
     positions = positions.cpu()
     return positions[:1] if bool((positions == positions[:1]).all()) else positions
 

@@ -38,6 +38,9 @@ from heedful.nn.positions import Positions
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
+# PyTorch has a ring, too (`torch.distributed.tensor.experimental`): without mask, bias or soft cap,
+# and for the masks of FlexAttention it gathers all keys, which costs each process the memory of the
+# whole sequence. ring-flash-attention (zhuzilin) has neither windows nor dropout.
 name = "ring"
 
 

@@ -20,6 +20,8 @@ from heedful.nn.attention.kernels.request import (
 
 name = "sdpa"
 
+# Without cuDNN's: the memory-efficient kernel is as fast for sentences (H100: 0.6 to 1.6 ms, cuDNN
+# 0.8 to 2.3), and plans nothing.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
