@@ -370,7 +370,7 @@ class _Bars:
 
     def _start(self) -> RichProgress:
         if self.live is None:
-            # Loaded with the first bar: rich is of no use where output is no terminal.
+            # Loaded with the first bar: nothing else needs rich.
             from rich import progress
             from rich.console import Console
 

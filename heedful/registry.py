@@ -51,7 +51,7 @@ def register(entry: Entry) -> Entry:
             `Architecture`. The same class again, as from a notebook's cell, replaces the first.
 
     Raises:
-        ConfigError: when it is of no family, or another entry has its name.
+        ConfigError: when it belongs to no family, or another entry has its name.
     """
     family: str = getattr(entry, "family", "")
     if family not in FAMILIES:

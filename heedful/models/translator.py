@@ -86,7 +86,7 @@ class Translator(nn.Module):
         return soft_cap(logits, self.spec.logits_softcap)  # Gemma 2 (2024)
 
     def output_over(self, ids: Tensor) -> Output:
-        """Return a function like `logits` for the target tokens `ids` [V'] alone."""
+        """Return a function like `logits` that is limited to the target tokens `ids` [V']."""
         # Rows are gathered here, once for all steps of a search.
         output = self.output_projection.logits_over(ids, self.output_bias)
         softcap = self.spec.logits_softcap

@@ -61,7 +61,7 @@ class LowRank(nn.Module):
 
 
 class NewRows(nn.Module):
-    """A frozen table with inserted rows, which alone are trained.
+    """A frozen table with inserted rows; only these are trained.
 
     Args:
         rows: [n, …], first values of the inserted rows.

@@ -120,6 +120,8 @@ class Positions:
             device: device of the positions.
         """
         positions = torch.arange(length, device=device).expand(batch, length)
+        # Known without reading them, so FlashAttention gets a flag instead of a mask and
+        # no device waits.
         return cls(positions, positions, counted=True)
 
     def at_queries(self, rows: slice | list[int] | Tensor) -> Self:
@@ -193,6 +195,7 @@ class Positions:
             real = (queries.position >= 0) & (keys.position >= 0)
             # Heads stay 1, as no mask differs by head.
             seen = real & mask.sees(queries, keys)
+            # One more condition on pairs, so masks and biases know nothing of beams.
             if self.lineage is not None:
                 seen = seen & self.lineage[:, None]
             return self.keep(name, seen)

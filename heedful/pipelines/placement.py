@@ -117,7 +117,7 @@ class _Placing(Generic[PartT]):
             siblings[:] = [node for node in siblings if id(node) not in kept]
 
     def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
-        """Place a part, and link its words with those of its copy alone."""
+        """Place a part, and link its words only with those of its copy."""
         node.target = span
         taken.append(span)
         self.kept.append(node)

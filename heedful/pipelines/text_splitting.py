@@ -198,8 +198,8 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer, reading
         # A model of sentences invents words for "12345"; one of dates and prices translates it.
         if reading.letterless >= _LETTERLESS:
             return True
-        # The tokens of a model of numbers alone have no letters. They are tested one by one, as
-        # the first few decide, and listing a vocabulary takes milliseconds.
+        # A model that reads only numbers has no tokens with letters. Tokens are tested one by one,
+        # as the first few decide, and listing a vocabulary takes milliseconds.
         return not any(LETTER.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True

@@ -52,7 +52,7 @@ class DiverseGroups:
             own_penalty = penalty[sentences[own]]
             scores = logits[own] - own_penalty[:, None]
             found = best_candidates(scores, logsumexp[own], log_probs[own], num_ranked(self.width))
-            # The penalty decides the choice alone, and is added back to the sums below.
+            # The penalty only influences the choice: it is added back to the sums below.
             cost = own_penalty.gather(1, found.token)
             live = live_candidates(found, found.token == self.eos, self.width)
             live_cost = own_penalty.gather(1, live.token)

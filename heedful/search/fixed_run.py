@@ -265,7 +265,7 @@ class Lookahead(Generic[Label]):
         self._copies.append(_Copy(label, copy, arrived))
 
     def arrived(self, *, all_of_them: bool = False) -> Iterator[tuple[Label, list[int]]]:
-        """Yield the tensors of `steps` steps ago, or all of them, waiting for these alone."""
+        """Yield the tensors of `steps` steps ago, or all of them, and wait only for these."""
         while len(self._copies) > (0 if all_of_them else self._steps):
             copy = self._copies.popleft()
             if copy.arrived is not None:

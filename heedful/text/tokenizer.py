@@ -452,7 +452,7 @@ class Tokenizer(TextTokenizer):
 
     @functools.cached_property
     def _merges(self) -> MergeTable:
-        from heedful.text.bpe_dropout import MergeTable  # needed in training alone
+        from heedful.text.bpe_dropout import MergeTable  # needed only in training
 
         if self.kind not in ("bpe", "byte-bpe"):
             raise ConfigError(

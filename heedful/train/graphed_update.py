@@ -90,7 +90,7 @@ class GraphedUpdater(Updater):
         self.step_on_device = self.device_step or DeviceStep(self.optimizer, self.device)
         self.device_step = self.step_on_device
         self._shapes: dict[Any, _Shape | None] = {}
-        # Graphs write to the tensors they were recorded with: these stay the gradients for good.
+        # Graphs write to the tensors they were recorded with, so these remain the gradients.
         self._static_gradients: list[tuple[torch.nn.Parameter, Tensor]] = []
         # Summed in float64: each part of an update is a sum over thousands of tokens.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)

@@ -39,7 +39,7 @@ DECIDING = {"cuda"}
 
 
 class Distribution:
-    """A model and its loss in this process alone; for several: `parallel/distribution.py`.
+    """A model and its loss in a single process; for several: `parallel/distribution.py`.
 
     Args:
         model: model to train.

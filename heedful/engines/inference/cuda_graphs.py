@@ -292,7 +292,7 @@ class SlotCache:
     slots: Tensor
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """See `KeyValueCache`; the positions are of all slots already."""
+        """See `KeyValueCache`; the positions are those of all slots already."""
         self.keys.index_copy_(2, self.slots, keys)
         self.values.index_copy_(2, self.slots, values)
         return self, positions

@@ -47,7 +47,7 @@ def map_weights(engine: nn.Module, folder: Path) -> None:
         if array.nbytes < SMALLEST:
             return array
         file = _file_of(array.reshape(-1).view(np.uint8), folder)
-        # Copy on write ("c"): a process that wrote by mistake would change its own pages alone.
+        # Copy on write ("c"): a process that wrote by mistake would change only its own pages.
         memory: npt.NDArray[Any] = np.memmap(file, array.dtype, "c", shape=array.shape)
         return memory
 

@@ -57,7 +57,7 @@ class ProcessorEngine:
         outputs = {id(each.output) for each in mixers if hasattr(each, "output")}
 
         def own(module: nn.Module) -> type[nn.Module] | None:
-            # The class of an output map follows from its place: another nn.Linear does not pack.
+            # Only an output map packs: it is known by its place, as it is an ordinary nn.Linear.
             if id(module) in outputs and hasattr(module, "in_features"):
                 return PackingLinear
             # Under tensor parallelism a map has its own matmul, and only unpacks the result here.

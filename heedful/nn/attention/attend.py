@@ -314,7 +314,7 @@ def _named(request: AttentionRequest, name: str, kernels: KernelSet) -> Kernel:
 
 def _refusal(name: str, request: AttentionRequest, kernels: KernelSet) -> str | None:
     """Return the reason why a kernel cannot serve a request; None when it can."""
-    # Any other kernel would silently attend to the keys of this process alone.
+    # Any other kernel would silently attend to nothing but the keys of this process.
     if request.positions.group is not None and name != "ring":
         return "sees only the keys of this process"
     return kernels.by_name[name].unsupported(request)

@@ -54,7 +54,7 @@ class Bias(nn.Module):
     def of_heads(
         self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
     ) -> Tensor:
-        """Return the term for some of the heads, given queries and keys of these heads alone.
+        """Return the term for some of the heads, given only the queries and keys of these heads.
 
         Args:
             heads: ascending indices of the heads.

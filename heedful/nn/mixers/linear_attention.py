@@ -2,8 +2,8 @@
 
 With positive features φ a query's output is φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k). The sums over keys
 do not depend on the query, so a whole sequence costs O(L), and a decoding step the same at any
-length: its state is one matrix and one vector for each head. The features come from `feature_maps`,
-in which alone linear attention, cosFormer and Performer differ.
+length: its state is one matrix and one vector for each head. The features come from `feature_maps`;
+linear attention, cosFormer and Performer differ in nothing else.
 
 Shapes: B sentences, W beams, L length, H heads, E head width, F features, D model width.
 """

@@ -68,7 +68,7 @@ class RecurrentDecoderState:
 
 
 class RecurrentDecoder(nn.Module):
-    """Recurrent layers over a memory, with attention to it or with its last state alone.
+    """Recurrent layers over a memory, with attention to it or only with its last state.
 
     Args:
         width: model width D.
@@ -305,7 +305,7 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def beam_bytes(self) -> int:
-        """Bytes of each beam alone: the states of the layers and the last output."""
+        """Bytes that each beam has to itself: the states of the layers and the last output."""
         return self.width * (self.vectors + 1) * FLOAT32
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:

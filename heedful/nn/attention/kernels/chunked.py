@@ -424,7 +424,7 @@ def _remainders(positions: Tensor, period: int) -> Tensor | None:
 
 
 def _ranges(positions: Tensor, rows: Tensor, size: int) -> Iterator[tuple[_Indices, int, int]]:
-    """Yield blocks of indices with their lowest and highest position; none of padding alone."""
+    """Yield blocks of indices with their lowest and highest position; none of only padding."""
     for part in rows.split(size):
         at = positions[:, part]
         real = at[at >= 0]

@@ -113,6 +113,8 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
 def _block_mask(request: AttentionRequest) -> Any:
     """Return the block mask of a request; None when all keys are visible."""
+    # Packed rows are a mask like any other: a kernel for sequences side by side (`varlen`)
+    # is not needed.
     if shows_all(request.positions, request.mask, request.readable):
         return None
     return block_mask(request.positions, request.mask)
