@@ -120,8 +120,7 @@ def beam_search(
         live, norm, selection = beam.live, length_norm(step + 1.0, alpha), beam.selection
         # Checked on a processor only, as reading `ends` on a GPU would make the host wait.
         if beam.ends is not None and (device.type != "cpu" or beam.ends.any()):
-            # A tensor, since GPUs multiply by the reciprocal of a Python number, which changes
-            # the last bit.
+            # A tensor: GPUs multiply by a Python number's reciprocal, which changes the last bit.
             divisor = torch.full((), norm, dtype=torch.float64, device=device)
             best = best.merged(beam, step, divisor, ends_freely)
         bound, worst = live.log_prob[:, 0] / longest_norms, best.rank[:, -1]
