@@ -68,7 +68,7 @@ class RecurrentShape(Config):
     )
     feeding: Feeding = Field(
         "none",
-        description="extra decoder input beside the token embedding: the context vector (Cho "
+        description="decoder input in addition to the token embedding: the context vector (Cho "
         "2014; Bahdanau 2015), or the last output (input feeding, Luong 2015)",
     )
     readout: Readout = Field(

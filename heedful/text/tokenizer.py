@@ -390,7 +390,7 @@ class Tokenizer(TextTokenizer):
         state represents the text as a whole. No text is segmented into the mask token, so the ids
         of texts do not change.
         """
-        # Already an encoder's, as when training begins with another encoder (--init).
+        # A tokenizer of an encoder has a mask token already, as that of a model named by --init.
         if self.mask is not None:
             return self
         special = {**self._special, MASK: self.size}

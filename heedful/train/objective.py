@@ -238,7 +238,7 @@ class MaskedObjective:
         capture = penalties_of(model)
         states = model(batch.ids, batch.positions, None, capture=capture)
         head = model.heads["masked_lm"]
-        # Only masked tokens go through the head: 15 % of all, one in seven.
+        # Only masked tokens go through the head, usually 15 % of all.
         real, count = batch.targets != NO_TARGET, batch.target_tokens
         features = head.features(_select(states, real, count))
         targets = _select(batch.targets, real, count)

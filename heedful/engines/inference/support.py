@@ -341,5 +341,5 @@ def _head_refusals(spec: AttentionSpec, width: int, where: str) -> Iterator[Refu
 
 
 def _in_common(spec: AttentionSpec, width: int) -> tuple[object, ...]:
-    """Return the settings that one call has once for all layers."""
+    """Return the settings that a call for several layers passes only once."""
     return spec.mask, spec.rotary, head_counts(spec)[1], spec.width_of_heads(width)
