@@ -71,6 +71,7 @@ class Config(pydantic.BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """The settings as nested plain data of JSON types, without unset optional values."""
+        # TOML has no null, so an optional value that is unset is left out.
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -157,6 +158,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Overlay nested mappings: tables are merged key by key, other values replaced."""
     merged: dict[str, Any] = {}
     for layer in layers:
+        # A list is a value: entries of two layers are never mixed.
         for key, value in layer.items():
             below = merged.get(key)
             if isinstance(value, Mapping) and isinstance(below, Mapping):
@@ -321,6 +323,9 @@ def open_union(family: str, own: Any) -> Any:
     classes = {spec.known_as(): spec for spec in get_args(own)}
     choices = [Annotated[spec, pydantic.Tag(kind)] for kind, spec in classes.items()]
     read = pydantic.PlainValidator(partial(_read_registered, family, classes))
+    # One choice more, which looks names up, instead of unions that are built again at every
+    # registration: seven settings classes contain each other, and each keeps the validators of
+    # those inside it.
     choices.append(Annotated[Any, read, pydantic.Tag(_REGISTERED)])
 
     def choice(value: Any) -> str | None:

@@ -204,6 +204,9 @@ def resolve_precision(
     if kind != "cpu":
         half = kind == "cuda" and torch.cuda.is_bf16_supported() and not exact
         return Precision("bf16" if half else "fp32", kind, reason="the device's best")
+    # Measured, not assumed: oneDNN's route doubled the rate of float32 on one generation of a
+    # processor (AMD, family 26) and gave a tenth more on the one before (family 25), with two
+    # threads nothing (docs/design/log.md).
     rates = measure_matmul(measured_width(width))
     onednn = (rates.onednn or 0.0) >= _WORTH_IT * rates.fp32
     # bfloat16 must beat the better of the two exact routes.
@@ -323,6 +326,7 @@ def best_seconds(ways: Mapping[Name, Callable[[], object]], *, turns: int) -> di
 
 def measured_width(width: int) -> int:
     """Round a width down to a power of two between 64 and 1024, which is quick to time."""
+    # Five widths in all, so the cache of `measure_matmul` holds every result of a process.
     return 1 << max(6, min(10, width.bit_length() - 1))
 
 

@@ -27,6 +27,7 @@ def write_synced(path: Path, content: bytes) -> None:
 def replace_synced(path: Path, content: bytes) -> None:
     """Replace a file atomically: at any moment it has either the old or the new content."""
     partial = path.with_name(path.name + ".partial")
+    # Synced before the rename: otherwise a power cut could leave the new name on an empty file.
     write_synced(partial, content)
     os.replace(partial, path)
     sync(path.parent)  # the new name is part of the directory, not of the file
@@ -84,6 +85,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         partial.mkdir()
         yield partial
+        # Files first, then the names in the folder, then the name of the folder: each step is
+        # useless if the one before it is lost.
         for file in partial.iterdir():
             sync(file)
         sync(partial)

@@ -370,7 +370,7 @@ class _Bars:
 
     def _start(self) -> RichProgress:
         if self.live is None:
-            # Loaded with the first bar: rich is of no use where output is no terminal.
+            # Loaded with the first bar: nothing else needs rich.
             from rich import progress
             from rich.console import Console
 
@@ -402,6 +402,8 @@ def _lines_until(path: Path, step: int) -> list[str]:
     if not path.exists():
         return []
     lines = []
+    # A killed process may have left half a character at the end, hence `replace`. The summary of a
+    # finished run goes: the run that resumes it writes another one.
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
             record = json.loads(line)

@@ -57,6 +57,7 @@ def available_bytes(device: torch.device | None = None, root: Path = Path("/")) 
         return int(free) + kept
     import psutil
 
+    # `available`, not `free`: the page cache is given up at need.
     limits = [psutil.virtual_memory().available, *_free_in_groups(root)]
     if resource is not None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -116,6 +117,8 @@ def reuse_freed() -> None:
     """
     mallopt = _c_function("mallopt")
     if mallopt is not None:
+        # Both, as the first one alone would end glibc's dynamic thresholds and leave that of `mmap`
+        # at 128 KiB.
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_MMAP_THRESHOLD, _LARGEST_REUSED)
 
@@ -127,6 +130,8 @@ def ask_for_huge_pages() -> None:
     translation cache (TLB) holds. PyTorch reads the variable with its first tensor; a value that
     the user set stays.
     """
+    # An update of `base` in bfloat16 became 1.05 to 1.10 times as fast (Xeon with AMX, two
+    # threads), translating in 8 bits 1.04 to 1.09.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
@@ -169,6 +174,8 @@ class Trimmer:
         self._since += 1
         if self._since <= self.settle:
             self._needed = max(self._needed, size)
+        # `malloc_trim` gave back a fifth of a training process whose caches of oneDNN kernels
+        # are unbounded (docs/design/log.md).
         elif self._since > self.rest and size > (1 + self.growth) * self._needed:
             self._give_back()
             self._since = 0

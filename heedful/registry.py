@@ -51,7 +51,7 @@ def register(entry: Entry) -> Entry:
             `Architecture`. The same class again, as from a notebook's cell, replaces the first.
 
     Raises:
-        ConfigError: when it is of no family, or another entry has its name.
+        ConfigError: when it belongs to no family, or another entry has its name.
     """
     family: str = getattr(entry, "family", "")
     if family not in FAMILIES:
@@ -88,6 +88,8 @@ def find(family: str, name: str, own: Sequence[str]) -> Any:
     if name not in _entries[family]:
         _load_plugins()
     if name not in _entries[family]:
+        # Only names are looked up, never import paths: reading a stranger's model would otherwise
+        # run whatever its file names.
         known = ", ".join([*own, *_entries[family]])
         raise ValueError(
             f"no {family} is called {name!r}; heedful.register, or an entry point of the group "

@@ -84,7 +84,7 @@ def wrapped(head: str, parts: list[str], tail: str) -> list[str]:
 def python(structs: dict[str, Fields], functions: dict[str, tuple[str, int, Fields]]) -> str:
     """The module `structs.py`."""
     lines = [
-        '"""Structures and functions of `csrc/heedful.h`, by `tools/kernel_bindings.py`."""',
+        '"""Structures and functions of `csrc/heedful.h`; made by `tools/kernel_bindings.py`."""',
         "",
         "from __future__ import annotations",
         "",

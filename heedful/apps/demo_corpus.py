@@ -382,7 +382,7 @@ class ItemMaker:
     def _draw(
         self, drawn_by: Callable[..., tuple[_Drawn, str]], *options: int
     ) -> tuple[_Drawn, str]:
-        """Draw until a value belongs to this part, as 5, 5 and 90 % of all values do."""
+        """Draw until a value belongs to this part; the parts have 5, 5 and 90 % of all values."""
         while True:
             drawn, value = drawn_by(*options)
             # A checksum instead of `hash`, which differs between processes.

@@ -111,8 +111,8 @@ def costs(
             kind,
             n,
             num_layers * multiply_adds[kind],
-            # Layers overlap in a wavefront: after n steps of the
-            # first layer, each further layer needs one more.
+            # Layers overlap in a wavefront: after n steps of the first layer, each further layer
+            # needs one more.
             n + num_layers - 1 if kind == "recurrent" else once,
             paths[kind],
         )

@@ -36,8 +36,8 @@ CorpusFiles = Annotated[
     str,
     Parameter(
         help="Corpus: a source and a target file, aligned line by line, or one .tsv or .jsonl "
-        "file of pairs; all may be .gz. A .tmx file is read, too, by the languages of --languages "
-        "if it has several; it is written as .tsv."
+        "file of pairs; all may be .gz. A .tmx file may have more languages, of which --languages "
+        "names two; it is written as .tsv."
     ),
 ]
 

@@ -247,7 +247,7 @@ class ShardFlags:
         column: Column of the texts in .parquet, .jsonl and .tsv files; a number from 1 for .tsv
             files without a header.
         translation_column: Column for the translations in the written files.
-        retries: Number of retries of a shard whose machine failed (not its data).
+        retries: Number of new attempts at a shard after failures of its machine (not of its data).
         address: Address of the Ray cluster (HOST:PORT), or auto for the cluster of this machine; if
             unset, Ray starts on this machine alone.
         actors: Number of Ray actors with a model each; as many as fit if unset.

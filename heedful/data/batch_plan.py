@@ -71,7 +71,7 @@ def plan_epoch(
 
 
 def nothing_shown() -> DataError:
-    """Return the error that weights leave an epoch without any example."""
+    """Return the error for weights that leave an epoch without any example."""
     return DataError(
         "An epoch shows no example of any corpus",
         where="data.train",

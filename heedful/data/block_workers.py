@@ -166,7 +166,7 @@ class _Process(Generic[T]):
 
 def _work(connection: Connection, planner: Planner[Any]) -> None:
     """Make the blocks whose places come through a pipe, until the pipe is closed."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes run in parallel already
     while True:
         try:
             place = connection.recv()

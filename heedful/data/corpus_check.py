@@ -329,7 +329,7 @@ _SAMPLE = 500
 _CLEARLY = 1.5
 """Factor by which exchanged sides must be more alike. In 240 draws of 5 to 100 pairs of Tatoeba
 (English with German, with French) the right order was at least twice as alike. Both sides of a task
-in one language (summaries, a toy language) are about equally like each other."""
+in one language (summaries, a toy language) are about as alike either way round."""
 
 _LETTERS = 3  # trigrams, which need no words, so that scripts without spaces are compared, too
 

@@ -239,7 +239,7 @@ def select_rows(
     """
     longer = np.maximum(source_lengths, target_lengths)
     shorter = np.minimum(source_lengths, target_lengths)
-    limit = min(spec.max_length, spec.budget - 1)  # less one for eos or bos
+    limit = min(spec.max_length, spec.budget - 1)  # one position is for eos or bos
     lopsided = np.zeros(len(longer), dtype=bool)
     if spec.max_length_ratio is not None:
         lopsided = longer > spec.max_length_ratio * shorter
@@ -334,7 +334,7 @@ def plan_pairs(
         pool_batches=spec.pool_batches,
         seed=seed,
         epoch=epoch,
-        ties=lengths,  # equal sizes sorted by target, then source: less padding on the shorter side
+        ties=lengths,  # among equal sizes by target, then source: less padding on the shorter side
     )
 
 

@@ -206,9 +206,9 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
         starts: number of the first token of every window [B].
         length: length L of a window; a shorter one at the end of the stream is padded.
     """
-    # Windows are cut as whole arrays: for a batch of nanoGPT's recipe a loop over windows held
-    # Python's lock for 0.98 ms, arrays for 0.15 (docs/design/log.md).
-    tokens = starts[:, None] + np.arange(length + 1)  # numbers in the stream [B, L + 1]
+    # Windows are cut as whole arrays: for a batch of nanoGPT's recipe a loop over windows held the
+    # GIL for 0.98 ms, arrays for 0.15 (docs/design/log.md).
+    tokens = starts[:, None] + np.arange(length + 1)  # token numbers in the stream [B, L + 1]
     real = tokens[:, 1:] < len(texts)
     tokens = np.minimum(tokens, len(texts) - 1)
     ids, targets, numbers = inputs_and_targets(texts, tokens, real)

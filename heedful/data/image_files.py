@@ -140,7 +140,7 @@ def from_array(pixels: Pixels, channels: int, where: str) -> Image:
 
 
 def wrong_size(height: int, width: int, side: int, where: str) -> DataError:
-    """Return the error that an image has another size than the others."""
+    """Return the error for an image whose size differs from that of the others."""
     return DataError(
         f"The image has {height} × {width} pixels (height × width), not {side} × {side}",
         where=where,
@@ -382,7 +382,7 @@ def _read(path: Path, dimensions: int) -> Pixels:
             shape = _shape(file.read(4 + 4 * dimensions), dimensions, where)
             # Python's integers: the sizes of a damaged file may overflow 64 bits.
             count = int(np.prod(shape, dtype=object))
-            content = b"".join(_pieces(file, count + 1))  # one byte more tells of a longer file
+            content = b"".join(_pieces(file, count + 1))  # one more shows a longer file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(f"The gzip file is damaged or cut short ({error})", where) from None
     except OSError as error:

@@ -59,7 +59,7 @@ def pad(
     after = int(last is not None)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)[:, None] + before + after
     width = int(lengths.max(initial=0))
-    # Computed by whole arrays: a loop over rows would hold Python's lock while other threads wait.
+    # Computed by whole arrays: a loop over rows would hold the GIL while other threads wait.
     positions = np.broadcast_to(np.arange(width), (len(rows), width))
     if padding_side == "left":
         positions = positions - (width - lengths)  # 0 at the first real token

@@ -175,7 +175,7 @@ def _aligned(source: TextFile, target: TextFile) -> Iterator[Pair]:
 
 
 def no_pairs(file: TextFile) -> DataError:
-    """Return the error that a corpus is empty."""
+    """Return the error for an empty corpus."""
     return DataError(
         "The corpus holds no pairs",
         where=str(file.path),
@@ -184,7 +184,7 @@ def no_pairs(file: TextFile) -> DataError:
 
 
 def not_aligned(source: TextFile, target: TextFile) -> DataError:
-    """Return the error that two files have different numbers of lines; both have been read."""
+    """Return the error for two files, already read, with different numbers of lines."""
     return DataError(
         f"The source has {source.lines:,} lines and its target has {target.lines:,}",
         where=f"{source.path} and {target.path}",
@@ -201,7 +201,7 @@ def tsv_pair(line: str, file: TextFile) -> Pair:
         file: file of the line.
 
     Raises:
-        DataError: when the line has not two fields, with its location.
+        DataError: when the line does not have two fields, with its location.
     """
     # No quoting as in CSV: quotation marks are text, and a text cannot hold a tab.
     fields = line.split("\t")

@@ -131,7 +131,7 @@ class ShardStream:
         return np.random.PCG64(np.random.SeedSequence([self.seed, *place]))
 
     def nothing_left(self, left_out: dict[str, tuple[int, int]]) -> DataError:
-        """Make the error that no example of a block can be used.
+        """Make the error for a block of which no example can be used.
 
         Args:
             left_out: count of the examples by reason, and the number of the first one.

@@ -325,7 +325,7 @@ def content_digest(path: Path) -> bytes:
     Raises:
         DataError: when the file is missing or unreadable.
     """
-    TextFile(path)  # for its error messages
+    TextFile(path)  # raises the errors of an unreadable file
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
@@ -352,7 +352,7 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
 
 
 def shards_not_read(folder: str) -> DataError:
-    """Return the error that a folder of shards is given where only files can be read."""
+    """Return the error for a folder of shards where only files can be read."""
     return DataError(
         "A folder of shards is read by translators and language models in training only",
         where=folder,

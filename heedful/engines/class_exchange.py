@@ -1,4 +1,4 @@
-"""Copies of a model, and the exchange of the classes of its modules, for a while or for good.
+"""Copies of a model, and the exchange of the classes of its modules, for a while or permanently.
 
 An engine computes the definition by subclasses of its modules, so the code around them does not
 change. A module only changes its class and keeps parameters, name and hooks, so optimisers, shards,
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 Kinds = Mapping[type[nn.Module] | str, type[nn.Module] | str]
 """The engine's class for each class of the definition and for its subclasses. A class that few
-models have stands as `package.module:name`, and is imported with the first model that has it."""
+models have is given as `package.module:name`, and is imported with the first model that has it."""
 
 
 def has_no_hooks(*modules: nn.Module) -> bool:
@@ -51,7 +51,7 @@ class Exchange:
         self._known_entries: list[tuple[nn.Module, type, type]] | None = None
 
     def make(self) -> None:
-        """Give every module its engine's class for good, in a copy that is an engine."""
+        """Give every module of an engine's copy the engine's class, permanently."""
         for module, _, kind in self._entries():
             # `nn.Module.__setattr__` would search parameters and buffers for the name first.
             object.__setattr__(module, "__class__", kind)

@@ -97,7 +97,7 @@ class TrainingMemory:
 
     @property
     def of_batch(self) -> int:
-        """Bytes at the worst moment of a batch: during the loss, or while a block is recomputed."""
+        """Peak bytes of a batch: during the loss, or while a block is recomputed."""
         # Blocks are recomputed after the logits were freed, so the two do not add up.
         return self.activations + self.loss + max(0, self.recomputed - self.logits)
 
@@ -173,7 +173,7 @@ def training_memory(
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """Bytes at the worst moment of a process.
+    """The peak memory of a process, in bytes.
 
     Args:
         process: overhead of a process with PyTorch, whatever it computes.
@@ -360,7 +360,7 @@ def _blocks_saved(
 
 def _is_whole_in_c(part: Any, length: int) -> bool:
     """Return whether one call in C computes a sub-layer; a length of 0 stands for no such calls."""
-    from heedful.engines.training.native_attention import LONGEST  # here, as it loads torch
+    from heedful.engines.training.native_attention import LONGEST  # loads torch
 
     if hasattr(part, "is_plain"):  # attention of several heads
         return not part.dropout and 0 < length <= LONGEST
@@ -429,7 +429,7 @@ def passing_numbers(spec: ModelSpec) -> int:
 
 
 def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tuple[int, int]:
-    """Return the bytes of the model and of the batch at the worst moment.
+    """Return the bytes of the model and of the batch at the peak.
 
     Gradients are made while activations are freed, so only the larger of both counts, unless
     gradients of earlier batches exist already.

@@ -19,7 +19,8 @@ class _ByDiagonals(Bias):
 
     def diagonals(self, positions: Positions) -> Tensor | None:
         def compute() -> Tensor | None:
-            # Padding, packing and beams break the count; the definition looks up each pair then.
+            # With padding, packing or beams, positions do not count up; the definition then looks
+            # up each pair.
             for pos in (positions.query, positions.key):
                 count = pos[:, :1] + torch.arange(pos.shape[1])
                 if not pos.numel() or not torch.equal(pos, count) or bool((pos[:1] != pos).any()):

@@ -174,6 +174,7 @@ def build_metric(
                 remedy="Install what it names, or choose another such as 13a, intl, zh or char",
             ) from None
     if name == "chrf":
+        # chrF, not chrF++: sacreBLEU's default has no n-grams of words.
         return CHRF(lowercase=lowercase)
     if name == "ter":
         # sacreBLEU's default disregards case.
@@ -192,6 +193,7 @@ def _spaceless_tokenizer(references: Sequence[Sequence[str]]) -> str | None:
     letters = [letter for letter in text if letter.isalpha()]
     if 2 * sum(map(is_spaceless, letters)) <= len(letters):
         return None
+    # Kana are tested first, as Japanese is written with ideographs, too.
     if _KANA.search(text):
         # The tokenizer of WMT for Japanese, where its analyser is installed.
         return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"

@@ -110,6 +110,7 @@ def span_f1(
 
 def normalized_answer(text: str) -> str:
     """Normalise as SQuAD's script: lower case, no punctuation and articles, single spaces."""
+    # Punctuation first, as in the script: the a of `a.m.` is no article.
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -143,6 +144,7 @@ def _mean_of_best(
     score: Callable[[str, str], float],
 ) -> float:
     best = [
+        # A question without an answer is answered rightly by nothing (SQuAD 2.0, Rajpurkar 2018).
         max(score(predicted, right) for right in answers or [""])
         for predicted, answers in zip(predictions, references, strict=True)
     ]

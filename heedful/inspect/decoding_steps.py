@@ -249,7 +249,7 @@ class _Writer:
         source, source_positions, *_ = tensors(subject, [self.initial])
         self.source = (source, source_positions)
         self.size = len(model.output_weight)
-        # A translator's hypotheses say themselves whether they were cut.
+        # A translator's hypotheses record whether they were cut.
         self.limit = float("inf")
         self.model = model
         # The bound is the tightest of three: the table of positions, the decoder's mixers, and the

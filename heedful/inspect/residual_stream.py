@@ -300,7 +300,7 @@ def layer_logits(subject: Subject, reading: ModelInput) -> list[Callable[[], Ten
 def _names(
     subject: Subject, reading: ModelInput, size: int
 ) -> tuple[tuple[str, ...], int, Callable[[Sequence[int]], Sequence[str]]]:
-    """Return names of the rows, the number of logits that are predictions, and their namer."""
+    """Return the rows' names, the number of logits with a prediction, and what names these."""
     if reading.image is not None:
         classes = subject.model.spec.class_names
         return ("image",), size, lambda ids: [classes[id] for id in ids]

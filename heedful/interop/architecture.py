@@ -92,10 +92,10 @@ class Architecture(Generic[S]):
             return missing
         try:
             # Round trip: whether an architecture can express a spec follows from write and read,
-            # with no third list of rules.
+            # without further rules.
             names = self.table(spec).their_names()
             again = self.read_config(self.write_config(spec), where="config.json", names=names)
-        # A value of ours, e.g. an activation, has no name there.
+        # A value of ours, such as an activation, may have no name there.
         except UserError as error:
             return [error.what]
         ours, theirs = (dict(_leaves(_canonical(each))) for each in (self.compared(spec), again))

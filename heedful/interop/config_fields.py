@@ -211,5 +211,5 @@ def sizes_checked(where: str) -> Iterator[None]:
 
 def _show(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    # A value can be a whole vocabulary.
+    # A value may be a whole vocabulary.
     return text if len(text) <= 80 else text[:77] + "..."

@@ -42,8 +42,8 @@ _EXCHANGE = (
     (_PLACEHOLDER + "0", _PLACEHOLDER),
 )
 _LETTER = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
-# The library lower-cases letter by letter, but a capital sigma
-# at the end of a word becomes ς, not σ (Unicode's Final_Sigma).
+# The library lower-cases letter by letter, but a capital sigma at the end of a word becomes ς, not
+# σ (Unicode's Final_Sigma).
 _LAST_SIGMA = rf"{_LETTER}\p{{Case_Ignorable}}*\K\u03a3(?!\p{{Case_Ignorable}}*{_LETTER})"
 
 

@@ -109,7 +109,7 @@ def address(tensor: Tensor | None) -> int | None:
 
 def array_args(tensor: Tensor | None) -> tuple[int | None, bool]:
     """Return the fields of an `Array`: address, and whether elements are bfloat16."""
-    # Kernels take float32 and bfloat16 alone, which their size tells apart.
+    # Kernels take only float32 and bfloat16, which differ in their size.
     return address(tensor), tensor is not None and tensor.itemsize == 2
 
 

@@ -1,4 +1,4 @@
-"""Structures and functions of `csrc/heedful.h`, by `tools/kernel_bindings.py`."""
+"""Structures and functions of `csrc/heedful.h`; made by `tools/kernel_bindings.py`."""
 
 from __future__ import annotations
 

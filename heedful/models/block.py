@@ -78,7 +78,7 @@ class Block(nn.Module):
     def __init__(self, width: int, spec: BlockSpec) -> None:
         super().__init__()
         layers = spec.sublayers
-        # Settings without modules, which are looked up by name, as engines may replace them.
+        # Only settings: modules are looked up by name, as engines may replace them.
         self.sublayers = tuple(
             SubLayer(s.name, s.norm_placement, s.residual_scale, s.part.reads_memory)
             for s in layers
@@ -94,7 +94,7 @@ class Block(nn.Module):
                 self.register_module(f"{each.name}_norm", build_norm(each.norm, width))
             if each.norm_placement == "both":
                 self.register_module(f"{each.name}_output_norm", build_norm(each.norm, width))
-        # Else `block.cross_attention` of a block without one would be an AttributeError.
+        # Otherwise `block.cross_attention` of a block without one would raise an AttributeError.
         for name in _USUAL - self._modules.keys():
             self.register_module(name, None)
 

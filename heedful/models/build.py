@@ -99,7 +99,7 @@ class _SkipInit(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if function in _DRAWS:
-            # Functions of `nn.init` return their tensor, and may be given it by name.
+            # Functions of `nn.init` return their tensor, which may be a keyword argument.
             return args[0] if args else (kwargs or {})["tensor"]
         return function(*args, **(kwargs or {}))
 

@@ -170,7 +170,7 @@ class CausalLM(nn.Module):
         Raises:
             ModelError: when the model's mask would let texts see each other.
         """
-        # The memory may still hold the end of an earlier text of the row.
+        # The memory may still hold the end of an earlier text in the same row.
         self._check_heeds_segments()
         x = self.input(ids, positions, self.embedding)
         context = Context(memory.positions(positions, segments), capture=capture)
@@ -193,6 +193,7 @@ class CausalLM(nn.Module):
             make_cache: constructor of caches; None for a cache whose rows all continuations share.
             chunk: most columns in one pass; all if None. A ring needs it to be small.
         """
+        # Counted, as padding may stand on either side of a prompt.
         lengths = (prompt_positions >= 0).sum(1, keepdim=True)  # [B, 1]
         state = CausalLMState(self.decoder.start(prompt, make_cache=make_cache), lengths)
         length = prompt.shape[1]

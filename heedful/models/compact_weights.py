@@ -49,7 +49,8 @@ def compact(weights: Mapping[str, Array], storage: Storage) -> dict[str, Array]:
             stored[name] = np.rint(steps).astype(np.int8)
             stored[name + SCALE] = scale.astype(np.float32)
         else:
-            # Else the conversion gives infinities without a word; `initial` is for empty tensors.
+            # Otherwise the conversion would silently give infinities; `initial`
+            # serves empty tensors.
             if np.abs(array).max(initial=0) > _LARGEST_HALF:
                 raise ModelError(
                     "A weight is larger than float16 holds",

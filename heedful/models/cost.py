@@ -33,7 +33,7 @@ def built(spec: ModelSpec) -> AnyModel:
     """Return the model on the meta device, whose stacks hold each block of their pattern once."""
     from heedful.models.build import build_on_meta
 
-    # Layers of one block of the pattern cost the same, so a hundred of them are built as one.
+    # Layers that repeat a block of the pattern cost the same, so each block is built only once.
     once = {
         name: stack.model_copy(update={"num_layers": len(stack.pattern)})
         for name, stack in spec.stacks().items()
@@ -116,7 +116,7 @@ class ParameterRow:
 
     @property
     def total(self) -> int:
-        """Parameters of all of them together."""
+        """Parameters of all these components together."""
         return self.each * self.count
 
 
@@ -134,7 +134,7 @@ def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
         ParameterRow(part="embeddings", component=component, each=numel(table))
         for component, table in tables.items()
     ]
-    # Encoder and decoder embed positions and normalise on their own, even with shared pieces.
+    # Encoder and decoder have their own positions and norms, even with a shared embedding table.
     embed = model.source_input
     kinds = {f"{spec.embedding.positions.kind} positions": embed.positions}
     for component, module in (kinds | {"segments": embed.segments, "norms": embed.norm}).items():
@@ -156,9 +156,10 @@ def parameter_table(spec: TranslatorSpec) -> list[ParameterRow]:
 
 
 def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[ParameterRow]:
-    sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and number of each kind of module
+    sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and count of each kind of module
 
     def add(component: str, each: int, count: int = 1) -> None:
+        # A fixed bias, such as ALiBi, has no parameters and gets no line.
         if each or not component.startswith("position bias"):
             sizes.setdefault(component, []).append((each, count))
 
@@ -183,6 +184,7 @@ def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[ParameterRow]:
     add("position bias of all layers", numel(stack.position_bias))
     for component, counts in sizes.items():
         each, count, note = counts[0][0], sum(count for _, count in counts), ""
+        # Components of different sizes share a line, so that `each` times `count` is their total.
         if any(size != each for size, _ in counts):
             each, count = sum(size * count for size, count in counts), 1
             note = f"all layers, {'pruned' if spec.stacks()[name].is_pruned else 'which differ'}"
@@ -250,7 +252,7 @@ class DecodingCost:
 
 
 def training_cost(spec: TranslatorSpec, source_tokens: int, target_tokens: int) -> TrainingCost:
-    """Return the operations to learn from one pair of these lengths, in tokens."""
+    """Return the operations of training on one pair of these lengths, in tokens."""
     decoder = _stack_work(spec, "decoder", target_tokens, target_tokens, source_tokens)
     reading = _reading_work(spec, source_tokens)
     return TrainingCost(
@@ -288,6 +290,7 @@ def image_work(spec: VisionSpec) -> Work:
     from heedful.nn.work import weight_work
 
     model: Any = built(spec)
+    # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
     heads = [module for module in (model.pooler, model.classifier) if module is not None]
     own = Work(weights=patches * weight_work(model.patches), output=weight_work(*heads))

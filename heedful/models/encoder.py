@@ -142,8 +142,8 @@ class EncoderModel(nn.Module):
             return self.sequence_logits(states, positions)
         if self.spec.predicts == "token_label":
             return self.token_logits(states[rows])
-        # Logits are computed only at the chosen tokens: V logits at each of the others would be
-        # most of the memory.
+        # Logits are computed only at the chosen tokens: at all others they would take most
+        # of the memory.
         return self.masked_lm_logits(states[rows])
 
     def _position_logits(self, kind: str, states: Tensor) -> Tensor:

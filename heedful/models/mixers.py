@@ -112,6 +112,7 @@ def with_memory(shape: TranslatorShape) -> TranslatorShape:
     memory = shape.memory
     if memory is None:
         return shape
+    # Tokens of two segments would have the same positions (Dai 2019, section 3.3).
     if shape.positions in ("sinusoidal", "learned"):
         raise ConfigError(
             f"Each segment reads a memory at other distances, and positions that are "

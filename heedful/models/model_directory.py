@@ -29,7 +29,7 @@ from heedful.text.tokenizer_pair import (
 
 SCHEMA_VERSION = 2
 COMPACT_VERSION = 3
-"""Version of directories with weights in 8 bits, which readers of version 2 refuse in words."""
+"""Version of directories with weights in 8 bits; readers of version 2 refuse it by its number."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
@@ -165,10 +165,10 @@ def locate(path: Path) -> Path:
         path: directory, which may not exist, or name of a bundled model or of one of the hub.
 
     Raises:
-        UserError: when a model of the hub cannot be fetched; also its subclasses.
+        UserError: when a model of the hub cannot be fetched (it or a subclass).
     """
     recover(path)
-    # Such a path hides no bundled model, whose names have one part, so the catalogue is not needed.
+    # A path with several parts cannot be the name of a bundled model, so the catalogue is not read.
     if len(path.parts) > 1 and path.exists():
         return path
     from heedful.pretrained.catalogue import directory_of
@@ -362,7 +362,7 @@ def _integers(values: Any, path: str = "") -> Iterator[tuple[str, int]]:
 # as well. SHA-256 is the fastest of the standard library where processors have instructions for
 # it: 1 GB on two cores in 0.5 s, BLAKE2b in 1.1 s.
 CHUNK = 1 << 26
-_BUFFER = 1 << 20  # bytes; hashlib releases the lock of Python for each
+_BUFFER = 1 << 20  # bytes; hashlib releases the GIL while it hashes a buffer
 _THREADS = 4
 
 Digests = Mapping[str, Sequence[str]]
@@ -418,7 +418,7 @@ class _Check:
         self._error: ModelError | None = None
         for name, chunks in digests.items():
             self._check_size(name, len(chunks))
-        self._work.reverse()  # `pop` takes from the end; it is atomic, so threads need no lock
+        self._work.reverse()  # `pop` takes from the end, and is atomic, so threads need no lock
         count = min(_THREADS, os.cpu_count() or 1, len(self._work))
         # Daemons: an interrupted command must not wait for gigabytes to be hashed.
         self._threads = [threading.Thread(target=self._compare, daemon=True) for _ in range(count)]

@@ -421,7 +421,7 @@ class VisionSpec(CommonSpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.encoder.check_width(self.width)
-        if self.image_size % self.patch_size:  # a rest at the border would belong to no patch
+        if self.image_size % self.patch_size:  # pixels left at the border would belong to no patch
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
@@ -492,4 +492,5 @@ def parse_spec(values: Mapping[str, Any], *, where: str) -> ModelSpec:
             where=where,
             remedy=suggest(str(kind), _KINDS),
         )
+    # By the class itself: in errors of the union the kind would stand before each setting.
     return _KINDS[kind].parse(values, where=where)

@@ -54,7 +54,7 @@ def preset_tasks(name: str) -> tuple[str, ...]:
     Raises:
         ModelError: when there is no such preset.
     """
-    # A size serves every text task: encoders and decoders take their part of the shape.
+    # A preset of sizes fits every text task: encoders and decoders each use a part of the shape.
     return TASKS_OF_KIND[_read(name)["spec"]["kind"]] if has_spec(name) else _TEXT_TASKS
 
 

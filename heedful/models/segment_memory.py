@@ -30,7 +30,7 @@ class SegmentMemory:
         """Return a memory of empty places: B rows of M for each layer, of width D."""
         segments = torch.full((rows, memory), NOTHING_HERE, device=device)
         nothing = torch.zeros((rows, memory, width), device=device)
-        # One tensor for all layers is safe: a memory is never written to.
+        # All layers may share one tensor, since a memory is never written to.
         return cls((nothing,) * layers, segments)
 
     def positions(self, segment: Tensor, segments: Tensor) -> Positions:

@@ -68,7 +68,7 @@ class RecurrentShape(Config):
     )
     feeding: Feeding = Field(
         "none",
-        description="extra decoder input beside the token embedding: the context vector (Cho "
+        description="decoder input in addition to the token embedding: the context vector (Cho "
         "2014; Bahdanau 2015), or the last output (input feeding, Luong 2015)",
     )
     readout: Readout = Field(
@@ -105,6 +105,7 @@ class ConvolutionShape(Config):
 class TranslatorShape(Config):
     """Options of the architecture, from which the complete spec follows."""
 
+    # Without a preset a model is the base model of Vaswani 2017.
     width: PositiveInt = Field(
         512,
         description="size of embeddings and hidden states (d_model); num_heads must divide it "

@@ -228,6 +228,7 @@ def _stack(
     # One block for each mixer of the period, which `StackSpec` repeats.
     pattern = tuple(_block(shape, mixer, network, cross_attention) for mixer in mixers)
     has_scores = any("self_attention" in block.attentions() for block in pattern)
+    # A stack without scores has nothing to add a bias to, and its spec would be refused.
     is_shared = bias is not None and bias.is_shared and has_scores
     return StackSpec(
         num_layers=num_layers,

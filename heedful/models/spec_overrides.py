@@ -169,7 +169,7 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
                 yield from _seen(attention.mask)
                 yield "global_tokens", attention.global_tokens
                 yield "relative_values", attention.relative_values
-        # A spec has a norm also where none is placed.
+        # A spec has a norm even if no norm is applied.
         if block.norm_placement != "none":
             yield "norm", block.norm.kind
         yield "norm_placement", block.norm_placement

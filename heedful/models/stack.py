@@ -267,7 +267,7 @@ def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dt
     parameters left, but biases, whose type is that of the matmuls.
     """
     biases = (getattr(each, "bias", None) for each in block.modules())
-    # The first tensor is enough, and is nearly always a parameter: no search lists all modules.
+    # Usually the first parameter decides, so the generator never walks the other modules.
     tensors = chain(block.parameters(), biases)
     first = next((each for each in tensors if isinstance(each, Tensor)), None)
     return (rows.device, torch.float32) if first is None else (first.device, first.dtype)

@@ -93,7 +93,7 @@ class BlockSpec(Config):
         if cross_attention is not None:
             parts["cross_attention"] = cross_attention.model_copy(update={"over": "memory"})
         if feedforward is not None:
-            parts[feedforward.kind] = feedforward  # the kinds name their sub-layers
+            parts[feedforward.kind] = feedforward  # a sub-layer is named after the kind of its part
         return cls(
             sublayers=tuple(
                 SubLayerSpec(
@@ -119,7 +119,8 @@ class BlockSpec(Config):
         sublayers = []
         for name in _NAMES:
             part = values.pop(name, None)
-            # The other two were required: without its part such a sub-layer is refused by name.
+            # Only cross-attention was optional: the check of sub-layers refuses the others
+            # without a part.
             if part is None and name == "cross_attention":
                 continue
             sublayer = common | {"name": name}
@@ -392,7 +393,7 @@ class StackSpec(Config):
             if part.kind != "attention" or part.global_tokens is not None:
                 kind = "global_tokens" if part.kind == "attention" else part.kind
                 raise ValueError(f"memory is read by plain attention, and a layer has {kind}")
-            # Else a token's view would depend on where its segment begins.
+            # Otherwise the context of a token would depend on where its segment begins.
             if part.mask.reach is None or part.mask.reach > memory:
                 raise ValueError(
                     f"memory holds {memory} tokens, and the mask of a layer shows more: add a "

@@ -86,7 +86,7 @@ class Translator(nn.Module):
         return soft_cap(logits, self.spec.logits_softcap)  # Gemma 2 (2024)
 
     def output_over(self, ids: Tensor) -> Output:
-        """Return a function like `logits` for the target tokens `ids` [V'] alone."""
+        """Return a function like `logits` that is limited to the target tokens `ids` [V']."""
         # Rows are gathered here, once for all steps of a search.
         output = self.output_projection.logits_over(ids, self.output_bias)
         softcap = self.spec.logits_softcap
@@ -114,7 +114,8 @@ class Translator(nn.Module):
         x = self.source_input(source, source_positions, self.source_embedding)
         context = Context(Positions.of_self(source_positions, segments), capture=capture)
         states = self.encoder(x, context)
-        # The embedding goes along: attention of convolutions adds it to the values (Gehring 2017).
+        # The embedding is included, since attention of convolutions adds it to the
+        # values (Gehring 2017).
         return Memory(states, source_positions, embedding=x, segments=segments)
 
     def decode(
@@ -200,6 +201,7 @@ class Translator(nn.Module):
                 has in this place. A row has beams of one sentence only, so that its memory is
                 never copied for each beam.
         """
+        # All beams of a row are of one sentence, so the first names it.
         sentences = rows[:, 0] // state.decoder.width
         return TranslatorState(state.decoder.reorder(rows), state.lengths[sentences])
 

@@ -128,7 +128,7 @@ class VisionModel(nn.Module):
         sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
         finer = stretched(table[before:], sides[0], sides[1])
         weights["positions.weight"] = torch.cat([table[:before], finer])
-        # Weights follow at once, so none are drawn and no memory is used twice.
+        # Weights are loaded right after this, so none are initialised and no memory is taken twice.
         with torch.device("meta"):
             model = VisionModel(spec)
         # Clones, so that training the copy leaves this model as it is.

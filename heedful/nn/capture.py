@@ -45,7 +45,7 @@ class Capture:
             besides: addresses within it, such as `cross.weights`, that do not count.
         """
         spared = {f"{place}.{each}" for each in besides}
-        # A pattern may reach into any part, so it always counts: a false yes costs only time.
+        # A pattern may match inside any part, so it always counts: a wrong True costs only time.
         concerned = (each for each in self.wanted if "*" in each or each.startswith(f"{place}."))
         return any(each not in spared for each in concerned)
 

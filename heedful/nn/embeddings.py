@@ -108,7 +108,7 @@ class InputEmbedding(nn.Module):
         if self.scale != 1.0:
             x = x * self._rounded.get(x.dtype, self.scale)
         if self.segments is not None:
-            # Without segments all tokens are of BERT's sentence A, whose vector is still added.
+            # Without segments, all tokens belong to BERT's sentence A, whose vector is still added.
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:
             # Sinusoids are float32; added as they are they would widen a bfloat16 stream.

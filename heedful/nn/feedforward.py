@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, spec: FeedForwardSpec) -> None:
         super().__init__()
         gated = spec.activation in GATED
-        # A gated form activates its gate alone; `up` stays linear (Shazeer 2020).
+        # A gated form activates only its gate; `up` stays linear (Shazeer 2020).
         self.activation = PLAIN_ACTIVATIONS[GATED.get(spec.activation, spec.activation)]
         self.kind = None if gated else cast("PlainActivation", spec.activation)
         self.gate = linear(width, spec.width, spec.bias) if gated else None
@@ -84,6 +84,7 @@ class FeedForward(nn.Module):
     @property
     def peak_numbers(self) -> int:
         """The largest number of elements of a token that are in memory at once."""
+        # The input of the activation and its result; with a gate the output of `up`, too.
         return (2 if self.gate is None else 3) * self.up.out_features
 
 

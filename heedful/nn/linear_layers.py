@@ -84,7 +84,7 @@ def _split_on_save(parent: nn.Module, state: dict[str, Any], prefix: str, *_: An
                 for name, part in zip(child.out_widths, parts, strict=True):
                     assert f"{prefix}{name}.{kind}" not in state, (
                         name
-                    )  # one of the two would be lost
+                    )  # otherwise one of the two would be lost
                     state[f"{prefix}{name}.{kind}"] = part
 
 
@@ -92,6 +92,6 @@ def _join_on_load(parent: nn.Module, state: dict[str, Any], prefix: str, *_: Any
     for child_name, child in _fused_children(parent):
         for kind in ("weight", "bias"):
             names = [f"{prefix}{name}.{kind}" for name in child.out_widths]
-            # Where one is missing all are left alone, and PyTorch reports the names it misses.
+            # If one is missing, none are joined, and PyTorch reports the missing name.
             if all(name in state for name in names):
                 state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(n) for n in names])

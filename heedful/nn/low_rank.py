@@ -51,6 +51,8 @@ class LowRank(nn.Module):
         done = 0
         # Under autocast the sum would be rounded, and the merged model would give other outputs.
         with full_precision(weight):
+            # Without the paper's dropout on the input of `down`, which no single matrix could
+            # express: the validated model is the merged one.
             for name, (start, stop) in self.maps.items():
                 change = self.scale * (self.up[name] @ self.down[name])
                 parts += [weight[done:start], weight[start:stop] + change]
@@ -59,7 +61,7 @@ class LowRank(nn.Module):
 
 
 class NewRows(nn.Module):
-    """A frozen table with inserted rows, which alone are trained.
+    """A frozen table with inserted rows; only these are trained.
 
     Args:
         rows: [n, …], first values of the inserted rows.

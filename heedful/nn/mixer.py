@@ -102,7 +102,7 @@ class Reordering:
             share; None if all stay.
     """
 
-    # One number for sentence and beam: a state flattened to [B · W, …] is reordered by one index.
+    # One index for sentence and beam: a state flattened to [B · W, …] is reordered at once.
     rows: Tensor
     sentences: Tensor | None = None
     slots: Tensor | None = None
@@ -120,6 +120,7 @@ class ScanState:
 
     def reorder(self, choice: Reordering) -> ScanState:
         """Return the state of the chosen beams."""
+        # `rows` alone: sentences that were dropped have no beam in it.
         return ScanState(tuple(each.flatten(0, 1)[choice.rows] for each in self.tensors))
 
 
@@ -171,6 +172,7 @@ class CrossMixer(Protocol):
         """Attend from x [B, L, D] to the memory; L may be the beams of a sentence side by side."""
 
 
+# Its attributes are properties, so that frozen caches and caches that compute their keys both fit.
 class KeyValueCache(Protocol):
     """The protocol of a cache of keys and values."""
 

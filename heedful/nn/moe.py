@@ -73,7 +73,8 @@ class Routes:
         """
         tokens, num_experts = self.probabilities.shape
         if not tokens:
-            # Zero, yet part of the graph: every process needs a gradient of the router.
+            # The value is zero, but part of the graph:
+            # every process needs a gradient of the router.
             return self.probabilities.sum()
         counts = torch.bincount(self.experts.flatten(), minlength=num_experts)
         return num_experts * (counts / tokens * self.probabilities.mean(0)).sum()

@@ -28,7 +28,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x [..., D] over its last dimension; shape and dtype stay."""
-        wide = x.float()  # bfloat16 keeps 8 bits of each square
+        wide = x.float()  # bfloat16 would keep only 8 bits of each square
         inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         if self.unit_offset:  # rounded once, after the multiplication, as in Gemma
             return (wide * inverse * (1.0 + self.weight.float())).to(x.dtype)

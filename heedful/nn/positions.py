@@ -120,6 +120,8 @@ class Positions:
             device: device of the positions.
         """
         positions = torch.arange(length, device=device).expand(batch, length)
+        # Known without reading them, so FlashAttention gets a flag instead of a mask and
+        # no device waits.
         return cls(positions, positions, counted=True)
 
     def at_queries(self, rows: slice | list[int] | Tensor) -> Self:
@@ -148,7 +150,7 @@ class Positions:
     def derive(self, name: Hashable, compute: Callable[[], _T]) -> _T:
         """Return the result of `compute`, made once for this value under `name`.
 
-        `compute` must depend on nothing else than this value and the settings in `name`.
+        `compute` must depend on nothing but this value and the settings in `name`.
         """
         # Kept here and not in a global cache, so that it is freed together with the batch.
         if name not in self._derived:
@@ -193,6 +195,7 @@ class Positions:
             real = (queries.position >= 0) & (keys.position >= 0)
             # Heads stay 1, as no mask differs by head.
             seen = real & mask.sees(queries, keys)
+            # One more condition on pairs, so masks and biases know nothing of beams.
             if self.lineage is not None:
                 seen = seen & self.lineage[:, None]
             return self.keep(name, seen)
@@ -275,8 +278,7 @@ class LearnedPositions(nn.Module):
             f"the learned positions, which end at {self.max_length - 1}",
             f"Use at most {self.max_length} tokens, or a model with sinusoidal or rotary positions",
         )
-        # Padding at −1 is no index of a table: it looks up position 0, whose encoding is cleared
-        # again.
+        # Padding at −1 is no valid index: it looks up position 0, and its result is set to zero.
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 
@@ -390,7 +392,7 @@ def _check_nothing(positions: Tensor, limit: int, past: str, remedy: str) -> Non
 
 @_check_below.register_kernel("cuda")
 def _check_later(positions: Tensor, limit: int, past: str, remedy: str) -> None:
-    """Check on the device, which then stops by itself: reading the values would wait for it."""
+    """Assert on the device, since reading the values would make the host wait for it."""
     torch._assert_async((positions < limit).all())
 
 

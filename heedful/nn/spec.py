@@ -196,7 +196,7 @@ class RotarySpec(Config):
             )
         base, factor = self.base, self.factor
         if self.scaling == "ntk" and width > 2:  # a single pair rotates by 1 whatever the base
-            # The base at which the slowest pair is slowed by the factor, the fastest not at all.
+            # A base that slows the slowest pair down by the factor and keeps the fastest as it is.
             base *= factor ** (width / (width - 2))
         plain = [base ** (-i / width) for i in range(0, width, 2)]
         if self.scaling == "linear":
@@ -237,7 +237,7 @@ class RotarySpec(Config):
 
         low = max(math.floor(pair_turning(self.beta_fast)), 0)
         high = min(math.ceil(pair_turning(self.beta_slow)), width - 1)
-        # Both ends of the ramp may be one pair; a step at this pair is the limit of steeper ramps.
+        # Both ends of the ramp may be the same pair, where the ramp becomes a step.
         span = max(high - low, 1e-3)
         return [min(max((pair - low) / span, 0.0), 1.0) for pair in range(width // 2)]
 
@@ -404,7 +404,7 @@ class AttentionSpec(CommonPartSpec):
         """Return attention over the input, with the mask and positions of a shape."""
         mask: Mask = Everything() if shape.window is None else Window(shape.window)
         if shape.mask is not None:
-            from heedful.nn.mask_text import parse_mask  # loaded on demand: few have one
+            from heedful.nn.mask_text import parse_mask  # imported on use: few have one
 
             mask = parse_mask(shape.mask, where="model.mask")
         if causal:

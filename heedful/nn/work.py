@@ -81,10 +81,12 @@ class Saved(NamedTuple):
         return self.numbers * number_bytes + self.marks + self.wide * FLOAT32
 
 
+# Declared by each part, not counted by `torch.utils.flop_counter`: it sees no scan in C (0.925 of
+# Mamba's operations) and cannot run experts on the meta device (docs/design/log.md).
 class Costed(Protocol):
-    """The protocol by which every part of a block tells its cost.
+    """The protocol by which every part of a block reports its cost.
 
-    A part that keeps a state has also `state_bytes(tokens, number_bytes)`; a cross mixer has
+    A part that keeps a state also has `state_bytes(tokens, number_bytes)`; a cross mixer has
     `read_work(tokens)` and `read_saved(mixed)` for the projection of its memory.
     """
 

@@ -96,7 +96,7 @@ def _locate(words: Sequence[str], text: str) -> list[Span] | None:
     spans: list[Span] = []
     done = 0
     for word in words:
-        # Searched behind the previous word, as a word may occur twice.
+        # Searched after the previous word, as a word may occur twice.
         start = text.find(word, done)
         if start < 0:
             return None

@@ -170,7 +170,7 @@ class Glossary:
         return cls(made, name)
 
     def joined(self, other: Self) -> Self:
-        """Return a glossary with the terms of another, too, which decides whether it is soft."""
+        """Return a glossary with the terms of both; it is soft if the other one is."""
         return type(self)((*self.terms, *other.terms), self.name, is_soft=other.is_soft)
 
     def find(self, text: str) -> list[Occurrence]:

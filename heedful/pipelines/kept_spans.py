@@ -49,7 +49,7 @@ NAMES = ("Tom", "Boston", "Bill", "Paris", "Ken", "Berlin", "Bob", "London", "Ji
 """Names to read: common ones, which languages in Latin letters write alike."""
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[\w:.-]+)[^<>]*?(?P<alone>/?)>")
-# Signs that have no space behind them, and signs that have none before them.
+# Signs that have no space after them, and signs that have none before them.
 _OPENING, _CLOSING = "([{«„“‘¿¡", ".,;:!?…)]}»“”’"
 # Elements of HTML without content, which no tag closes.
 _ALONE = frozenset(("br", "hr", "img", "input", "wbr"))
@@ -89,10 +89,10 @@ class KeptText:
         self._marked, self._kept = marked, kept
         pieces = re.split(RESERVED_CLASS, marked)
         self.sentence = "".join(a + b for a, b in zip(pieces, [*kept, ""], strict=True))
-        # A name that the sentence has already could not be told from its own.
+        # A name that is in the sentence already could not be told from it.
         unused = [name for name in names if name.casefold() not in self.sentence.casefold()]
         wordy = sum(not is_wordless(part) for part in kept)
-        # All or none: a sentence with names for some parts only has its words in another order.
+        # With names for some parts only, a translator would change the order of the words.
         self.names = tuple(unused[:wordy]) if wordy <= len(unused) else ()
         self.parts = _with_space(self._read(_split(pieces, kept)))
         self.text = "".join(part.text for part in self.parts)
@@ -137,7 +137,7 @@ class KeptText:
         return ""
 
     def touches(self, part: _Part) -> tuple[bool, bool]:
-        """Return flags that a part touches a word before it, and behind it."""
+        """Return whether a part touches the word before it, and the word after it."""
         before, after = self.sentence[: part.start][-1:], self.sentence[part.end :][:1]
         return _is_of_word(before), _is_of_word(after)
 
@@ -152,7 +152,7 @@ class KeptText:
             strict: true to refuse a part that occurs more often than in the sentence.
         """
         (copies,) = copies_of(set(self.names), translation)
-        # Which of two copies stands for the part cannot be told.
+        # Of two copies it is unknown which one stands for the part.
         if any(len(copies[name]) > 1 for name in self.names):
             return None
         of_source, of_target, weights = aligned_words(self.text, translation, alignment)
@@ -339,7 +339,7 @@ def _placed(
 
 
 def _split(pieces: Sequence[str], kept: Sequence[str]) -> list[_Part]:
-    """Return the parts of a sentence, with `open` and `close` for tags that have a partner."""
+    """Return the parts of a sentence; tags with a partner have the kinds `open` and `close`."""
     parts: list[_Part] = []
     opened: list[tuple[str, int]] = []
     here = 0
@@ -376,7 +376,7 @@ def _with_space(parts: Iterable[_Part]) -> tuple[_Part, ...]:
 
 
 def _to_edges(nodes: Sequence[Node[_Part]], text: str, translation: str) -> None:
-    """Keep signs before the first word or behind the last word at that edge of the translation."""
+    """Keep signs before the first word or after the last word at that edge of the translation."""
     spans = [[match.span() for match in re.finditer(r"\w+", side)] for side in (text, translation)]
     if not spans[0] or not spans[1]:
         return

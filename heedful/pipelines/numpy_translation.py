@@ -178,7 +178,7 @@ class NumpyTranslationPipeline:
     def serves(self, texts: Sequence[str]) -> bool:
         """Return True if texts are so few and short that this is the fastest way to translate.
 
-        Texts with parts that stay are not served: they need an alignment.
+        Texts with protected parts are not served: they need an alignment.
         """
         if len(texts) > MOST_LINES or sum(map(len, texts)) > MOST_CHARACTERS:
             return False

@@ -86,7 +86,7 @@ class _Placing(Generic[PartT]):
         node.after = " " if re.match(OF_WORD, sides[1]) and not touched else ""
 
     def _place_kept(self) -> None:
-        """Give parts that stand for words the place of their copies, and take them off the tree."""
+        """Put parts that stand for words at their copies, and remove them from the tree."""
         singles = [n for n in descendants(self.nodes) if n.kind == "single" and self._words(n)]
         found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []
@@ -106,7 +106,8 @@ class _Placing(Generic[PartT]):
                 continue
             last = min(run[1] - 1, run[0] + len(self._words(node)))
             span = self.lined.target_words[run[0]][0], self.lined.target_words[last][1]
-            # Punctuation at its edges is the sentence's, unless the part has such a sign itself.
+            # Punctuation at its edges belongs to the sentence, unless the part has such
+            # a sign itself.
             start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
             if start < end:
                 self._keep(node, (start, end), taken)
@@ -116,7 +117,7 @@ class _Placing(Generic[PartT]):
             siblings[:] = [node for node in siblings if id(node) not in kept]
 
     def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
-        """Place a part, and link its words with those of its copy alone."""
+        """Place a part, and link its words only with those of its copy."""
         node.target = span
         taken.append(span)
         self.kept.append(node)
@@ -239,7 +240,7 @@ class _Placing(Generic[PartT]):
         inside = [
             each.target for each in self.kept if _is_around((node.start, node.end), _source(each))
         ]
-        for a, b in inside:  # an edge that cuts a part goes around it
+        for a, b in inside:  # an edge inside a part moves to the part's edge
             start, end = a if a < start < b else start, b if a < end < b else end
         others = [each.target for each in self.kept if each.target not in inside]
         start, end = _clipped((max(start, within[0]), min(end, within[1])), taken)
@@ -295,7 +296,7 @@ class _Placing(Generic[PartT]):
         if copied is not None:
             return copied, copied + node.end - node.start
         wanted, (sources, copies) = _text(node), found
-        if not copies[wanted]:  # a translator that exchanges capitals
+        if not copies[wanted]:  # the translator may have changed the case
             wanted = wanted.casefold()
         spans = copies[wanted]
         if not _stands_alone(node, sources):

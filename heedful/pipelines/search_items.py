@@ -166,7 +166,7 @@ def cut_protected(
         copies=protect is None or bool(protect),
     )
     if protect is None and tokenizers.protection is None and not any(map(may_keep_parts, texts)):
-        return cut(texts)  # nearly all texts
+        return cut(texts)  # true for nearly all texts
     protection = protection_of(tokenizers, protect)
     if protection is None:
         return cut(texts)

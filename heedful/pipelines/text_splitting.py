@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-# A possible end of a sentence with text behind it; without one the library need not be loaded.
+# A possible end of a sentence with text after it; without one the library need not be loaded.
 _MARK = re.compile(r"[^\w\s,;:-]")
 _WORD = re.compile(r"\w")
 _LETTERLESS = 0.01  # share of texts without letters from which a model has learned them
@@ -90,7 +90,7 @@ def clean(text: str) -> str:
 
     Lone surrogates become U+FFFD; control characters other than tabs and newlines become spaces.
     """
-    if text.isprintable():  # nearly all texts are
+    if text.isprintable():  # true for nearly all texts
         return text
     return "".join(map(_clean_character, text))
 
@@ -198,8 +198,8 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer, reading
         # A model of sentences invents words for "12345"; one of dates and prices translates it.
         if reading.letterless >= _LETTERLESS:
             return True
-        # The tokens of a model of numbers alone have no letters. They are tested one by one, as
-        # the first few decide, and listing a vocabulary takes milliseconds.
+        # A model that reads only numbers has no tokens with letters. Tokens are tested one by one,
+        # as the first few decide, and listing a vocabulary takes milliseconds.
         return not any(LETTER.search(tokenizer.token(id)) for id in range(tokenizer.size))
     if tokenizer.unk not in ids:
         return True
@@ -211,7 +211,7 @@ def is_readable(text: str, ids: Sequence[int], tokenizer: TextTokenizer, reading
 def _warn_of_unknown(
     texts: Sequence[str], rows: Sequence[Sequence[int]], tokenizer: TextTokenizer, warn: Warn
 ) -> None:
-    """Warn of letters and digits without a token; signs are not translated anyway."""
+    """Warn about letters and digits without a token; signs are not translated anyway."""
     doubtful = [text for text, ids in zip(texts, rows, strict=True) if tokenizer.unk in ids]
     if not doubtful:
         return

@@ -29,6 +29,7 @@ _NAME = re.compile(f"(?P<repository>(?:{_PART}/)?{_PART})(?:@(?P<revision>[A-Za-
 _COMMIT = re.compile("[0-9a-f]{40}")
 _SNAPSHOTS = "snapshots"
 
+# Shards of weights have five digits, and the library's patterns know no repetition.
 _DIGITS = "[0-9]" * 5
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _TOKENIZER = (
@@ -58,6 +59,7 @@ FETCHED = (
 )
 """Patterns of the fetched files, all that a model directory needs."""
 
+# Never fetched: the error of a model without safetensors names them.
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".gguf", ".onnx")
 _TAGS = ("ETag", "X-Linked-Etag")
 _SECONDS = 10.0  # timeout of a request to the hub
@@ -365,6 +367,7 @@ def _is_unknown(error: Exception) -> bool:
 
     # Without a login the hub answers 401 for a model that does not exist or is private.
     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code == _UNAUTHORIZED:
+        # A wrong token gets 401, too, and only this header tells the two apart.
         return "Invalid credentials" not in error.response.headers.get("X-Error-Message", "")
     return isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError)
 

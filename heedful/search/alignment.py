@@ -67,7 +67,7 @@ def copied_alignment(text: str) -> Alignment:
 
 
 def join_alignments(parts: Sequence[Alignment]) -> Alignment:
-    """Join the alignments of a text's parts, whose words attend to their own part alone."""
+    """Join the alignments of a text's parts, whose words attend only to their own part."""
     if len(parts) == 1:
         return parts[0]
     source = tuple(word for part in parts for word in part.source_words)

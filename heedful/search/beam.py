@@ -56,7 +56,7 @@ class BestContinuations:
     def choose(self, logits: Tensor, logsumexp: Tensor, log_probs: Tensor, moment: Moment) -> Beam:
         candidates = best_candidates(logits, logsumexp, log_probs, num_ranked(self.width))
         ends = candidates.token == self.eos
-        if ends.device.type != "cpu" or ends.any():  # to ask would wait for a GPU
+        if ends.device.type != "cpu" or ends.any():  # reading `ends` on a GPU makes the host wait
             return Beam(candidates, ends, live_candidates(candidates, ends, self.width), None, self)
         live = Candidates(*(t[:, : self.width] for t in candidates))
         return Beam(candidates, None, live, None, self)
@@ -118,9 +118,9 @@ def beam_search(
         rules.apply(logits, moment)
         beam = selection.choose(logits, logsumexp, log_probs, moment)
         live, norm, selection = beam.live, length_norm(step + 1.0, alpha), beam.selection
-        # Done on a processor only: the question would wait for a GPU.
+        # Checked on a processor only, as reading `ends` on a GPU would make the host wait.
         if beam.ends is not None and (device.type != "cpu" or beam.ends.any()):
-            # A tensor, as GPUs multiply by the inverse of a plain number: another last bit.
+            # A tensor: GPUs multiply by a Python number's reciprocal, which changes the last bit.
             divisor = torch.full((), norm, dtype=torch.float64, device=device)
             best = best.merged(beam, step, divisor, ends_freely)
         bound, worst = live.log_prob[:, 0] / longest_norms, best.rank[:, -1]
@@ -136,7 +136,7 @@ def beam_search(
             past = history.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, step)
             history = torch.cat([past, tokens[..., None]], -1)
         staying = worst < bound
-        kept = staying.tolist()  # the only place of a step that waits for a GPU
+        kept = staying.tolist()  # the only place in a step where the host waits for a GPU
         if not all(kept):
             over, going = (_indices(kept, value, device) for value in (False, True))
             done.append((sentences[over], best.select(over)))

@@ -112,7 +112,7 @@ class NoRepeatNgram:
     size: int
 
     def most(self) -> float:
-        # The number has no bound: a long history may have n-grams that end in any token.
+        # There is no bound: a long history may have n-grams that end in any token.
         return math.inf
 
     def apply(self, scores: Tensor, moment: Moment) -> None:

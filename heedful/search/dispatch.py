@@ -154,7 +154,7 @@ def stream_tokens(
 
     limits = torch.tensor([limit], device=source.device)
     rules = build_constraints(settings, specials, limits, None)
-    # Greedy decoding is sampling from the one most probable token.
+    # Greedy decoding is sampling from the single most probable token.
     drawn = settings if settings.sampling else settings.model_copy(update={"top_k": 1})
     names = torch.tensor([name], device=source.device)
     with torch.inference_mode():

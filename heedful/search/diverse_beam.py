@@ -52,7 +52,7 @@ class DiverseGroups:
             own_penalty = penalty[sentences[own]]
             scores = logits[own] - own_penalty[:, None]
             found = best_candidates(scores, logsumexp[own], log_probs[own], num_ranked(self.width))
-            # The penalty decides the choice alone, and is added back to the sums below.
+            # The penalty only influences the choice: it is added back to the sums below.
             cost = own_penalty.gather(1, found.token)
             live = live_candidates(found, found.token == self.eos, self.width)
             live_cost = own_penalty.gather(1, live.token)
@@ -106,7 +106,7 @@ def merged_groups(results: Sequence[Sequence[Hypothesis]], groups: int) -> list[
         for rank in range(max(map(len, own))):
             ranked = [hypotheses[rank] for hypotheses in own if rank < len(hypotheses)]
             for hypothesis in sorted(ranked, key=lambda h: -h.normalized_score):
-                # The first of equals has the better rank; a dictionary keeps the order.
+                # Of equal hypotheses the first has the best rank; a dictionary keeps it.
                 distinct.setdefault(hypothesis.tokens, hypothesis)
         merged.append(list(distinct.values()))
     return merged

@@ -146,7 +146,7 @@ class BeamBoard(Board):
         self.log_probs.copy_(live.log_prob)
         self.rules.remember(live.token, live.parent, step)
         step += 1
-        self.report[:1] |= fails  # stays set: the host reads it some steps late
+        self.report[:1] |= fails  # never reset, as the host reads it some steps late
         self.report[1:] = self.running
         return live.parent
 

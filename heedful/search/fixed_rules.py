@@ -186,7 +186,7 @@ class RuleRows:
         # In the first steps these places are negative; `first <= step - size` drops the result.
         latest = step - (size - 1) + torch.arange(size - 1, device=step.device)
         recent = history.index_select(2, latest.clamp(min=0)).unsqueeze(-2)
-        # Places behind the step hold −1 or an older history, so matches there do not count.
+        # Places after the step hold −1 or an older history, so matches there do not count.
         first = torch.arange(ngrams.shape[2], device=step.device)
         seen = (ngrams[..., :-1] == recent).all(-1) & (first <= step - size)
         barrier = torch.full(seen.shape, math.inf, dtype=scores.dtype, device=scores.device)

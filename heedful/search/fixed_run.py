@@ -225,7 +225,7 @@ class _Program:
 
 STEPS_AHEAD = 2
 """Steps that a device has queued while the host waits for a result. One keeps it busy; the second
-covers a host that is late. Each costs one step in vain after the end of a batch."""
+covers a host that is late. Each wastes one step after the end of a batch."""
 
 Label = TypeVar("Label")
 
@@ -265,7 +265,7 @@ class Lookahead(Generic[Label]):
         self._copies.append(_Copy(label, copy, arrived))
 
     def arrived(self, *, all_of_them: bool = False) -> Iterator[tuple[Label, list[int]]]:
-        """Yield the tensors of `steps` steps ago, or all of them, waiting for these alone."""
+        """Yield the tensors of `steps` steps ago, or all of them, and wait only for these."""
         while len(self._copies) > (0 if all_of_them else self._steps):
             copy = self._copies.popleft()
             if copy.arrived is not None:
@@ -323,7 +323,7 @@ class FixedRun:
                 self._look(*landed)
                 yield landed
             self._save()
-        # The graph is kept for later searches, also where this one was abandoned.
+        # The graph is kept for later searches, even if this search was abandoned.
         finally:
             self._give_back(self._shape, self._program)
 
@@ -343,8 +343,8 @@ class FixedRun:
         left = self._shape_for(rows_left, max(needed, shape.slots))
         if shape.slots >= needed and left.rows > _WORTH_MOVING * shape.rows:
             return
-        # The host knows this some steps late: sentences that have ended since go along, without
-        # effect.
+        # The host learns this some steps late: sentences that have ended since then are copied
+        # too, without effect.
         places = [at for at, each in enumerate(self._sentences) if each in self._running]
         self._save()
         program, device = self._borrow(left), self._model.steps.device

@@ -62,7 +62,7 @@ def draw_tokens(task: SearchTask[State], names: Tensor) -> Iterator[int]:
     with torch.inference_mode():
         model, rules = fixed
         job = SamplingJob(task.settings, task.specials, rules, task.limits, names)
-        # One step ahead keeps the device busy, and a reader waits for no second one.
+        # One step ahead keeps the device busy, without delaying a reader by a second one.
         run = FixedRun(model, job, _first(model, task), ahead=1)
     for report in _reports(run):
         yield report[-1]  # the graph has one row, so the last value is its token

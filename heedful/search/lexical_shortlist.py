@@ -90,7 +90,7 @@ class Shortlist:
 
     def write(self, path: Path) -> None:
         """Write the file in one step, or raise an `OSError` that names it."""
-        # int32 takes half of the bytes; no vocabulary comes near 2^31.
+        # int32 takes half the bytes; no vocabulary comes near 2^31.
         arrays = {name: getattr(self, name).astype(np.int32) for name in _ARRAYS}
         facts = {
             "schema_version": SCHEMA_VERSION,

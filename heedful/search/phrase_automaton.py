@@ -240,7 +240,8 @@ class _Automaton:
                 state = 0
                 for count, token in enumerate(ids[:-1], start=1):
                     state = self.children[state][token]
-                    # Progress is `worth` less the tokens to go, so alternatives end at one value.
+                    # Progress is `worth` minus the tokens still missing, so all alternatives end
+                    # at one value.
                     value = worth[number] - (len(ids) - count)
                     depth[state][number] = max(depth[state][number], value)
                 state = self.children[state][ids[-1]]
@@ -266,7 +267,7 @@ class _Automaton:
 
 
 def _pad_stack(tables: Sequence[Tensor], fill: int) -> Tensor:
-    """Stack tables of different sizes, padded with `fill`."""
+    """Stack tables of different sizes, padded with `fill` to the largest."""
     shape = [max(sizes) for sizes in zip(*(table.shape for table in tables), strict=True)]
     stacked = tables[0].new_full((len(tables), *shape), fill)
     for row, table in zip(stacked, tables, strict=True):

@@ -79,7 +79,7 @@ class Requirements:
         ]
 
     def restricted(self, vocabulary: RestrictedVocabulary) -> Requirements:
-        """Return the requirements over a restricted vocabulary, whose lists have the tokens."""
+        """Return the requirements with indices in a vocabulary's lists in place of token ids."""
         rows = [
             [ids for phrase in phrases for ids in phrase.alternatives] for phrases in self.phrases
         ]
@@ -117,7 +117,8 @@ class Requirements:
             checked = [
                 replace(
                     hypothesis,
-                    # The score of the search contains the handicap of missing phrases.
+                    # Computed anew, as the search subtracts a large number for missing phrases
+                    # from its score.
                     normalized_score=hypothesis.score
                     / length_norm(len(hypothesis.tokens) + 1.0, alpha),
                     missing=missing_phrases(hypothesis.tokens, phrases, *sets),
@@ -236,7 +237,7 @@ class PhraseSelection:
         return _Progress(state, zeros, zeros.bool(), zeros)
 
     def _ban_capped(self, logits: Tensor, held: Tensor) -> None:
-        """Ban the tokens that a hypothesis may not hold once more."""
+        """Ban the tokens that a hypothesis may not contain again."""
         if not self.tables.capped.any():
             return
         # A matmul over phrases: for each token the number of capped phrases that are complete.

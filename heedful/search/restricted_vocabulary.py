@@ -118,7 +118,8 @@ class RestrictedTranslator:
         vocabulary = state.vocabulary
         ids = vocabulary.ids.gather(1, tokens)
         union_logits, inner = self.model.step(state.inner, ids, self.output)
-        # Each sentence takes its own columns: with all of the union, neighbours would matter.
+        # Each sentence takes its own columns: with the whole union, results would depend
+        # on the batch.
         columns = vocabulary.columns[:, None].expand(-1, tokens.shape[1], -1)
         logits = union_logits.gather(2, columns)
         # Added in place, as `gather` returns a new tensor.
@@ -129,7 +130,7 @@ class RestrictedTranslator:
         inner = self.model.reorder(state.inner, rows)
         vocabulary = state.vocabulary
         sentences = chosen_sentences(rows, state.width, len(vocabulary.ids))
-        # None stands for all sentences in their order.
+        # None means all sentences in their order.
         if sentences is not None:
             vocabulary = vocabulary.select(sentences)
         return RestrictedState(inner, vocabulary, rows.shape[1])

@@ -115,7 +115,7 @@ def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
     Returns:
         [B, W] float64 on the device of `names`.
     """
-    if names.device.type != "cpu":  # NumPy would wait for the names, and the GPU for its result
+    if names.device.type != "cpu":  # NumPy would wait for the names, and the GPU for NumPy's result
         first, last = (torch.full((1,), n, device=names.device) for n in (seed, step))
         return random_numbers_on(first, names, samples, last)
     # NumPy needs a quarter of PyTorch's time for these small arrays.

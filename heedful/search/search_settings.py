@@ -188,7 +188,7 @@ class SearchSettings(Config):
                 f"min_length = {self.min_length} is more than max_length = {self.max_length}"
             )
         if not self.sampling:
-            # An option without effect is refused: the user expects one.
+            # An option without effect is refused, as the user expects an effect.
             drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "epsilon": 0.0}
             for name, unused in drawn.items():
                 if getattr(self, name) != unused:

@@ -114,7 +114,7 @@ class SearchTrace:
 
 
 def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
-    """Return the place of a returned hypothesis among the continuations of its sentence's steps."""
+    """Return the rank of a hypothesis's continuation in each step of the search."""
     tokens = hypothesis.tokens
     path = []
     for length, step in enumerate(steps[: len(tokens) + 1], start=1):
@@ -132,7 +132,7 @@ def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
 def _ranked(
     tensors: _StepTensors, row: int, prefixes: Sequence[tuple[int, ...]]
 ) -> tuple[RankedContinuation, ...]:
-    """Return the continuations of the sentence of a row, whose live hypotheses are the prefixes."""
+    """Return the continuations of the sentence in a row; `prefixes` are its live hypotheses."""
     # A parent and a token name a continuation, so live ones are found among the candidates.
     live = [
         (parent, token)

@@ -389,10 +389,10 @@ class Continuation(Generic[State]):
             state = replace(state, tokens=torch.cat([state.tokens, tokens[..., None]], -1))
         certain = torch.full((self.end + 1,), -math.inf, device=tokens.device)
         certain[self.end] = 0.0
-        # The model need not run any more where all are cut.
+        # Once all are cut, the model need not run.
         if state.tokens.shape[-1] >= self.limit:
             return certain.expand(*tokens.shape, -1).clone(), state
-        # Samples that have ended get their end token, which the model's table does not have.
+        # Samples that have ended get their end token, which is not in the model's table.
         readable = tokens.masked_fill(tokens == self.end, 0)
         logits, inner = self.model.step(state.inner, readable)
         cut = self._cut(state)

@@ -92,7 +92,7 @@ def annotate(
 
 def mark_ids(tokenizer: TextTokenizer) -> tuple[int, int]:
     """Return the ids of the two marks."""
-    # Behind another character, since a tokenizer may put a space mark before a text.
+    # After another character, since a tokenizer may put a space mark before a text.
     separator, end = (tokenizer.encode(f"({mark}")[-1] for mark in (SEPARATOR, END))
     return separator, end
 

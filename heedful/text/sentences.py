@@ -58,7 +58,7 @@ def sentence_spans(text: str, language: str = ENGLISH) -> Iterator[Span]:
         plain = _AFTER_AN_END.sub(lambda match: match[0].upper(), plain)
         plain = plain if len(plain) == len(text) else text
     for end in _boundaries(plain, language):
-        # The number of an item, a lone sign: no sentence, but the beginning of the next one.
+        # The number of an item or a lone sign is no sentence, but the beginning of the next one.
         if end < len(text) and not any(map(str.isalpha, text[seen:end])):
             seen = end
             continue
@@ -103,7 +103,7 @@ def _library_ends(text: str, language: str) -> Iterator[int]:
         if begun + _WINDOW >= len(text):
             yield from ends
             break
-        yield from ends[:-1]  # the last one may go on behind the window
+        yield from ends[:-1]  # the last one may go on beyond the window
         last = ends[-2] if len(ends) > 1 else begun
         begun = last if last - begun > _WINDOW // 2 else begun + _WINDOW
     yield len(text)

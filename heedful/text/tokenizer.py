@@ -216,7 +216,7 @@ def read_text(path: Path) -> str:
 
 
 def damaged(where: str, detail: str) -> ModelError:
-    """Make the error that a tokenizer file is damaged."""
+    """Make the error for a damaged tokenizer file."""
     return ModelError(
         f"The tokenizer cannot be read ({detail})",
         where=where,
@@ -390,7 +390,7 @@ class Tokenizer(TextTokenizer):
         state represents the text as a whole. No text is segmented into the mask token, so the ids
         of texts do not change.
         """
-        # Already an encoder's, as when training begins with another encoder (--init).
+        # A tokenizer of an encoder has a mask token already, as that of a model named by --init.
         if self.mask is not None:
             return self
         special = {**self._special, MASK: self.size}
@@ -414,7 +414,7 @@ class Tokenizer(TextTokenizer):
         fresh = [
             added_token(self.marking.within(token), normalized=False)
             for token, ids in rows
-            # A second id for what one token spells already would never be used.
+            # Texts that are a single token already need no second id.
             if len(ids) != 1 or ids[0] == self.unk
         ]
         state = with_tokens(self._state, fresh, first=self.size)
@@ -452,7 +452,7 @@ class Tokenizer(TextTokenizer):
 
     @functools.cached_property
     def _merges(self) -> MergeTable:
-        from heedful.text.bpe_dropout import MergeTable  # needed in training alone
+        from heedful.text.bpe_dropout import MergeTable  # needed only in training
 
         if self.kind not in ("bpe", "byte-bpe"):
             raise ConfigError(

@@ -112,7 +112,7 @@ class TokenizerPair:
             return {}
         from heedful.text.protected_spans import RESERVED
 
-        # Behind another character, since a tokenizer may put a space mark before a text.
+        # After another character, since a tokenizer may put a space mark before a text.
         return {mark: self.target.encode(f"({mark}")[-1] for mark in RESERVED}
 
     @functools.cached_property

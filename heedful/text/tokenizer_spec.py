@@ -46,7 +46,7 @@ class TokenizerSpec(Config):
         (), description="tokens to add to the tokenizer of the model that --init names"
     )
     extend_file: str | None = Field(
-        None, description="text file of tokens to add, one a line, beside tokenizer.extend"
+        None, description="text file of tokens to add, one a line, in addition to tokenizer.extend"
     )
 
     @model_validator(mode="after")

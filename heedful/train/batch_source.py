@@ -186,7 +186,7 @@ class Prefetched(Generic[T]):
     Args:
         make: function from a position to a result and the next position, of the position alone.
             It runs in one thread at a time.
-        ends: predicate of positions behind which there is no more data.
+        ends: predicate of positions after which there is no more data.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Prefetched(Generic[T]):
             made = begun[1].result()
         else:
             if begun is not None:
-                begun[1].exception()  # wait for it: `make` runs in one thread at a time
+                begun[1].exception()  # `make` runs in one thread at a time, so this waits for it
             made = self._make(place)
         after = made[1]
         if not self._ends(after):

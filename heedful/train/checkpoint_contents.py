@@ -37,7 +37,7 @@ MODEL_FOLDER = "model"
 TRAINING_FOLDER = "training"
 """Folders of a checkpoint: pieces of the weights, and pieces of all other tensors."""
 
-# Size after which a process begins another file: writing needs two copies of one file in memory.
+# Size after which a process begins another file: writing one takes twice its size in memory.
 _FILE_BYTES = 128 * 2**20
 _OFFSETS = "DCP_SHARDING_INFO"
 

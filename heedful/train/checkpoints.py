@@ -160,7 +160,7 @@ class CheckpointStore:
                 where=str(self.directory),
                 remedy="Make it writable or name another run directory",
             ) from None
-        # Written or deleted by half: a complete checkpoint never has such a name.
+        # Partly written or partly deleted: a complete checkpoint never has such a name.
         for stray in self.directory.glob(".temporary-*"):
             shutil.rmtree(stray)
         for checkpoint in self.all():
@@ -293,8 +293,8 @@ class CheckpointStore:
         return self._window()
 
     def _window(self) -> list[Checkpoint]:
-        # Checkpoints of a stop or of the clock are irregular: an average with them would depend on
-        # when a run was interrupted.
+        # Checkpoints made at a stop or by the clock are irregular: an average with them would
+        # depend on when a run was interrupted.
         regular = [c for c in self.all() if c.state.get("regular")]
         count = self.settings.average_count
         if self.settings.average == "last":
@@ -374,7 +374,8 @@ def verify(checkpoint: Checkpoint) -> None:
         ValueError: when a file is missing, cut short, changed or foreign; it is named.
     """
     files = checkpoint.state["files"]
-    # Sharded readers take every safetensors file of a folder, so a foreign file would be read.
+    # Sharded readers take every safetensors file of a folder, so a foreign file would be
+    # read as well.
     for path in checkpoint.path.glob(f"*/*{_SUFFIX}"):
         if (name := path.relative_to(checkpoint.path).as_posix()) not in files:
             raise _Damaged(f"{name} is not of this checkpoint")

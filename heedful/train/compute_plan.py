@@ -102,7 +102,7 @@ def choose_products(precision: Precision, width: int) -> Precision:
     return replace(precision, own=own, reason=f"{precision.reason}; {result}, by {taken}")
 
 
-# On an H100, 46 seconds of compiling are made up for after 1,600 updates (decisions.md).
+# On an H100, 46 seconds of compiling are made up for after 1,600 updates (`transformer-big`).
 FEWEST_UPDATES = 2_000
 """Compiling takes up to two minutes. A shorter run would not get them back if each of its updates
 became a quarter faster and took a quarter of a second."""
@@ -254,7 +254,7 @@ def choose_compiling(
                 + ("" if untraceable else ", or install what is missing"),
             )
         return Compiling(True, "as asked for", asked_for=True)
-    # `base` in bfloat16: 234 s until the first pass came back, then 0.91 of the speed (log.md).
+    # `base` in bfloat16: the first pass took 234 s, and later ones had 0.91 of the speed (log.md).
     if device == "cpu":
         return Compiling(False, "on processors it takes its time to begin and gains nothing")
     if device != "cuda":

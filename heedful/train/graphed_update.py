@@ -90,7 +90,7 @@ class GraphedUpdater(Updater):
         self.step_on_device = self.device_step or DeviceStep(self.optimizer, self.device)
         self.device_step = self.step_on_device
         self._shapes: dict[Any, _Shape | None] = {}
-        # Graphs write to the tensors they were recorded with: these stay the gradients for good.
+        # Graphs write to the tensors they were recorded with, so these remain the gradients.
         self._static_gradients: list[tuple[torch.nn.Parameter, Tensor]] = []
         # Summed in float64: each part of an update is a sum over thousands of tokens.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -298,7 +298,7 @@ def _clone(batch: Batch) -> Batch:
 @contextmanager
 def _capturable(optimizer: Any) -> Iterator[None]:
     """A context in which an optimizer's step may be recorded, without PyTorch's warning."""
-    # The flag of the warning that a capturable step also runs outside of graphs, as it does here.
+    # Suppresses PyTorch's warning that a capturable step runs outside of a graph, as it does here.
     optimizer._warned_capturable_if_run_uncaptured = True
     for group in optimizer.param_groups:
         group["capturable"] = True

@@ -171,7 +171,7 @@ def _child_address(path: str, name: str) -> str:
 def _matrices(model: nn.Module, new_parts: Sequence[str]) -> Iterator[Matrix]:
     """Yield the linear maps of a model that can get a low-rank update."""
     for path, module in model.named_modules():
-        # New modules are trained in full; an update on top would be redundant.
+        # New modules are trained in full, so a low-rank update of them would be redundant.
         if any(path.startswith(part) for part in new_parts):
             continue
         if isinstance(module, FusedLinear):

@@ -53,7 +53,7 @@ class MovingAverage:
         if skipped is None:
             torch._foreach_lerp_(averages, new, 1 - decay)
             return
-        # A factor of 0 leaves the average alone without asking the device whether the step was
+        # A factor of 0 leaves the average unchanged without asking the device whether the step was
         # made.
         change = torch._foreach_sub(new, averages)
         torch._foreach_mul_(change, (1 - decay) * (1 - skipped))

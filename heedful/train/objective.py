@@ -238,7 +238,7 @@ class MaskedObjective:
         capture = penalties_of(model)
         states = model(batch.ids, batch.positions, None, capture=capture)
         head = model.heads["masked_lm"]
-        # Only masked tokens go through the head: 15 % of all, one in seven.
+        # Only masked tokens go through the head, usually 15 % of all.
         real, count = batch.targets != NO_TARGET, batch.target_tokens
         features = head.features(_select(states, real, count))
         targets = _select(batch.targets, real, count)
@@ -345,7 +345,7 @@ def _token_loss(
     weight, bias, softcap = output or OutputProjection(
         model.output_weight, model.output_bias, model.spec.logits_softcap
     )
-    # The matmul with [D, V] is the largest of a small model; padding would go through it, too.
+    # The matmul with [D, V] is the largest of a small model, so padding is removed before it.
     if tokens < targets.numel() and not context.losses.takes_padding:
         real = targets != NO_TARGET
         states, targets = _select(states, real, tokens), _select(targets, real, tokens)

@@ -60,7 +60,7 @@ def _plain(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
-    """Group parameters that one fused kernel can update: DTensors of different meshes go apart."""
+    """Group parameters that one fused kernel can update: DTensors of one mesh."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:
         groups.setdefault(getattr(each, "device_mesh", None), []).append(each)
@@ -168,8 +168,8 @@ def export_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[s
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            # Names and not indices, as PyTorch's state dict has: groups may be formed otherwise
-            # next time.
+            # Stored by name, not by index as in PyTorch's state dict: groups may be formed
+            # differently next time.
             tensors[f"{key}/{name}"] = value.detach()
     return tensors
 

@@ -151,7 +151,7 @@ def choose_final_model(
 
 
 def _rank(facts: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Return what a model is ranked by: its score, and among equals chrF, then the loss.
+    """Return the values that rank a model: its score, and among equal scores chrF, then the loss.
 
     BLEU is 0 for all early models of a run, and 100 for the last ones of a toy.
     """
@@ -160,7 +160,7 @@ def _rank(facts: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -> None:
-    """Score RUN/model on all validation sentences unless it was."""
+    """Score RUN/model on all validation sentences unless that has been done."""
     facts = publisher.facts()
     if facts.get("sentences") == validator.sentences(everything=True):
         return

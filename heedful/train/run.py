@@ -85,10 +85,10 @@ def run_training(
         The summary; `finished` is False after SIGTERM or Ctrl-C.
 
     Raises:
-        UserError: for everything that a user can fix, also as its subclasses.
+        UserError: for everything that a user can fix (it or a subclass).
     """
     # Set before the first tensor, as PyTorch reads it once. Updates of `base` in bfloat16 gain
-    # 5 to 10 % where Linux grants huge pages (decisions.md).
+    # 5 to 10 % where Linux grants huge pages.
     ask_for_huge_pages()
     with start_run(run_dir, settings, resume=resume, events=events) as start:
         return _Run(run_dir, start).train()

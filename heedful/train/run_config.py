@@ -123,7 +123,7 @@ def with_pinned_init(run_dir: Path, settings: RunSettings, *, resume: bool) -> R
         resume: true for a resumed run.
 
     Raises:
-        UserError: when the model cannot be fetched, also as its subclasses.
+        UserError: when the model cannot be fetched (it or a subclass).
     """
     if settings.init is None:
         return settings

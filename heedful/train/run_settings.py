@@ -153,8 +153,8 @@ class ValidationSettings(Config):
     )
     metrics: tuple[Metric, ...] = Field(
         ("bleu", "chrf"),
-        description="metrics beside the loss: bleu, chrf, ter for translation; accuracy, macro_f1 "
-        "for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers",
+        description="metrics in addition to the loss: bleu, chrf, ter for translation; accuracy, "
+        "macro_f1 for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers",
     )
     choose_by: Choice = Field(
         "bleu", description="metric that selects the best model and decides early stopping"
@@ -213,8 +213,8 @@ class CheckpointSettings(Config):
     )
     every_minutes: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="minutes since the last checkpoint after which another one is written, beside "
-        "every_steps; no time limit if unset",
+        description="minutes since the last checkpoint after which another one is written, in "
+        "addition to every_steps; no time limit if unset",
     )
     # At least 2 are kept: if the newest checkpoint is damaged, a run resumes from the one before
     # it.

@@ -106,7 +106,7 @@ def start_run(
         events: receivers of progress and notes; used by the first process alone.
 
     Raises:
-        UserError: for everything that a user can fix, also as its subclasses.
+        UserError: for everything that a user can fix (it or a subclass).
     """
     team = Team.of_run(settings)
     device = device_of(settings, team.process)
@@ -115,7 +115,7 @@ def start_run(
         stack.enter_context(team.joined(device))
         # After a loss the launcher restarts all processes, which then resume without being told.
         restarted = team.process.restarts > 0 and (run_dir / CONFIG_FILE).exists()
-        # The order matters: the question is a collective, which `resume or …` would skip.
+        # The order matters: `any` is a collective, which `resume or …` would skip.
         go_on = team.any(team.main and restarted) or resume
 
         def first() -> Start:
@@ -185,7 +185,7 @@ def _with_parts(
     With a memory of earlier segments each process has the same rows of every batch, as it keeps
     their memory.
     """
-    # A process that took whole batches in turns would miss the segments in between.
+    # If processes took whole batches in turn, each would miss the segments in between.
     goes_on = settings.cuts_windows and getattr(likely_spec(settings), "memory", None)
     batches, learners = 1 if goes_on else settings.optimizer.accumulate, dimensions.learners
     given = settings.parallel.parts
@@ -239,7 +239,7 @@ def _start_others(run_dir: Path, start: Start | None, device: torch.device, team
         return prepare_task(run_dir, settings, tokenizers, Events())
 
     task = start.task if start is not None else None
-    # One process a machine encodes; the others then find its files in the cache.
+    # One process per machine encodes; the others then find its files in the cache.
     task = _in_turn(team, prepare, leads) or task
     task = _in_turn(team, prepare, not leads and not team.main) or task
     assert task is not None

@@ -74,7 +74,8 @@ class StreamedBatches(Generic[T]):
 
     def sample(self, count: int) -> Iterator[Batch]:
         """Yield roughly `count` batches of the first block, spread evenly."""
-        # Other blocks would have to be read and tokenised, 1.8 seconds each (decisions.md).
+        # Other blocks would have to be read and tokenised, which takes 1.8 seconds of a core for
+        # each block of 4 MB.
         block = self._block(BlockPlace(0, 0))
         for numbers in block.batches[:: max(1, len(block.batches) // count)]:
             yield block.make(numbers)

@@ -22,7 +22,7 @@ _ENCODER_DEFAULTS: dict[str, Any] = {
 _DENOISING_DEFAULTS = {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}}
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    # The usual recipe of GPT models: no label smoothing, as perplexity is the aim.
+    # The usual recipe of GPT models: no label smoothing, since it worsens the perplexity.
     "causal_lm": {
         "model": {"norm_placement": "pre", "activation": "gelu"},
         "objective": {"label_smoothing": 0.0},

@@ -152,7 +152,7 @@ class Trainer:
         if reason is None:
             self.save(finish=True)
             return f"asked to stop by {stop.name}"
-        # The final model needs a score, also where the last step is no multiple of the interval.
+        # The final model needs a score, even if the last step is not a multiple of the interval.
         validated = self.state.validated
         if self.hooks.validate is not None and (
             validated is None or validated.step != self.state.step

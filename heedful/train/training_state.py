@@ -333,7 +333,7 @@ class SavedTensors:
                 tensors = {
                     name: self._allocated(name, *described)
                     for name, described in stored.described.items()
-                    if ("/" in name) == slashed  # a folder may have weights and moments
+                    if ("/" in name) == slashed  # one folder may have both weights and moments
                 }
                 stored.read(all_pieces(tensors, self.distribution.rows))
                 both.append(tensors)

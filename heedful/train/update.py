@@ -39,7 +39,7 @@ DECIDING = {"cuda"}
 
 
 class Distribution:
-    """A model and its loss in this process alone; for several: `parallel/distribution.py`.
+    """A model and its loss in a single process; for several: `parallel/distribution.py`.
 
     Args:
         model: model to train.
@@ -263,7 +263,7 @@ class Updater:
         return True
 
     def _add_gradients(self, part: BatchPart, last: bool, sums: UpdateSums) -> None:
-        """Run the forward and backward pass of a part; `last` says that gradients are complete."""
+        """Run the forward and backward pass of a part; `last` marks the update's last part."""
         # `place[0]` is the index of the batch: all its parts get the state of the batch before.
         before = sums.hand_over.before(part.place[0])
         batch = part.batch if self.copies is None else self.copies.copy(part.batch)

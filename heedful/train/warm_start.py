@@ -306,7 +306,7 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
     target = source if before.joint else before.target.extended(tokens)
     now = replace(before, source=source, target=target)
     sides = 1 if before.joint else 2
-    # `new_tokens` lists a joint vocabulary on both sides, hence the halves.
+    # `new_tokens` lists a joint vocabulary on both sides, hence the division by 2.
     added = sum(len(new.pieces) for new in new_tokens(before, now).values()) * sides // 2
     known = sides * len(tokens) - added
     events.note(

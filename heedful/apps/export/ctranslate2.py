@@ -259,8 +259,8 @@ class _Builder:
         self._attention(theirs.self_attention, block.self_attention, own, fused=[3])
         if block.cross_attention is not None:
             memory = f"{ours}.cross_attention"
-            # Key and value of the encoder's output are projected
-            # once per sentence, the query at each step.
+            # Key and value of the encoder's output are projected once per sentence, the query
+            # at each step.
             self._attention(theirs.attention, block.cross_attention, memory, fused=[1, 2])
         self._norm(theirs.ffn.layer_norm, f"{ours}.feedforward_norm")
         parts = {"linear_0": "up", "linear_1": "down"}

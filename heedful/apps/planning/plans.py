@@ -170,7 +170,7 @@ def reason(plan: TrainingPlan, chosen: TrainingPlan) -> str:
 
 
 def _causes(plan: TrainingPlan, chosen: TrainingPlan) -> list[str]:
-    """Return the causes of the time that a plan takes beyond the recommended one."""
+    """Return the reasons why a plan takes more time than the recommended one."""
     causes = []
     least = _WORTH_SAYING * plan.seconds
     waits = max(plan.messages, key=lambda each: each.shown, default=None)

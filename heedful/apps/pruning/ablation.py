@@ -241,11 +241,11 @@ def ablated(
     if how not in get_args(AblationMode):
         modes = ", ".join(get_args(AblationMode))
         raise ConfigError(f"There is no ablation mode {how!r}", remedy=f"Choose {modes}")
-    # All replacements are computed before the first attribute
-    # is set, so an error leaves the model untouched.
+    # All replacements are computed before the first attribute is set, so an error leaves
+    # the model untouched.
     parts = {part: _replacement(part, how, means) for part in parts_matching(model, what)}
-    # Kernels of the inference engine read packed weights
-    # without calling the modules that are replaced here.
+    # Kernels of the inference engine read packed weights without calling the modules that
+    # are replaced here.
     with computed_by_definition(model), set_attributes(_changes(parts)):
         yield tuple(part.address for part in parts)
 
@@ -382,8 +382,8 @@ def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
             # An ablated attention includes its heads, so ablations of its single heads are ignored.
             whole[part.owner] = _vector(part, value)
         elif part.kind == "residual":
-            # The residual connection is no module; the block
-            # reads the names of cut sub-layers from `cut`.
+            # The residual connection is no module; the block reads the names of cut
+            # sub-layers from `cut`.
             cuts[part.owner] = cuts.get(part.owner, part.owner.cut) | {part.name}
         elif part.kind == "norm":
             changes.append((part.owner, part.name, nn.Identity()))

@@ -117,8 +117,8 @@ def effects(
             without = answer(subject, examples)
             # Translated within the context, since the search must run without the parts as well.
             texts = None if bleu is None else bleu.translate(subject, examples)
-        # Paired: both models are resampled on the same
-        # sentences, so differences of difficulty cancel.
+        # Paired: both models are resampled on the same sentences, so differences
+        # of difficulty cancel.
         scores = _compared(whole, without, samples)
         if bleu is not None and translated is not None and texts is not None:
             references = bleu.references(examples)

@@ -188,8 +188,8 @@ def answer(
     losses, right = np.zeros(len(examples)), np.zeros(len(examples), np.int64)
 
     def count(numbers: Sequence[int], loss: Tensor, hits: Tensor) -> None:
-        # Batches come in order of length; the indices restore
-        # the order of the examples, which paired tests rely on.
+        # Batches come in order of length; the indices restore the order of the examples, which
+        # paired tests rely on.
         losses[numbers] = loss.double().cpu().numpy()
         right[numbers] = hits.cpu().numpy()
 

@@ -92,8 +92,8 @@ class Pruning(Result):
         """Return the point with the fewest heads before the bound is first exceeded."""
         last = self.points[0]
         for point in self.points[1:]:
-            # The first point beyond the bound is the end: a later
-            # point can be within the bound again by chance.
+            # The first point beyond the bound is the end: a later point can be within the bound
+            # again by chance.
             if not point.within(bound, self.points[0]):
                 break
             last = point
@@ -159,8 +159,8 @@ def by_importance(values: Mapping[str, float]) -> list[str]:
     Args:
         values: importances from `importance`.
     """
-    # Gradients differ in size from layer to layer; without
-    # normalisation whole layers would go first.
+    # Gradients differ in size from layer to layer; without normalisation whole layers
+    # would go first.
     squares: dict[str, float] = {}
     for address, value in values.items():
         place = address.partition(".head.")[0]
@@ -311,8 +311,8 @@ class _Gated(nn.Module):
     def reset(self, size: int) -> None:
         """Make factors [B, 1, H, 1] for a batch of B examples."""
         like = self.inner.weight
-        # Each example has factors of its own: gradients of shared
-        # factors would be sums over the batch, in which signs cancel.
+        # Each example has factors of its own: gradients of shared factors would be sums over the
+        # batch, in which signs cancel.
         shape = (size, 1, self.heads, 1)
         self.gates = torch.ones(shape, dtype=like.dtype, device=like.device, requires_grad=True)
 

@@ -85,7 +85,7 @@ class ConsistentTranslation(TranslationPipeline):
             glossary: glossary; its terms are also found in capitals, and kept in translations.
             **options: other options of `TranslationPipeline.translate`.
         """
-        if isinstance(texts, str):  # a single text, with options that the pipeline refuses
+        if isinstance(texts, str):  # the pipeline refuses these options for a single text
             return super().translate(texts, **options)
         sources = [_Source(text, self, glossary) for text in texts]
         translations = self._translate(sources, glossary, options)

@@ -97,7 +97,7 @@ def blanked(text: str, spans: Iterable[ProtectedSpan]) -> str:
 
 
 def only_in(text: str, spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]) -> str:
-    """Return a text in which all but the protected parts missing in another text are spaces.
+    """Return a text with spaces for all but the protected parts that another text lacks.
 
     Args:
         text: text with the parts.

@@ -79,7 +79,7 @@ class NumberSide:
         ]
 
     def tells(self, number: Number, other: NumberSide, before: int = 0) -> bool:
-        """Return True if this text may express a number of the other text in another form.
+        """Return True if this text may write a number of the other text in another form.
 
         Args:
             number: number in digits.

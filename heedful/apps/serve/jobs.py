@@ -41,7 +41,7 @@ _RESULT, _ERROR, _LOCK = "result", "error.json", "lock"
 
 
 class Order(Body):
-    """An order for the translation of a document.
+    """The stored request for the translation of a document.
 
     Args:
         name: name of the document.

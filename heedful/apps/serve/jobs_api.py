@@ -29,7 +29,7 @@ TEXT_NAME = "text.txt"
 
 
 class JobBody(Body):
-    """An order for a translation that may take long."""
+    """A request for a translation that may take long."""
 
     file: Upload | None = Field(None, description="document; its suffix determines the format")
     text: str = Field("", description="plain text, instead of a file")

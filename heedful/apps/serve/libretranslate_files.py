@@ -59,9 +59,9 @@ class LibreTranslateFiles(LibreTranslate):
         "/translate_file", TranslateFileBody, result=TranslatedFile, body_type="multipart/form-data"
     )
     async def translate_file(self, request: Request, body: TranslateFileBody) -> Response:
-        """Translate a document, and say where it is then.
+        """Translate a document, and return the address of the result.
 
-        LibreTranslate's clients wait for the address of a file, and know no jobs to ask for again.
+        LibreTranslate's clients wait for this address; they cannot poll a job.
         """
         if self.parts.files is None:
             raise RefusedRequest(403, "This server does not translate files", "files")

@@ -55,7 +55,7 @@ def find_route(service: Service, model: str, source: str, target: str) -> tuple[
     """Return the names of the models for a request that names a model or languages.
 
     Raises:
-        ModelError, RefusedRequest: when there are no such models, or the request names nothing.
+        ModelError, RefusedRequest: when there are no such models, or the request names neither.
     """
     if model:
         return (service.models.find(model).name,)

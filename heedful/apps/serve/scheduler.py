@@ -234,7 +234,7 @@ class Scheduler:
                 quiet = None if self._is_rested or self._computing else QUIET_SECONDS
                 if not self._changed.wait(quiet) and not (self._is_rested or self._computing):
                     self._is_rested = True
-                    self._changed.release()  # its client has disconnected
+                    self._changed.release()  # other threads may add jobs meanwhile
                     try:
                         self._rest()
                     finally:

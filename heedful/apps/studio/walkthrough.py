@@ -197,7 +197,7 @@ def open_layers(subject: Subject, stack: str) -> tuple[int, ...]:
 
 
 def hidden_token(subject: Subject, text: str) -> HiddenToken:
-    """Predict the token behind the first `[MASK]` of a text.
+    """Predict the token that the first `[MASK]` of a text hides.
 
     Args:
         subject: a masked language model.

@@ -76,7 +76,8 @@ class AttentionCall:
             # A stride of 0 repeats one bias for all sentences, as broadcasting does.
             args.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
             args.bias_head, args.bias_query = bias.stride()[1:3]
-        # Only addresses are in `args`: tensors made here would be freed before the call.
+        # `args` holds only addresses: without these references the tensors would be
+        # freed too early.
         self.kept_alive = (q, k, v, visible, bias, query_rows, key_rows)
 
     def request_weights(self, capture: Capture | None, place: str) -> None:

@@ -2,8 +2,8 @@
 
 A single block with self-attention is two calls, the projections and the rest; between them the
 cache takes the new keys and values. A block with a recurrence is one call. In PyTorch every norm,
-sum and rounding is an operation with its own pass over memory and its own acquisition of Python's
-lock: of a step of 3 ms for one sentence of a small model, 0.5 were arithmetic.
+sum and rounding is an operation with its own pass over memory and its own acquisition of the GIL:
+of a step of 3 ms for one sentence of a small model, 0.5 ms were arithmetic.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class CpuPass:
             return None
         x, positions = x.contiguous(), context.positions
         args = self._program.begin()
-        alive: list[object] = []  # tensors whose addresses are in `args`, until the call is over
+        alive: list[object] = []  # tensors that `args` has only the addresses of
         grown: dict[int, MixerState] = {}
         if (own := self._own) is not None:
             alive.append(set_positions(args.self, positions, own.mask))

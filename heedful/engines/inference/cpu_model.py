@@ -158,7 +158,7 @@ def _struct(layer: nn.Module) -> Linear:
 
 def share_weights(model: Translator) -> NumpyTranslator:
     """Make a translator without PyTorch that shares an engine's weights, or raise `Unsupported`."""
-    from heedful.engines.inference.numpy_translator import NumpyTranslator  # of one sentence
+    from heedful.engines.inference.numpy_translator import NumpyTranslator  # for single sentences
 
     return NumpyTranslator(model.spec, ModuleWeights(model))
 
@@ -166,7 +166,7 @@ def share_weights(model: Translator) -> NumpyTranslator:
 def is_untouched(model: Translator) -> bool:
     """Return whether kernels in C compute all of a model, and no module was replaced or hooked."""
     # Sharing takes a single sentence of `tiny` in 8 bits from 0.54 to 1.01 times CTranslate2's
-    # speed, with the same bits, so a model that inspection has changed must be told from others.
+    # speed, bit for bit, so a model that inspection has changed must be recognised.
     stacks = model.encoder, model.decoder
     packed = getattr(model.output_projection, "packed", None)
     if packed is None or not all(getattr(each, "is_whole", False) for each in stacks):

@@ -48,7 +48,7 @@ class CpuStack(EnginePart, UnpaddedStack):
 
     @classmethod
     def of(cls, stack: Stack, spec: StackSpec, width: int, weights: WeightSource | None) -> Self:
-        """Make it of an engine's stack; without weights the definition computes all blocks."""
+        """Make one from an engine's stack; without weights the definition computes all blocks."""
         made = become(stack, cls)
         made.cpu_blocks = []
         name = stack.name

@@ -181,7 +181,7 @@ class GraphedStack(EnginePart, Stack):
                     self._failed = True
                     self._graphs.clear()
                 return None
-        # None marks a shape that came once: most shapes never come again.
+        # None marks a shape that occurred once: most shapes do not recur.
         self._graphs[shape] = graph
         self._graphs.move_to_end(shape)
         while len(self._graphs) > MOST_GRAPHS:
@@ -292,7 +292,7 @@ class SlotCache:
     slots: Tensor
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """See `KeyValueCache`; the positions are of all slots already."""
+        """See `KeyValueCache`; the positions are those of all slots already."""
         self.keys.index_copy_(2, self.slots, keys)
         self.values.index_copy_(2, self.slots, values)
         return self, positions
@@ -328,7 +328,7 @@ def _lead_to(references: Sequence[weakref.ref[Any]], objects: Sequence[object]) 
 
 
 def record_on_gpu(compute: Callable[[], Tensor], pool: Any) -> Replay:
-    """Run a function once, so that all its constants exist; then see `record_once_run`."""
+    """Run a function once, so that all its constants exist; then record it by `record_once_run`."""
     # The warm-up runs on another stream, as PyTorch asks: allocations and plans happen here.
     ahead = torch.cuda.Stream()
     ahead.wait_stream(torch.cuda.current_stream())

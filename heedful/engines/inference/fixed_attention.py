@@ -61,7 +61,7 @@ class FixedKernel:
         q, positions, mask = request.q, request.positions, request.mask
         rows, heads, tokens, width = q.shape
         groups = request.num_groups
-        # `derive` computes the mask in the first layer, and all others take it from there.
+        # `derive` computes the mask in the first layer and keeps it for all others.
         added, sees_any = positions.derive(
             ("fixed", mask, groups, q.dtype), lambda: _masks(positions, mask, groups, q.dtype)
         )

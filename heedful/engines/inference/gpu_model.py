@@ -44,7 +44,7 @@ def use_graphs(engine: AnyModel, record: Record, record_step: Record) -> None:
 
     Args:
         engine: translator or language model.
-        record: recorder of blocks, which runs them once before.
+        record: recorder of blocks, which runs them once before it records them.
         record_step: recorder of a step that has run already; see `record_once_run`.
     """
     model = cast("Translator | CausalLM", engine)

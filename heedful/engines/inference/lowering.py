@@ -249,7 +249,7 @@ def _lower_feedforward(
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
-_CACHE_LINE = 64  # bytes; also the width of an AVX-512 register, whose loads then never straddle
+_CACHE_LINE = 64  # bytes; this is also the width of an AVX-512 register, so no load crosses a line
 _LARGEST = np.float32(127)
 _SMALLEST = np.float32(1e-30)
 """Smallest divisor, for rows of zeros."""

@@ -47,7 +47,7 @@ def map_weights(engine: nn.Module, folder: Path) -> None:
         if array.nbytes < SMALLEST:
             return array
         file = _file_of(array.reshape(-1).view(np.uint8), folder)
-        # Copy on write ("c"): a process that wrote by mistake would change its own pages alone.
+        # Copy on write ("c"): a process that wrote by mistake would change only its own pages.
         memory: npt.NDArray[Any] = np.memmap(file, array.dtype, "c", shape=array.shape)
         return memory
 
@@ -82,7 +82,7 @@ def _file_of(content: npt.NDArray[np.uint8], folder: Path) -> Path:
             with tempfile.NamedTemporaryFile(dir=folder) as out, suppress(FileExistsError):
                 out.write(content.data)
                 out.flush()
-                os.link(out.name, file)  # never a second file of a name: all map the first
+                os.link(out.name, file)  # never replaces a file: all map the first one
         except OSError as error:
             raise RunError(
                 f"Cannot write weights that processes share ({error.strerror})",

@@ -44,7 +44,7 @@ _FIRST_STEPS = 32
 """Steps that the first cache holds; a full cache is doubled."""
 
 _COMPACT_FROM = 64
-"""Slots in use from which on a search for slots that no continuation needs pays."""
+"""Number of slots in use from which it pays to look for slots that no continuation needs."""
 
 _FIRST_SINUSOIDS = 64
 """Positions in the first table of sinusoids."""
@@ -54,10 +54,10 @@ class NumpyTranslator:
     """A translator of one sentence at a time; `Unsupported` is raised for what needs PyTorch."""
 
     def __init__(self, spec: TranslatorSpec, weights: WeightSource) -> None:
-        if sentence_refusals(spec):  # before anything is read
+        if sentence_refusals(spec):  # checked before anything is read
             raise Unsupported
         self.spec = spec
-        self._weights = weights  # keeps the arrays alive whose addresses are used here
+        self._weights = weights  # keeps the arrays alive: kernels get only their addresses
         width, rows = spec.width, spec.target_vocabulary
         names = dict.fromkeys(("source_embedding", "target_embedding", "output_projection"))
         tables = {name: f"{name}.weight" for name in names}
@@ -149,7 +149,7 @@ class Continuations:
 
     def __init__(self, translator: NumpyTranslator, memory: Sequence[Floats]) -> None:
         self._translator = translator
-        self._memory = memory  # keeps the arrays alive whose addresses are used here
+        self._memory = memory  # keeps the arrays alive: kernels get only their addresses
         keys = [each.ctypes.data for each in memory]
         # Values follow the keys in each row, so their address is half a row further.
         values = memory[0].shape[1] // 2 * memory[0].itemsize
@@ -257,7 +257,7 @@ class _Slots:
         args.keys, args.values = self._places(0), self._places(1)
         args.num_cached = self._used
         self._used = stop
-        self._visible = visible  # keeps the mask alive, whose address is in `args`
+        self._visible = visible  # keeps the mask alive: `args` has only its address
 
     def choose(self, continuations: list[int]) -> None:
         if self._mask is not None:

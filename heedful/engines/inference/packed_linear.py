@@ -90,7 +90,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         weight = weight.detach()
         self.packed = _mkldnn._reorder_linear_weight(weight.contiguous())
-        # Only weights this small can have a matmul below the limit, with a single row.
+        # Only weights this small can be below the limit, in a matmul with a single row.
         self.plain = weight if weight.numel() < _SMALL_MATMUL else None
         self.bias = None if bias is None else bias.detach()
         self.then = then
@@ -219,7 +219,7 @@ def pack_linear(module: nn.Module, linear: MakeLayer) -> None:
             if getattr(child, "kind", None) == "relu":  # a feed-forward network without a gate
                 network: Any = child
                 network.up = linear(network.up.weight, network.up.bias, "relu")
-                # The layer applies the ReLU while sums are at hand; the module must not repeat it.
+                # The layer applies the ReLU to its sums; the module must not repeat it.
                 network.activation = nn.Identity()
             pack_linear(child, linear)
 

@@ -85,7 +85,7 @@ def precision_of(model: torch.nn.Module) -> Precision | None:
 
 
 def _choose_precision(model: AnyModel, name: RunningPrecision, device: torch.device) -> Precision:
-    # Without a choice nothing is timed, which matters at a cold start.
+    # A named precision needs no timing, which matters at a cold start.
     native = model.spec.generates and device.type == "cpu" and library.kernels() is not None
     if name == "auto" and native:
         return Precision("fp32", "cpu", reason="kernels in C")

@@ -1,7 +1,7 @@
-"""Checks of specs by inference engines: an engine honours every field, or refuses it by name.
+"""Checks of specs by inference engines: an engine supports every field, or refuses it by name.
 
-The tables below list the fields that an engine honours. An engine refuses a field that is in none
-of its tables and has not its default value, so it never silently ignores a new feature of the
+The tables below list the fields that an engine supports. An engine refuses a field that is in none
+of its tables and does not have its default value, so it never silently ignores a new feature of the
 definition.
 """
 
@@ -30,7 +30,7 @@ from heedful.nn.spec import (
 
 
 class Refusal(NamedTuple):
-    """A field of a spec that an engine does not honour.
+    """A field of a spec that an engine does not support.
 
     Args:
         field: path of the field, such as `decoder.block.self_attention.softcap`.
@@ -46,10 +46,10 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rule:
-    """A field that an engine honours.
+    """A field that an engine supports.
 
     Args:
-        accepts: predicate of the values that the engine honours.
+        accepts: predicate of the values that the engine supports.
         reason: reason for refusing other values.
         within: flag that the value's own fields are checked too.
     """
@@ -179,17 +179,17 @@ _MASKS = {
 
 
 def embedding_refusals(spec: EmbeddingSpec, where: str) -> list[Refusal]:
-    """Return the fields of an input embedding that kernels in C do not honour."""
+    """Return the fields of an input embedding that kernels in C do not support."""
     return list(_refusals(spec, _EMBEDDINGS, where))
 
 
 def stack_refusals(spec: StackSpec, where: str) -> list[Refusal]:
-    """Return the fields of a stack, without its blocks, that kernels in C do not honour."""
+    """Return the fields of a stack, without its blocks, that kernels in C do not support."""
     return list(_refusals(spec, _STACKS, where))
 
 
 def block_refusals(spec: BlockSpec, width: int, where: str) -> list[Refusal]:
-    """Return the fields of a block that kernels in C do not honour.
+    """Return the fields of a block that kernels in C do not support.
 
     Args:
         spec: spec of the block.
@@ -240,7 +240,7 @@ def one_call_refusals(spec: StackSpec, width: int, where: str) -> list[Refusal]:
 
 
 def cpu_refusals(spec: ModelSpec) -> list[Refusal]:
-    """Return the fields of a model that kernels in C do not honour.
+    """Return the fields of a model that kernels in C do not support.
 
     The definition computes the parts with these fields.
     """
@@ -259,7 +259,8 @@ def explain(spec: ModelSpec) -> str:
     by_definition, one_by_one = cpu_refusals(spec), []
     for name, stack in spec.stacks().items():
         one_by_one += one_call_refusals(stack, spec.width, name)
-    # No decoding steps, between whose small matmuls kernels in C save passes over memory.
+    # The model has no decoding steps, where kernels in C save passes over memory
+    # between small matmuls.
     if not spec.generates:
         lines.append("the definition; kernels in C in 8 bits")
     elif by_definition:
@@ -276,7 +277,7 @@ def explain(spec: ModelSpec) -> str:
 
 
 def sentence_refusals(spec: ModelSpec) -> list[Refusal]:
-    """Return the fields of a model that the NumPy runtime of single sentences does not honour."""
+    """Return the fields of a model that the NumPy runtime of single sentences does not support."""
     refusals = list(_refusals(spec, _SENTENCES, ""))
     if refusals or spec.kind != "translator":
         return refusals or [Refusal("kind", "it is no translator")]
@@ -340,5 +341,5 @@ def _head_refusals(spec: AttentionSpec, width: int, where: str) -> Iterator[Refu
 
 
 def _in_common(spec: AttentionSpec, width: int) -> tuple[object, ...]:
-    """Return the settings that one call has once for all layers."""
+    """Return the settings that a call for several layers passes only once."""
     return spec.mask, spec.rotary, head_counts(spec)[1], spec.width_of_heads(width)

@@ -149,7 +149,7 @@ class _ChunkedLoss(torch.autograd.Function):
             if len(passes) == 2:
                 chunk_divergence, divergence_gradients = _divergence(logits, probabilities)
                 divergence += chunk_divergence
-            if not any(needs):  # validation wants the sums alone
+            if not any(needs):  # validation needs only the sums
                 continue
             for index, (states, p) in enumerate(zip(passes, probabilities, strict=True)):
                 gradient = output.gradient(p, targets[chunk])
@@ -166,7 +166,7 @@ class _ChunkedLoss(torch.autograd.Function):
         output.add_uniform_gradient(hidden, grad_hidden, grad_weight, grad_bias)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.hidden_dtype = hidden.dtype
-        # Both are reported only: the loss already contains them with their gradients.
+        # Both are only reported: the loss already contains them with their gradients.
         ctx.mark_non_differentiable(nll, divergence)
         return loss, nll, divergence
 
@@ -293,7 +293,7 @@ class _Output:
         # Indexing instead of scatter_, which copies all of a bfloat16 tensor (torch 2.13).
         at_target = (torch.arange(targets.shape[0], device=targets.device), targets)
         probabilities[at_target] = 0.0
-        # p(target) − 1 = −Σ p(others) keeps its precision when p(target) is nearly 1.
+        # p(target) − 1 = −Σ p(others) keeps its precision when p(target) is close to 1.
         probabilities[at_target] = self.smoothing - probabilities.sum(-1)
         return probabilities
 

@@ -98,7 +98,7 @@ class CompiledEngine:
             )
         try:
             with self._exchange.made(), warnings.catch_warnings():
-                # Cached constants (masks, sinusoids) are constants of a graph too, as is right.
+                # Cached constants (masks, sinusoids) become constants of a graph, as intended.
                 warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_")
                 # Dynamo reads `.grad` of every input, and a block's input is no leaf tensor.
                 warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not")
@@ -204,7 +204,7 @@ def why_not_compiled(error: BaseException) -> str | None:
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
-    # PyTorch wraps the cause several times; the innermost error of the compiler says most.
+    # PyTorch wraps the cause several times; the innermost error of the compiler is the clearest.
     modules = ("torch._dynamo.", "torch._inductor.")
     of_compiler = [each for each in chain if type(each).__module__.startswith(modules)]
     if not of_compiler:

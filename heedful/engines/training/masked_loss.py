@@ -97,7 +97,7 @@ def chunk_work(
 
 @functools.cache
 def _compiled_work() -> Callable[..., Any]:
-    # Static: chunks have at most a few sizes, see the rounding in `_MaskedLoss`.
+    # Static: chunks have few sizes, as `_MaskedLoss` rounds them.
     return torch.compile(chunk_work, fullgraph=True, dynamic=False)
 
 

@@ -57,7 +57,7 @@ class ProcessorEngine:
         outputs = {id(each.output) for each in mixers if hasattr(each, "output")}
 
         def own(module: nn.Module) -> type[nn.Module] | None:
-            # The class of an output map follows from its place: another nn.Linear does not pack.
+            # Only an output map packs: it is known by its place, as it is an ordinary nn.Linear.
             if id(module) in outputs and hasattr(module, "in_features"):
                 return PackingLinear
             # Under tensor parallelism a map has its own matmul, and only unpacks the result here.
@@ -246,8 +246,8 @@ def _inputs_of(
     if takes is None:  # convolutions and recurrences need each sequence in a row of its own
         yield packed.unpack(y), inside, packed
         return
-    # The first map of such a mixer unpacks its output and the last one packs its input. A context
-    # variable tells them, so that the mixers of the definition know nothing of it.
+    # The first map of such a mixer unpacks its output, and the last one packs its input. They find
+    # the rows in a context variable, so that the mixers of the definition need not know them.
     token = rows_in_use.set(packed) if takes == "maps" else None
     try:
         yield y, inside, None

@@ -32,7 +32,7 @@ from heedful.nn.mixers.linformer import Linformer
 class ProcessorGlobalAttention(GlobalSelfAttention):
     """Self-attention with global tokens; its second projection fits no call in C."""
 
-    # It has the kernels and no `fuse`, which would project all tokens by the first projection.
+    # It uses the kernels, but not `fuse`, which would project all tokens by the first projection.
     kernels = ProcessorSelfAttention.kernels
     rows = "maps"
 

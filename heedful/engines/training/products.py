@@ -146,8 +146,8 @@ def product_plan(
     if not _may_multiply(x):
         return "x is not on a processor, or own products are switched off"
     dtype = requested_dtype(x)
-    # Without gradients nothing around the matmul is saved, except on processors without bfloat16
-    # instructions, where PyTorch multiplies at a tenth of its float32 rate.
+    # Without gradients PyTorch's matmul is as fast, except on processors without bfloat16
+    # instructions, where it runs at a tenth of its float32 rate.
     if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_bf16()):
         return "no gradient is wanted: PyTorch is as fast"
     if not has_gemm(_name(dtype), min(weight.shape), fused=fused):
@@ -160,7 +160,7 @@ def product_plan(
         return "x is neither float32 nor of the type of the product"
     if x.numel() < _FEWEST_ROWS * x.shape[-1]:
         return "packing the weight would take longer than multiplying so few rows"
-    # bfloat16 instructions add two products at a time, so operands are packed in pairs of units.
+    # bfloat16 instructions add two products at a time, so operands are packed in pairs.
     if weight.shape[0] % 2 or weight.shape[1] % 2:
         return "numbers are multiplied in pairs, and a side of the weight is odd"
     return dtype
@@ -359,7 +359,8 @@ class _Split(torch.autograd.Function):
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
     """Join parts [..., width]: without a copy if they are adjacent slices of one tensor.
 
-    Attention in C writes the gradients of queries, keys and values so (`native_attention`).
+    Attention in C writes the gradients of queries, keys and values side by side
+    (`native_attention`).
     """
     first = parts[0]
     shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))

@@ -47,7 +47,7 @@ class DefinitionEngine:
         reason: clause that says why no other engine computes the model.
     """
 
-    # Taking real positions out of a batch would make a GPU wait for their number.
+    # A GPU would make the host wait for the number of real positions.
     losses = MaskedLosses(compiled=False)
 
     def __init__(self, reason: str) -> None:

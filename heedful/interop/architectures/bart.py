@@ -119,7 +119,7 @@ def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
         "dropout": block.dropout,
         "attention_dropout": block.self_attention.dropout,
         "activation_dropout": block.feedforward.dropout,
-        # An activation without a name of theirs keeps ours, which reading back refuses.
+        # An activation that has no name of theirs keeps ours, which reading back refuses.
         "activation_function": ACTIVATION_NAMES.get(activation, activation),
         "scale_embedding": spec.embedding.scale,
         "is_encoder_decoder": True,
@@ -148,7 +148,7 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
 
     Args:
         spec: spec of the model.
-        names: names of their tensors, without "model." in files of a model without head.
+        names: names of the files' tensors, without "model." for a model without head.
     """
     prefix = prefix_of(names, "model.")
     share = spec.share_embeddings

@@ -106,13 +106,13 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
             dropout=dropout,
         ),
         final_norm=norm,
-        # T5 drops elements after the last norm, too.
+        # T5 applies dropout after the final norm, too.
         final_dropout=dropout,
         # Stored in the first layer and used by all of them.
         shared_position_bias=T5BiasSpec(
             num_buckets=fields.integer("relative_attention_num_buckets", 32),
             max_distance=fields.integer("relative_attention_max_distance", 128),
-            # A decoder spends all buckets on the past.
+            # A decoder uses all buckets for the past.
             bidirectional=not decoder,
         ),
     )
@@ -133,7 +133,7 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
         "num_heads": block.self_attention.num_heads,
         "dropout_rate": block.dropout,
         "layer_norm_epsilon": block.norm.epsilon,
-        # An activation without a name of theirs keeps ours, which reading back refuses.
+        # An activation that has no name of theirs keeps ours, which reading back refuses.
         "feed_forward_proj": _NAMES.get(block.feedforward.activation, block.feedforward.activation),
         "n_positions": spec.max_length + 1,
         "tie_word_embeddings": spec.output_scale is not None,

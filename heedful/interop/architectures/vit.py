@@ -77,7 +77,7 @@ def _side(fields: Fields, key: str, default: int) -> int:
     sides = fields.get(key)
     if not isinstance(sides, list):
         return fields.integer(key, default)
-    # `type`, since true and false are integers too in Python.
+    # `type`, since in Python true and false are integers, too.
     if len(sides) != 2 or any(type(side) is not int for side in sides):
         raise fields.wrong(key, "a whole number is needed, or two")
     if sides[0] != sides[1]:

@@ -47,7 +47,7 @@ __all__ = [
 
 
 def _megabytes(variable: str, default: int) -> int:
-    """Return the MB that a variable of the environment names.
+    """Return the number of megabytes that an environment variable holds.
 
     Raises:
         ConfigError: when it holds no number.
@@ -77,7 +77,8 @@ _MASK_MB = _megabytes("HEEDFUL_MASK_MB", default=256)
 
 def definition_kernels() -> Mapping[str, Kernel]:
     """Return the definition's kernels by name."""
-    # Imported with the first attention: an engine in C that computes whole stacks needs none.
+    # Imported with the first attention: an engine in C that runs whole stacks needs
+    # no kernels here.
     from heedful.nn.attention.kernels.table import KERNELS
 
     return KERNELS
@@ -175,7 +176,7 @@ def attend(
     if kernel is None:
         kernel = _pick(request, kernels)[0]
         return kernels.by_name[kernel].run(request)
-    # A requested kernel is never replaced silently: a measurement would be of another one.
+    # A requested kernel is never replaced silently: a benchmark would measure another one.
     return _named(request, kernel, kernels).run(request)
 
 
@@ -230,7 +231,8 @@ def attention_weights(
 
     _check_is_whole(request)
     if rows is not None:
-        # Queries are cut before the scores are made, so that one row of a long sequence is cheap.
+        # Queries are selected before scores are computed, so that one row of a long
+        # sequence is cheap.
         index = list(rows)
         chosen = request.positions.at_queries(index)
         request = replace(request, q=request.q[:, :, index], positions=chosen)
@@ -312,7 +314,7 @@ def _named(request: AttentionRequest, name: str, kernels: KernelSet) -> Kernel:
 
 def _refusal(name: str, request: AttentionRequest, kernels: KernelSet) -> str | None:
     """Return the reason why a kernel cannot serve a request; None when it can."""
-    # Any other kernel would return the attention to a share of the keys, and no error.
+    # Any other kernel would silently attend to nothing but the keys of this process.
     if request.positions.group is not None and name != "ring":
         return "sees only the keys of this process"
     return kernels.by_name[name].unsupported(request)
@@ -331,7 +333,7 @@ def _pick(request: AttentionRequest, kernels: KernelSet) -> tuple[str, str]:
     if request.positions.group is not None:
         _named(request, "ring", kernels)
         return "ring", "the sequence is divided among processes, and keys travel round them"
-    # Exported graphs have the reference kernel alone, which serves everything: nothing to rank.
+    # An exported graph has only the reference kernel, which supports every request.
     by_name = kernels.by_name
     if len(by_name) == 1:
         return next(iter(by_name)), "the only one"
@@ -349,7 +351,7 @@ def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, s
         advantage = getattr(kernel, "advantage", None)
         if advantage is not None and (reason := advantage(request)):
             ranking.append((name, reason))
-    # Outside training only, where caches have unused slots to leave out.
+    # Outside of training only: there, caches have unused slots to skip.
     if not request.wants_gradient and num_queries <= MAX_DECODED < num_keys:
         ranking.append(("decode", "few queries against many keys: only slots in use are read"))
     on_cpu = request.device == "cpu"
@@ -379,7 +381,7 @@ def _drawback(name: str, request: AttentionRequest) -> str:
     """Return the reason why a kernel that could serve was not picked."""
     return {
         "reference": "the definition, made to be read: the slowest",
-        # An engine's kernel (`engines/training`), whose reason stands beside its competitors'.
+        # An engine's kernel (`engines/training`); its reason is listed with those of the others.
         "native": "it pays for scores that are made again for the gradient, which is not asked for",
         "matmul": f"would hold all {_num_scores(request):,} scores in memory",
         "sdpa": "slower here: PyTorch's fused kernels are made for long sequences",
@@ -407,7 +409,7 @@ def _is_sparse(request: AttentionRequest) -> bool:
     possible while a graph is traced.
     """
     num_keys, mask = request.k.shape[2], request.mask
-    # The middle sees most under two-sided masks, the end under causal ones.
+    # Under a two-sided mask the query in the middle sees most keys, under a causal one the last.
     places = (num_keys // 2, num_keys - 1)
     bounded = max(
         sum(min(last, num_keys - 1) - first + 1 for first, last in mask.bounds(place, place))

@@ -25,7 +25,7 @@ _FREE_SLOTS = 32
 """Free slots of a new store; a full store is copied to one of twice its size."""
 
 _COMPACT_FROM = 64
-"""Number of slots from which on it is worth looking for slots that no beam needs any more."""
+"""Number of slots from which it pays to look for slots that no beam needs any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ class Lineage:
 
 @functools.lru_cache(maxsize=16)
 def _own_tokens(width: int) -> Tensor:
-    """Return [W, W] bool: of the tokens of one step, each beam sees its own alone."""
-    # Cached for later calls, which may record gradients: no tensor of inference mode will do.
+    """Return [W, W] bool, by which each beam sees only its own token of a step."""
+    # Cached for later calls, which may record gradients, so it must not be an inference tensor.
     with torch.inference_mode(False):
         return torch.eye(width, dtype=torch.bool)
 
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
     """A selection of a store: some rows, and some slots of each, in their new order.
 
     Args:
-        store: store of the selected slots, perhaps with those of later values after them.
+        store: store with the selected slots, which slots of later caches may follow.
         used: number of the store's slots that belong to this value.
         sentences: [B'] int64, selected rows; all if None.
         slots: [B', S'] int64, selected slots of each row; those in use if None.
@@ -114,7 +114,7 @@ class _Part(NamedTuple):
         if sentences is None:
             sentences = torch.arange(rows, device=stored.device)
         head = torch.arange(heads, device=stored.device)[:, None]
-        # Row and slot in one index: two gathers in turn would copy what the second leaves out.
+        # Row and slot form one index: two gathers in turn would copy what the second leaves out.
         places = ((sentences[:, None, None] * heads + head) * capacity) + self.slots[:, None]
         result = stored.reshape(-1, width).index_select(0, places.flatten())
         return result.view(len(sentences), heads, self.width, width)
@@ -170,10 +170,11 @@ class BeamCache:
         assert positions.key.shape[1] == stop, (positions.key.shape, stop)
         if self._part is None:
             store = Store.around(keys, values)
-        elif torch.is_grad_enabled():  # autograd needs the old contents
+        elif torch.is_grad_enabled():  # autograd needs the old content
             store = Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         else:
-            # The value extended last owns the store's end and writes in place; others copy first.
+            # Only the cache that was extended last writes in place at the end of the
+            # store; others copy.
             store = self._extensible_store(self._part, keys.shape[2])
             store.write(used, keys, values)
         return type(self)(_Part(store, stop)), positions
@@ -194,7 +195,7 @@ class BeamCache:
         else:
             size = (rows, heads, count + _FREE_SLOTS, width)
             store = Store(like.new_empty(size), like.new_empty(size))
-        # Marked as filled before the caller writes, so that no other value takes the same slots.
+        # Marked as filled before the caller writes, so that no other cache takes the same slots.
         store.filled = used + count
         return type(self)(_Part(store, store.filled)), store
 
@@ -249,7 +250,7 @@ def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
     if sentences is not None:
         positions = positions.index_select(0, sentences)
     if own is not None:
-        own = own.flatten(0, 1)[rows]  # bits move here instead of keys and values
+        own = own.flatten(0, 1)[rows]  # moves single bits instead of keys and values
     elif rows.shape[1] > 1:
         # The first step of a search: all beams share the tokens of the one beam before it.
         own = torch.ones((*rows.shape, positions.shape[1]), dtype=torch.bool, device=rows.device)
@@ -329,7 +330,7 @@ class Store:
     def may_be_written(self, used: int, count: int) -> bool:
         """Return whether `count` more tokens may be written after the first `used` slots."""
         fits = used + count <= self.keys.shape[2]
-        # PyTorch refuses writes in place to a tensor of inference mode outside of it.
+        # PyTorch refuses in-place writes to an inference tensor outside of inference mode.
         alike = self._is_inference == torch.is_inference_mode_enabled()
         return self.filled == used and fits and alike
 

@@ -192,12 +192,13 @@ class RingCache(Cache):
     @property
     def capacity(self) -> int:
         """Largest number of tokens that the cache holds."""
+        # One slot more takes the padding.
         return self.positions.shape[1] - 1
 
     def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:
         chunk = keys.shape[2]
-        # The chunk is written before it is attended to, and its first query still needs
-        # window − 1 keys of before.
+        # The chunk is written before it is attended to, and its first query still needs the window
+        # − 1 keys before it.
         if self.window + chunk - 1 > self.capacity:
             raise ModelError(
                 f"A chunk of {chunk} tokens would overwrite keys that its first query still sees: "
@@ -205,7 +206,7 @@ class RingCache(Cache):
                 remedy=f"Append at most {self.capacity - self.window + 1} tokens at a time, "
                 f"or use a capacity of {self.window + chunk - 1}",
             )
-        # The last slot is the one for padding.
+        # The last slot takes the padding.
         slots = torch.where(positions >= 0, positions % self.capacity, self.capacity)
         stored = self.positions.scatter(1, slots, positions)
         return replace(
@@ -253,7 +254,7 @@ def _used_slots(positions: Tensor) -> int:
 
 def _write(stored: Tensor, slots: Tensor, new: Tensor) -> Tensor:
     """Write `new` [B, K, n, E] to the slots [n]."""
-    if torch.is_grad_enabled():  # autograd may want the old contents
+    if torch.is_grad_enabled():  # autograd may need the old content
         return stored.index_copy(2, slots, new)
     return stored.index_copy_(2, slots, new)
 

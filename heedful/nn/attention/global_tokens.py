@@ -60,7 +60,8 @@ class GlobalSelfAttention(SelfAttention):
         super().__init__(width, spec)
         assert spec.global_tokens is not None
         self.global_tokens = spec.global_tokens
-        # Names of their own: `store_maps_apart` puts the maps of all children in one state dict.
+        # The names are distinct: `store_maps_apart` puts the maps of all children in
+        # one state dict.
         query, key_value = self._widths()
         widths = {f"global_{name}": each for name, each in (query | key_value).items()}
         self.global_projection = FusedLinear(width, widths, bias=spec.bias, gain=1 / math.sqrt(2))
@@ -136,6 +137,6 @@ class GlobalSelfAttention(SelfAttention):
             positions.key_segment,
             lineage,
         )
-        # A fixed number a row, so that the result is one tensor and the host reads no counts.
+        # A fixed number per row, so that the result is one tensor and the host reads no counts.
         index = rows[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
         return GlobalQueries(q.gather(2, index), memory, picked, rows)

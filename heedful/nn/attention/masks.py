@@ -1,4 +1,4 @@
-"""Attention masks: frozen values with settings, which say of each query what keys it may see.
+"""Attention masks: frozen values with settings, which decide the keys that each query may see.
 
 A model's specification holds masks by their `kind` and settings. Masks are hashable, combine
 exactly with `&` and `|`, and describe themselves in a sentence. A mask describes its visible pairs
@@ -60,7 +60,7 @@ class Mask(ABC):
 
     Attributes:
         kind: name in files and in expressions.
-        follows_task: True for a mask that the task decides, and no option of a model.
+        follows_task: True for a mask that follows from the task, not from an option.
     """
 
     kind: str
@@ -166,7 +166,7 @@ class Mask(ABC):
     @property
     def reach(self) -> int | None:
         """The number of earlier positions that a query may see; None if it is unbounded."""
-        # A query so far from 0 that no finite reach is cut off by the beginning of the sequence.
+        # A query so far from 0 that the beginning of the sequence cuts off no finite reach.
         here = FAR // 2
         seen = self.bounds(here, here)
         first = seen[0][0] if seen else here
@@ -266,7 +266,7 @@ class _Combination(Mask):
     parts: tuple[Mask, ...]
 
     joined: ClassVar[Any]  # operator between the parts in an expression
-    words: ClassVar[tuple[str, str]]  # joins descriptions; describes no parts
+    words: ClassVar[tuple[str, str]]  # between descriptions; description of no parts
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
         return self._join(key.position, [part.sees(query, key) for part in self.parts])
@@ -358,8 +358,8 @@ class AnyOf(_Combination):
         passes = [each for part in self.parts for each in part.passes()]
         if all(each.period == 1 for each in passes):
             return (Pass(self),)
-        # The softmax sums passes up, so a pair that two parts show must be in one pass alone: each
-        # periodic part leaves out what earlier passes have shown.
+        # The softmax adds up all passes, so a pair that two parts show must be in only one of them:
+        # each periodic part leaves out what earlier passes have shown.
         plain = AnyOf(tuple(each.mask for each in passes if each.period == 1))
         result = [Pass(plain)] if plain.parts else []
         before = plain

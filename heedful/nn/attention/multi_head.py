@@ -189,7 +189,7 @@ class Attention(nn.Module):
         )
         self.relative_values: RelativeValues | None = None
         if spec.relative_values:
-            from heedful.nn.attention import relative_values  # few have them
+            from heedful.nn.attention import relative_values  # few models have them
 
             self.relative_values = relative_values.RelativeValues(
                 self.head_width, spec.relative_values
@@ -320,12 +320,12 @@ class Attention(nn.Module):
         if biases:
             recompute["bias"] = attention_bias
         wanted = [name for name in recompute if context.wants(name)]
-        # Scores take Lq · Lk elements a head: nothing is recomputed without being wanted.
+        # Scores take Lq · Lk elements per head, so only what a capture wants is recomputed.
         if not wanted:
             return
         request = other = None
         args = (positions.within_segments(self.mask), biases, self.scale, self.softcap)
-        if self.heads_left:  # else all heads were pruned
+        if self.heads_left:  # otherwise all heads were pruned
             request = make_request(q, memory.keys, memory.values, positions, *args)
         if others is not None:
             keys, values = others.memory.keys, others.memory.values

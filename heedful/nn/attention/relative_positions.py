@@ -19,7 +19,7 @@ from heedful.nn.positions import Positions, SinusoidalPositions, sinusoids
 from heedful.nn.spec import AttentionSpec
 
 OfPairs = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A bias of single pairs, from row of the batch, head, index of the query and distance, all []."""
+"""Function from row of the batch, head, query index and distance, 0-dim each, to a pair's bias."""
 
 
 class Bias(nn.Module):
@@ -54,14 +54,14 @@ class Bias(nn.Module):
     def of_heads(
         self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
     ) -> Tensor:
-        """Return the term for some of the heads, given queries and keys of these heads alone.
+        """Return the term for some of the heads, given only the queries and keys of these heads.
 
         Args:
             heads: ascending indices of the heads.
             query, keys, positions: arguments of `forward`.
         """
         result: Tensor = self(query, keys, positions)
-        # A bias made of the queries has only the heads of the queries already.
+        # A bias computed from the queries has the remaining heads only, so none are selected.
         return result if result.shape[1] == len(heads) else result[:, list(heads)]
 
     def reduced_to(self, heads: Sequence[int]) -> Bias:
@@ -136,7 +136,7 @@ class Alibi(Bias):
             distance = positions.distance().abs().to(torch.float32)
             return distance[:, None] * -distance.new_tensor(self.slopes)[:, None, None]
 
-        # Nothing in it is trained, so all layers of a pass share one tensor.
+        # It has no trained parameters, so all layers of a pass share one tensor.
         return positions.derive(("alibi", self.slopes), compute)
 
     def of_pairs(self, query: Tensor) -> OfPairs:
@@ -230,6 +230,7 @@ class Kerple(Bias):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
+        # Uniform up to 2 and up to 1, as in the authors' code.
         self.weight = nn.Parameter(torch.rand(2, num_heads) * torch.tensor([[2.0], [1.0]]))
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
@@ -381,9 +382,9 @@ class TransformerXL(Bias):
     def _by_rotation(self, shifted_query: Tensor, weight: Tensor, positions: Positions) -> Tensor:
         """Return (q + v) · W r for positions in any order, without a tensor per pair of tokens.
 
-        sin(i − j) = sin i cos j − cos i sin j and its like split the sinusoids of a distance into
-        those of query i and of key j. Each query becomes a vector of D elements instead of E, which
-        is cheaper than the keys of all distances only for a single query.
+        sin(i − j) = sin i cos j − cos i sin j and the rule for cosines split the sinusoids of a
+        distance into those of query i and of key j. Each query becomes a vector of D elements
+        instead of E, which is cheaper than the keys of all distances only for a single query.
 
         Args:
             shifted_query: [B, H, Lq, E], queries plus v, scaled.

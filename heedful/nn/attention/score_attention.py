@@ -55,9 +55,10 @@ class ScoreFunction(nn.Module):
         self.query = self.key = self.vector = self.place = self.place_vector = None
         if self.is_additive or (spec.score == "dot" and spec.width is not None):
             self.query = _xavier(nn.Linear(width, inner, bias=False))
-            # vᵀ tanh(W q + U k + b): the bias is the keys', where it is added once for a sentence.
+            # vᵀ tanh(W q + U k + b): the bias is added to the keys, which is done
+            # once per sentence.
             self.key = _xavier(nn.Linear(width, inner, bias=spec.score == "additive"))
-        # qᵀ W k (Luong 2015, section 3.1): applied to the keys, which all steps share.
+        # qᵀ W k (Luong 2015, section 3.1): W is applied to the keys, which all steps share.
         elif spec.score == "general":
             self.key = _xavier(nn.Linear(width, width, bias=False))
         if self.is_additive:

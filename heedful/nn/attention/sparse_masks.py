@@ -90,7 +90,7 @@ class Strided(Mask):
 
     def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
         near = (key > lo - self.stride) & (key < hi + self.stride)
-        # Some query of lo … hi has this key at a multiple of the stride.
+        # Some query of lo … hi is at a multiple of the stride from this key.
         return near | ((key - lo) % self.stride <= hi - lo)
 
     def passes(self) -> tuple[Pass, ...]:
@@ -211,7 +211,7 @@ class RandomBlocks(Mask):
             )
 
     def sees(self, query: TokenPositions, key: TokenPositions) -> Tensor:
-        from heedful.nn.positions import constant  # with torch, which the settings do not need
+        from heedful.nn.positions import constant  # imports torch, which the settings do not need
 
         table = constant(query.position.device, _draws(self))
         # Padding at −1 is hidden later; here its block must only be an index of the table.
@@ -235,7 +235,7 @@ class RandomBlocks(Mask):
 
     @property
     def reach(self) -> None:
-        return None  # the drawn blocks stay where they are while the query moves on
+        return None  # the drawn blocks do not move with the query
 
     def describe(self) -> str:
         return (
@@ -273,7 +273,7 @@ class Window2d(Mask):
     first: Annotated[int, Field(ge=0)] = 0
 
     def __post_init__(self) -> None:
-        # A wider window would reach around the end of a row into the next one.
+        # A wider window would wrap around the end of a row into the next one.
         if self.width > self.columns:
             raise ValueError(
                 f"a window of width {self.width} is wider than a row of {self.columns} columns"
@@ -311,7 +311,7 @@ class Window2d(Mask):
 
     @property
     def reach(self) -> int | None:
-        # Not by `bounds`, whose whole rows begin at another distance from each column.
+        # `bounds` covers whole rows, whose beginning is at a different distance from each column.
         return None if self.first else (self.height - 1) * self.columns + self.width - 1
 
     def describe(self) -> str:

@@ -71,7 +71,7 @@ class Convolution(nn.Module):
     def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
         """Mix more tokens; see `Mixer.step`. Padding does not change the state."""
         inputs, kept = state.tensors[0].to(x.dtype), self.kernel_width - 1
-        if inputs.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
+        if inputs.shape[1] == 1 and x.shape[1] > 1:  # several tokens of a single beam
             runs = Runs.of(context.positions)
             tokens = torch.cat([inputs[:, 0], self._tokens(x, runs)], 1)
             # The k − 1 inputs that end at each row's last real token, whatever padding follows it.

@@ -167,7 +167,7 @@ _BUILDERS: Mapping[str, Callable[[Any, int], FeatureMap]] = {
 
 @torch.library.custom_op("heedful::random_directions", mutates_args=())
 def _drawn(passes: Tensor, number: int, width: int, seed: int, redraw_every: int) -> Tensor:
-    """Return the directions after a number of passes [], [number, width] float32.
+    """Return the directions after `passes` (0-dim) training passes, [number, width] float32.
 
     A custom operator, so that a compiler does not trace the drawing.
     """

@@ -2,8 +2,8 @@
 
 With positive features φ a query's output is φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k). The sums over keys
 do not depend on the query, so a whole sequence costs O(L), and a decoding step the same at any
-length: its state is one matrix and one vector for each head. The features come from `feature_maps`,
-in which alone linear attention, cosFormer and Performer differ.
+length: its state is one matrix and one vector for each head. The features come from `feature_maps`;
+linear attention, cosFormer and Performer differ in nothing else.
 
 Shapes: B sentences, W beams, L length, H heads, E head width, F features, D model width.
 """
@@ -116,7 +116,7 @@ class LinearAttention(nn.Module):
     def step(self, x: Tensor, state: LinearState, context: Context) -> tuple[Tensor, LinearState]:
         """Add more tokens to the sums, and attend from them; see `Mixer.step`."""
         q, k, v = self._features(x, context)
-        if state.keys.shape[1] == 1:  # tokens of the only beam, in order
+        if state.keys.shape[1] == 1:  # several tokens of a single beam, in order
             mixed, state = self._causal(q, k, v, state, None)
             return self._merge(mixed, x, context), state
         # q, k, v are [B, H, W, ·], a token of each beam; the state has W before H.
@@ -154,6 +154,8 @@ class LinearAttention(nn.Module):
         """Return φ(q) and φ(k) [B, H, L, F] and v [B, H, L, E], float32; padding has keys of 0."""
         query, key, value = self.projection(x)
         q, k, v = (
+            # float32 at any precision: the sums over a long text would lose small
+            # terms in bfloat16.
             each.float().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for each in (query, key, value)
         )
@@ -213,6 +215,7 @@ class LinearAttention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, context: Context) -> Tensor:
         """Return the weight of every key for every query, [B, H, L, L]."""
+        # L² elements, which the mixer itself never has: made for inspection alone.
         weights = q @ k.transpose(2, 3)
         if self.causal:
             weights = weights.tril()

@@ -43,7 +43,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, decay: Tensor, value: Tensor) -> Tensor:
         states = _doubling(decay, value)
-        # The states suffice: those of the passes in between are not kept.
+        # The final states suffice: those of the doubling passes in between are not kept.
         ctx.save_for_backward(decay, states)
         return states
 
@@ -116,7 +116,7 @@ class LinearRecurrence(nn.Module):
         positions = context.positions.query.reshape(x.shape[:2])
         decay, value = self._at_padding(decay, value, positions)
         (before,) = state.tensors  # [B, W, N]
-        if before.shape[1] == 1:  # tokens of the only beam, in order
+        if before.shape[1] == 1:  # several tokens of a single beam, in order
             states = scan(decay, value, before[:, 0])
             last = states[:, -1:] if states.shape[1] else before
             return self.result(x, states, context), ScanState((last,))

@@ -67,7 +67,7 @@ class Linformer(nn.Module):
         k, v = self._sums(k, v, positions)
         for name, tensor in {"query": q, "key": k, "value": v}.items():
             context.offer(name, tensor)
-        # No mask: padding has left the sums before, and no sum is padding itself.
+        # No mask is needed: the sums leave out padding, and none of them is padding.
         scores = (q @ k.mT).float() / math.sqrt(self.head_width)
         weights = torch.softmax(scores, -1)
         context.offer("sums", weights)
@@ -93,6 +93,7 @@ class Linformer(nn.Module):
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens of a sequence of `keys` tokens; see `Costed`."""
         heads, width, rank = self.spec.num_heads, self.head_width, self.spec.rank
+        # A multiply-add is two operations, and keys and values have a sum each.
         sums = 2 * 2 * rank * keys * width
         return Work(
             weights=queries * weight_work(self.projection, self.output),

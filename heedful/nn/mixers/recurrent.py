@@ -301,7 +301,7 @@ class RecurrentMixer(nn.Module):
     def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
         """Read more tokens; see `Mixer.step`. Padding does not change the state."""
         (vectors,), positions = state.tensors, context.positions  # [B, W, P, H]
-        if vectors.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
+        if vectors.shape[1] == 1 and x.shape[1] > 1:  # several tokens of a single beam
             states, after = self.layer.sequence(x, Runs.of(positions), vectors[:, 0])
             return states, ScanState((after[:, None],))
         # Beams are rows of a batch to the cell: no token of one beam is another's past.

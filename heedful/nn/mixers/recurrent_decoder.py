@@ -68,7 +68,7 @@ class RecurrentDecoderState:
 
 
 class RecurrentDecoder(nn.Module):
-    """Recurrent layers over a memory, with attention to it or with its last state alone.
+    """Recurrent layers over a memory, with attention to it or only with its last state.
 
     Args:
         width: model width D.
@@ -141,7 +141,8 @@ class RecurrentDecoder(nn.Module):
             state: state from `read`, `step` or `reorder`.
             context: positions of the tokens and of the memory.
         """
-        # Only the check: packed sources are refused before any state is made of them.
+        # Called only for its check: packed sources are refused before any state is
+        # computed from them.
         one_memory(context)
         with full_precision(x):
             tokens = x.to(state.start.dtype)
@@ -245,7 +246,7 @@ class RecurrentDecoder(nn.Module):
             top = self._with_residual(vectors[:, 0], read, number).unflatten(0, shape)
             after.append(vectors.unflatten(0, shape))
         if self.attention is not None and not attends_first:
-            # Luong's order: the state after the token queries.
+            # Luong's order: the query is the state after the token.
             mixed, weights = self._attend(top, state, context)
         return top, mixed, weights, replace(state, vectors=torch.cat(after, 2))
 
@@ -304,7 +305,7 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def beam_bytes(self) -> int:
-        """Bytes of each beam alone: the states of the layers and the last output."""
+        """Bytes that each beam has to itself: the states of the layers and the last output."""
         return self.width * (self.vectors + 1) * FLOAT32
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:

@@ -45,7 +45,7 @@ class S4D(ScanMixer):
         low, high = (math.log(step) for step in _STEPS)
         self.log_step = nn.Parameter(torch.empty(width).uniform_(low, high))
         shape = (width, self.pairs)
-        # Re(A) = −exp(log_decay) = −1/2 at first, and negative for ever: states cannot grow.
+        # Re(A) = −exp(log_decay) starts at −1/2 and stays negative, so states cannot grow.
         self.log_decay = nn.Parameter(torch.full(shape, math.log(0.5)))
         frequencies = initial_frequencies(spec)
         self.frequency = nn.Parameter(frequencies.expand(shape).contiguous())
@@ -105,7 +105,7 @@ class S4D(ScanMixer):
             # B̄ = (exp(Δ A) − 1) / A with B = 1; expm1, as Δ A is near 0 for small steps.
             entry = torch.expm1(log_factor) / a
         else:
-            # Tustin's rule. Its logarithm, so that powers are computed alike for both rules.
+            # Tustin's rule (bilinear), as a logarithm, so that both rules compute powers alike.
             log_factor = torch.log((1 + step * a / 2) / (1 - step * a / 2))
             entry = step / (1 - step * a / 2)
         return log_factor, entry, 2 * torch.view_as_complex(wide(self.readout))

@@ -90,7 +90,7 @@ class Tokens:
 
     def latest(self, joined: Tensor, count: int) -> Tensor:
         """Return the last `count` real tokens of joined [B, count + L, D]."""
-        # A single token per row, as in every decoding step: a choice instead of a gather.
+        # A single token per row, as in every decoding step, needs `where` instead of a gather.
         if self.real.shape[1] == 1:
             return torch.where(self.real[..., None], joined[:, 1:], joined[:, :-1])
         places = self.real.sum(1, keepdim=True) + torch.arange(count, device=joined.device)
@@ -163,11 +163,12 @@ class ScanMixer(nn.Module):
 
 def wide(x: Tensor) -> Tensor:
     """Return a tensor in float32, or in float64 if it has that dtype."""
+    # Tests compare outputs and gradients with the definition in float64.
     return x if x.dtype == torch.float64 else x.float()
 
 
 def chunk_length(length: int) -> int:
-    """Return the length of a chunk, about √L, so that there are equally many chunks."""
+    """Return the length of a chunk, about √L, so that there are about as many chunks."""
     # Loops go over the tokens of a chunk and over the chunks: size + L / size steps, fewest at √L.
     size = 8
     while size < 128 and 2 * size * size < length:

@@ -143,6 +143,8 @@ class _SelectiveScan(torch.autograd.Function):
             grad_state[..., part] = one.scan_back(grad_y[..., part], grad_after[..., part])
             grad_step[..., part], grad_driven[..., part] = one.grad_step, one.grad_driven
             grad_a[:, part] = one.grad_a
+            # All channels share B and C, so the gradients of these are sums over the
+            # blocks of channels.
             grad_b += one.grad_b
             grad_c += one.grad_c
         inputs = (chunks.join(each) for each in (grad_step, grad_driven))

@@ -74,10 +74,10 @@ class TeamDistribution(Distribution):
         self.team = team
         self._context = None if context is None else context.get_group()
         if context is not None:
-            # Attention waits for the keys of the other processes in the ring.
+            # Attention waits for keys of the other processes in the ring.
             self.can_run_alone = False
-            # Each process drops other tokens of a sequence; without this they would draw equal
-            # masks.
+            # Each process has other tokens of a sequence; with equal seeds their dropout masks
+            # would be equal.
             self.seed_numbers = (context.get_local_rank(),)
 
     def sums(self, values: Sequence[float]) -> list[float]:
@@ -113,7 +113,8 @@ class Copies(TeamDistribution):
                 broadcast_buffers=False,
                 # Gradients live in the communication buckets, which saves a copy of all of them.
                 gradient_as_bucket_view=True,
-                # Experts that no token chose have no gradient, otherwise an error in DDP.
+                # Experts that no token chose have no gradient, which DDP otherwise reports
+                # as an error.
                 find_unused_parameters=adds_penalties(model),
             )
         # Two numbers have the same sum in either order; with three, the order of the ring decides.
@@ -134,7 +135,7 @@ class Copies(TeamDistribution):
         if last:
             yield
             return
-        # Parts before the last only accumulate: one exchange an update.
+        # Parts before the last only accumulate, so there is one exchange per update.
         with self._pass.no_sync():
             yield
 

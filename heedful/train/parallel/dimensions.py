@@ -104,7 +104,7 @@ class Dimensions:
                 remedy="Leave it out (--checkpoint.sharded false), or put the model in shards "
                 "(--processes 2 --parallel.shard 2)",
             )
-        # Copies (`data`) go together with everything: each process then has the model in one piece.
+        # Replicas alone (`data`) conflict with nothing, since each process has the whole model.
         several = [name for name in ("shard", "tensor", "context") if getattr(self, name) > 1]
         if not several:
             return

@@ -182,7 +182,7 @@ def run_worker(work: Callable[[], int], report: Callable[[Exception], int]) -> i
         raise
     except ElsewhereFailed:
         return 0
-    except Exception as error:  # would only happen again after a restart
+    except Exception as error:  # would only fail again after a restart
         failure = error
         _leave_status(path, lambda: report(failure))
     else:
@@ -192,7 +192,7 @@ def run_worker(work: Callable[[], int], report: Callable[[Exception], int]) -> i
 
 
 def _leave_status(path: str, status: Callable[[], int]) -> None:
-    """Leave the exit status of the command, unless another process did: all may fail alike.
+    """Leave the exit status of the command, unless another process did: all may have failed.
 
     Args:
         path: path of the status file.

@@ -135,7 +135,8 @@ class _Encoder:
             targets = (0, 0)
             window = part.window
             if answer is not None and window.start <= answer[0] and answer[1] < window.end:
-                # The shift is the question and frame before the window, less the window's start.
+                # The shift is the length of question and frame before the window, less
+                # the window's start.
                 targets = (answer[0] + part.shift, answer[1] + part.shift)
             inputs = part.input
             rows.append(FramedRow(inputs.ids, inputs.second, (START, END), targets, item.where))

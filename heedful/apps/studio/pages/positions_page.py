@@ -171,7 +171,7 @@ def _numbered(bias: Any) -> Any:
 
 @call(BeyondRequest)
 def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a scheme up to several trained lengths, with the values unseen in training.
+    """Return a scheme for texts longer than in training, and the values that training never shows.
 
     In training, a pair of channels that rotates by a fixed angle per position has seen the angles
     up to that of the last position, or all angles after a full turn.

@@ -156,7 +156,7 @@ class GradientSums:
     def zeros(cls, request: AttentionRequest) -> GradientSums:
         """Make sums of zero, as before the first block."""
         tensors = (request.q, request.k, request.v)
-        # float32 at any precision: many small terms are added, which bfloat16 would swallow.
+        # float32 at any precision: bfloat16 would lose small terms of a long sum.
         q, k, v = (torch.zeros_like(each, dtype=request.precision) for each in tensors)
         return cls(q, k, v, [torch.zeros_like(each) for each in request.learned])
 
@@ -383,6 +383,8 @@ def _plan(positions: Positions, mask: Mask, query_block: int, key_block: int) ->
         for rows, columns in _classes(queries, keys, period):
             at = keys[:, columns]
             for query_indices, lo, hi in _ranges(queries, rows, query_block):
+                # Keys that some query of the block may see; single pairs are masked when the
+                # block is computed.
                 seen = (part.reaches(lo, hi, at) & (at >= 0)).any(0)
                 blocks = [
                     _Block(number + i, query_indices, key_indices, part)
@@ -396,6 +398,7 @@ def _plan(positions: Positions, mask: Mask, query_block: int, key_block: int) ->
 
 def _distinct_rows(positions: Tensor) -> Tensor:
     """Return positions [B, L] on the host; [1, L] where all rows are alike, to plan for one."""
+    # A plan is made of numbers and slices of Python's, so positions are read on the host, once.
     positions = positions.cpu()
     return positions[:1] if bool((positions == positions[:1]).all()) else positions
 
@@ -421,7 +424,7 @@ def _remainders(positions: Tensor, period: int) -> Tensor | None:
 
 
 def _ranges(positions: Tensor, rows: Tensor, size: int) -> Iterator[tuple[_Indices, int, int]]:
-    """Yield blocks of indices with their lowest and highest position; none of padding alone."""
+    """Yield blocks of indices with their lowest and highest position; none of only padding."""
     for part in rows.split(size):
         at = positions[:, part]
         real = at[at >= 0]
@@ -434,7 +437,7 @@ def _key_blocks(columns: Tensor, seen: Tensor, size: int) -> Iterator[_Indices]:
     skipped = min(_SKIPPED, size)
     filled = torch.nn.functional.pad(seen, (0, -len(seen) % skipped))
     touched = filled.view(-1, skipped).any(1)
-    # Few seen keys in the touched ranges: gathering them costs a copy and saves most scores.
+    # Few keys in the touched ranges are visible: gathering them costs a copy and saves most scores.
     if int(seen.sum()) <= _GATHERED * skipped * int(touched.sum()):
         yield from (_as_slice(part) for part in columns[seen].split(size) if len(part))
         return

@@ -21,7 +21,7 @@ _GATHERED = 0.25
 
 
 class Decode:
-    """Attention over the cache slots in use alone.
+    """Attention that reads only the cache slots in use.
 
     Args:
         matmul: kernel that attends to these slots.

@@ -101,7 +101,7 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
     def score(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         score = soft_cap(score, cap)
-        # Indices of the arrays become positions: padding and packing need no case of their own.
+        # Array indices are mapped to positions, so padding and packing need no special case.
         distance = key_at[row, key] - query_at[row, query]
         for bias in biases:
             assert bias is not None
@@ -113,6 +113,8 @@ def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
 
 def _block_mask(request: AttentionRequest) -> Any:
     """Return the block mask of a request; None when all keys are visible."""
+    # Packed rows are a mask like any other: a kernel for sequences side by side (`varlen`)
+    # is not needed.
     if shows_all(request.positions, request.mask, request.readable):
         return None
     return block_mask(request.positions, request.mask)

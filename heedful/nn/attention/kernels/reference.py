@@ -27,7 +27,7 @@ def scores(request: AttentionRequest) -> Tensor:
         query = request.q.to(request.precision)
         # Grouped heads: consecutive query heads share a key head (Ainslie 2023).
         key = request.k.to(request.precision).repeat_interleave(request.num_groups, dim=1)
-        # The cap bounds q · k alone; biases keep their size.
+        # The cap bounds only q · k; biases keep their size.
         capped = soft_cap(request.scale * (query @ key.mT), request.softcap)
         bias = total_bias(request)
         return capped if bias is None else capped + bias

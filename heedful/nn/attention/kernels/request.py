@@ -127,7 +127,7 @@ def shows_all(positions: Positions, mask: Mask, readable: bool) -> bool:
     if (keys := common_keys(positions, mask)) is not None:
         real = positions.query >= 0
         return positions.derive(("shows all", mask), lambda: bool(keys.all() and real.all()))
-    visible = positions.visible(mask)  # kept with the positions, as the answer below is
+    visible = positions.visible(mask)  # cached with the positions, like the result below
     return positions.derive(("shows all", mask), lambda: bool(visible.all()))
 
 
@@ -210,7 +210,7 @@ def clear_blind_rows(output: Tensor, request: AttentionRequest) -> Tensor:
     positions, mask = request.positions, request.mask
     if not may_have_blind_rows(request):
         return output
-    # A factor of 0 or 1 in the output's dtype: multiplying by it clears the gradient too.
+    # A factor of 0 or 1 in the output's dtype also sets the gradient to zero.
     sighted = positions.derive(
         ("sighted", mask, output.dtype),
         lambda: _sighted(positions, mask).to(output.dtype),

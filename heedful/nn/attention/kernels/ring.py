@@ -38,6 +38,9 @@ from heedful.nn.positions import Positions
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
+# PyTorch has a ring, too (`torch.distributed.tensor.experimental`): without mask, bias or soft cap,
+# and for the masks of FlexAttention it gathers all keys, which costs each process the memory of the
+# whole sequence. ring-flash-attention (zhuzilin) has neither windows nor dropout.
 name = "ring"
 
 
@@ -197,7 +200,7 @@ class _Ring(torch.autograd.Function):
         *_: Tensor,
     ) -> Tensor:
         ctx.request, ctx.ring, ctx.seed = request.without_inputs(), ring, seed
-        # Of the weights only the logsumexp is kept: the second round computes the weights again.
+        # Only the logsumexp is kept, from which the second round recomputes the weights.
         output, logsumexp = attend_to_all(request, _round(request, ring, seed, k, v))
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
@@ -215,8 +218,8 @@ class _Ring(torch.autograd.Function):
             for part, seed in _round(request, ring, ctx.seed, k, v):
                 if arriving is not None:  # the sums of the previous step are on their way
                     sums = replace(sums, k=torch.zeros_like(sums.k), v=torch.zeros_like(sums.v))
-                # Computed before waiting for the sums of the others, which travel meanwhile. Adding
-                # straight into them would save a buffer and hide no transfer.
+                # Computed while the sums of the other processes are in transit. Adding directly to
+                # those would save a buffer, but hide no transfer.
                 add_gradients(part, seed, whole, sums)
                 if arriving is not None:
                     for own, others in zip((sums.k, sums.v), arriving.wait(), strict=True):

@@ -20,6 +20,8 @@ from heedful.nn.attention.kernels.request import (
 
 name = "sdpa"
 
+# Without cuDNN's: the memory-efficient kernel is as fast for sentences (H100: 0.6 to 1.6 ms, cuDNN
+# 0.8 to 2.3), and plans nothing.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -72,7 +74,7 @@ def _mask(request: AttentionRequest) -> Tensor | None:
     if shows_all(request.positions, request.mask, request.readable):
         return bias
     visible = positions.derive(("sdpa", mask), lambda: _open_blind_rows(_visible(request)))
-    # −∞ is safe here: every row has a visible key by now.
+    # −∞ is safe: every row that gets here has a visible key.
     return visible if bias is None else bias.masked_fill(~visible, -torch.inf)
 
 
