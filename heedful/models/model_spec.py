@@ -438,8 +438,8 @@ class VisionSpec(CommonSpec):
 
     @property
     def num_positions(self) -> int:
-        """Number of patches, plus one for the class token."""
-        return (self.image_size // self.patch_size) ** 2 + 1
+        """Number of learned positions, one for each state."""
+        return self.num_states
 
     @property
     def longest_text(self) -> None:

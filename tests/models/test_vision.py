@@ -56,6 +56,7 @@ def test_first_state_or_mean_stands_for_the_image():
     mean = build(pooling="mean", pooler=True, num_classes=5)
     states = mean(images)
     assert states.shape == (3, 9, 16)
+    assert mean.spec.num_positions == mean.positions.max_length == 9
     dense = mean.pooler.dense
     pooled = torch.tanh(sum(states[:, n] for n in range(9)) / 9 @ dense.weight.T + dense.bias)
     torch.testing.assert_close(mean.pooled(states), pooled)
