@@ -180,13 +180,17 @@ def _translate_shards(
     report: Report,
 ) -> int:
     """Translate a corpus in many files; return the exit status, 1 if some failed."""
-    from heedful.apps.shards.shard_run import ShardOptions, run_shards
+    from heedful.apps.shards.shard_run import run_shards
 
     load = partial(TranslatedLines, request, form, prefix)
     settings = {"prefix": prefix, "mark": request.checks.mark, "version": report.version}
     with terminal() as events:
         facts = run_shards(
-            ShardOptions(**vars(shards)), {**report.settings, **settings}, load, events
+            shards.shards,
+            shards.job(load),
+            {**report.settings, **settings},
+            events,
+            shards.pool(),
         )
     say_counts(facts)
     report.finish(facts)
