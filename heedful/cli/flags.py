@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -19,8 +19,6 @@ from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.apps.quality.consistency import ConsistentTranslation
-    from heedful.apps.shards.ray_workers import RayPool
-    from heedful.apps.shards.shard_translation import LineTranslator, ShardJob
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.text.tokenizer_pair import Split
@@ -300,32 +298,12 @@ class ShardFlags:
                     remedy="Name the shards with --shards, or leave it out",
                 )
 
-    def job(self, load: Callable[[], LineTranslator]) -> ShardJob:
-        """Return the job of the workers.
-
-        Args:
-            load: function that loads the translator; it is sent to other machines.
+    def folder(self) -> Path:
+        """Return the absolute folder of the translations, after a check of all flags.
 
         Raises:
-            ConfigError: when flags contradict each other.
+            ConfigError: when flags contradict each other, or no folder can be made.
         """
-        from heedful.apps.shards.shard_forms import TableColumns
-        from heedful.apps.shards.shard_translation import ShardJob
-
-        out = self._checked()
-        columns = TableColumns(self.column, self.translation_column)
-        return ShardJob(out, columns, load, self.retries, self.threads or 1, Path.cwd())
-
-    def pool(self) -> RayPool | None:
-        """Return the pool of Ray actors; None if this process translates."""
-        if self.engine == "local":
-            return None
-        from heedful.apps.shards.ray_workers import RayPool
-
-        return RayPool(self.address, self.actors, self.threads or 1, self.actor_gpus or 0.0)
-
-    def _checked(self) -> Path:
-        """Return the absolute folder of the translations, after a check of the flags."""
         if self.out is None:
             raise ConfigError(
                 "--shards needs a folder for the translations", remedy="Name one with --out"
