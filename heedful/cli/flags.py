@@ -14,7 +14,7 @@ import heedful
 from heedful.cli.main import uncollected
 from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import say
-from heedful.errors import UserError
+from heedful.errors import ConfigError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.text.tokenizer_pair import Split
 
+_RAY_ONLY = ("address", "actors", "threads", "actor_gpus")
+_LEAST = {"retries": 0, "actors": 1, "threads": 1, "actor_gpus": 0}
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon")
 
 BatchTokens = int | Literal["auto"]
@@ -292,9 +294,41 @@ class ShardFlags:
         for name, value in vars(self).items():
             if value != getattr(ShardFlags(), name):
                 raise UserError(
-                    f"--{name.replace('_', '-')} needs --shards",
+                    f"{_flag(name)} needs --shards",
                     remedy="Name the shards with --shards, or leave it out",
                 )
+
+    def folder(self) -> Path:
+        """Return the absolute folder of the translations, after a check of all flags.
+
+        Raises:
+            ConfigError: when flags contradict each other, or no folder can be made.
+        """
+        if self.out is None:
+            raise ConfigError(
+                "--shards needs a folder for the translations", remedy="Name one with --out"
+            )
+        out = self.out.absolute()
+        if not out.parent.is_dir() or (out.exists() and not out.is_dir()):
+            raise ConfigError(
+                "No folder can be made here",
+                where=f"--out {self.out}",
+                remedy="Give a folder, or a name for one in a folder that is there",
+            )
+        for name in () if self.engine == "ray" else _RAY_ONLY:
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{_flag(name)} needs --engine ray", remedy="Add --engine ray, or leave it out"
+                )
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ConfigError(f"{_flag(name)} {value}: it is at least {least}")
+        return out
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True)

@@ -180,14 +180,20 @@ def _translate_shards(
     report: Report,
 ) -> int:
     """Translate a corpus in many files; return the exit status, 1 if some failed."""
-    from heedful.apps.shards.shard_run import ShardOptions, run_shards
+    from heedful.apps.shards.ray_workers import RayPool
+    from heedful.apps.shards.shard_forms import TableColumns
+    from heedful.apps.shards.shard_run import run_shards
+    from heedful.apps.shards.shard_translation import ShardJob
 
     load = partial(TranslatedLines, request, form, prefix)
+    columns, threads = TableColumns(shards.column, shards.translation_column), shards.threads or 1
+    job = ShardJob(shards.folder(), columns, load, shards.retries, threads, Path.cwd())
+    pool = None
+    if shards.engine == "ray":
+        pool = RayPool(shards.address, shards.actors, threads, shards.actor_gpus or 0.0)
     settings = {"prefix": prefix, "mark": request.checks.mark, "version": report.version}
     with terminal() as events:
-        facts = run_shards(
-            ShardOptions(**vars(shards)), {**report.settings, **settings}, load, events
-        )
+        facts = run_shards(shards.shards, job, {**report.settings, **settings}, events, pool)
     say_counts(facts)
     report.finish(facts)
     return 1 if facts["failed"] else 0

@@ -13,7 +13,7 @@ _ROOTS = ("martif", "tbx")
 _ENTRIES = ("termEntry", "conceptEntry")
 _LANGUAGES = ("langSet", "langSec")
 _GROUPS = ("tig", "ntig", "termSec")
-_CODE = "{http://www.w3.org/XML/1998/namespace}lang"
+_CODE = "http://www.w3.org/XML/1998/namespace}lang"
 _STATUS = "administrativeStatus"
 _REFUSED = ("deprecated", "superseded", "obsolete")
 
@@ -85,10 +85,10 @@ def _subtags(code: str) -> list[str]:
 
 def _entries(content: bytes, file: str) -> Iterator[tuple[int, _Terms]]:
     """Yield the line and the terms of each concept."""
-    root, lines = _parsed(content, file)
-    if _local(root).lower() not in _ROOTS:
-        raise _wrong(f"The root is <{_local(root)}>, not <tbx> or <martif>", file)
-    for line, entry in zip(lines, _inside(root, *_ENTRIES), strict=True):
+    root, entries = _parsed(content, file)
+    if root.lower() not in _ROOTS:
+        raise _wrong(f"The root is <{root}>, not <tbx> or <martif>", file)
+    for line, entry in entries:
         terms: _Terms = {}
         for section in _inside(entry, *_LANGUAGES):
             found = terms.setdefault(section.get(_CODE) or section.get("lang") or "", [])
@@ -97,42 +97,52 @@ def _entries(content: bytes, file: str) -> Iterator[tuple[int, _Terms]]:
                 status = "".join(
                     "".join(each.itertext()).strip()
                     for each in group.iter()
-                    if _STATUS in (_local(each), each.get("type"))
+                    if _STATUS in (each.tag, each.get("type"))
                 )
                 names = (" ".join("".join(t.itertext()).split()) for t in _inside(group, "term"))
                 found += [(words, status) for words in names if words]
         yield line, terms
 
 
-def _parsed(content: bytes, file: str) -> tuple[ElementTree.Element, list[int]]:
-    """Return the root and the line of each concept of a document without entities of its own."""
-    parser = expat.ParserCreate()
-    lines: list[int] = []
+def _parsed(content: bytes, file: str) -> tuple[str, list[tuple[int, ElementTree.Element]]]:
+    """Return the root's name, and the line and element of each concept; names lack namespaces."""
+    builder = ElementTree.TreeBuilder()
+    # ElementTree's own parser tells nobody the line of an element.
+    parser = expat.ParserCreate(namespace_separator="}")
+    parser.buffer_text = True
+    entries: list[tuple[int, ElementTree.Element]] = []
 
-    def start(name: str, attributes: object) -> None:
-        if name.rpartition(":")[2] in _ENTRIES:
-            lines.append(parser.CurrentLineNumber)
+    def start(name: str, attributes: dict[str, str]) -> None:
+        element = builder.start(_local(name), attributes)
+        if element.tag in _ENTRIES:
+            entries.append((parser.CurrentLineNumber, element))
 
-    def refuse(*_: object) -> None:
+    def refuse_declared(*_: object) -> None:
         # An entity may grow to gigabytes; a termbase needs none.
         raise _wrong(f"Line {parser.CurrentLineNumber} declares an entity", file)
 
-    parser.StartElementHandler, parser.EntityDeclHandler = start, refuse
+    def refuse_skipped(name: str, _: object) -> None:
+        # expat leaves out in silence what the DTD of another file may declare.
+        raise _wrong(f"Line {parser.CurrentLineNumber} has an undefined entity: &{name};", file)
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda name: builder.end(_local(name))
+    parser.CharacterDataHandler = builder.data
+    parser.EntityDeclHandler, parser.SkippedEntityHandler = refuse_declared, refuse_skipped
     try:
         parser.Parse(content, True)
-        return ElementTree.fromstring(content), lines
     # Encodings that expat does not know raise errors of two other types.
-    except (expat.ExpatError, ElementTree.ParseError, LookupError, ValueError) as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:
         raise _wrong(f"The termbase cannot be read: {error}", file) from None
+    return builder.close().tag, entries
 
 
 def _inside(element: ElementTree.Element, *names: str) -> Iterator[ElementTree.Element]:
-    return (each for each in element.iter() if _local(each) in names)
+    return (each for each in element.iter() if each.tag in names)
 
 
-def _local(element: ElementTree.Element) -> str:
-    # Comments and processing instructions have functions as tags.
-    return str(element.tag).rpartition("}")[2]
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
 
 
 def _wrong(text: str, file: str) -> DataError:

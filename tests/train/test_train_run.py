@@ -123,22 +123,28 @@ def test_says_whether_the_average_won(finished: Any) -> None:
 
 
 class Nearness:
-    """A validator to which a model is the better the nearer its weights are to zero."""
+    """A validator to which a model is the better the nearer its weights are to zero.
 
-    def __init__(self, settings: Any) -> None:
+    What decides says so, what comes before it is equal, and what comes after says the contrary.
+    """
+
+    def __init__(self, settings: Any, decisive: str) -> None:
         self.settings = settings
+        self.decisive = ("score", "chrf", "loss").index(decisive)
 
     def sentences(self, *, everything: bool = False) -> int:
         return 12
 
     def __call__(self, model: Any, *, everything: bool = False) -> Scores:
-        loss = float(model.output_weight.detach().abs().mean())
-        return Scores({"loss": loss}, -loss, 12)
+        size = float(model.output_weight.detach().abs().mean())
+        ranks = [0.0] * self.decisive + [-size] + [size] * (2 - self.decisive)
+        return Scores({"chrf": ranks[1], "loss": -ranks[2]}, ranks[0], 12)
 
 
+@pytest.mark.parametrize("decisive", ["score", "chrf", "loss"])
 @pytest.mark.parametrize("single", [0.001, 5.0])
 def test_the_average_takes_the_place_of_a_worse_model(
-    tmp_path: Path, finished: Any, single: float
+    tmp_path: Path, finished: Any, single: float, decisive: str
 ) -> None:
     settings = finished[1]
     model, tokenizers = load_model(finished[0])
@@ -149,7 +155,7 @@ def test_the_average_takes_the_place_of_a_worse_model(
         scaled = {name: tensor * factor for name, tensor in weights.items()}
         store.save(step, WholeTensors(scaled, {}), {"regular": True, "score": None})
     publisher = Publisher(tmp_path / "model", tokenizers)
-    validator = Nearness(settings.validation)
+    validator = Nearness(settings.validation, decisive)
     with using(model, {name: tensor * single for name, tensor in weights.items()}):
         publisher.publish(model, 1, "weights", validator(model))
     recorder = Recorder()

@@ -7,126 +7,69 @@ import importlib.util
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heedful.apps.shards.ray_workers import RayPool, translate_on_ray
-from heedful.apps.shards.shard_forms import TableColumns
 from heedful.apps.shards.shard_paths import find_shards
 from heedful.apps.shards.shard_records import ShardRecord, TranslatedFolder, digest
 from heedful.apps.shards.shard_translation import (
-    LineTranslator,
     ShardJob,
     ShardOutcome,
     ShardWorker,
     verified,
 )
-from heedful.errors import ConfigError, UserError
+from heedful.errors import UserError
 from heedful.events import Events
 from heedful.models.model_directory import find_model_directory
 
-_RAY_ONLY = ("address", "actors", "threads", "actor_gpus")
-_LEAST = {"retries": 0, "actors": 1, "threads": 1, "actor_gpus": 0}
 _WITHOUT_EFFECT = {"device", "batch_size", "batch_tokens", "stream"}
 """Settings of `heedful translate` that do not change translations."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardOptions:
-    """The shards of a run and its workers, from flags of `heedful translate`.
-
-    Args:
-        shards: files, patterns and folders.
-        out: folder for the translated shards.
-        engine: engine of the workers, `local` or `ray`.
-        column: column of the texts in tables.
-        translation_column: column for the translations.
-        retries: number of further attempts for a shard when its machine fails.
-        address, actors, threads, actor_gpus: fields of `RayPool`.
-    """
-
-    shards: tuple[Path, ...]
-    out: Path | None
-    engine: str = "local"
-    column: str = "text"
-    translation_column: str = "translation"
-    retries: int = 3
-    address: str | None = None
-    actors: int | None = None
-    threads: int | None = None
-    actor_gpus: float | None = None
-
-
 def run_shards(
-    options: ShardOptions,
+    paths: Sequence[Path],
+    job: ShardJob,
     settings: Mapping[str, Any],
-    load: Callable[[], LineTranslator],
     events: Events,
+    pool: RayPool | None = None,
 ) -> dict[str, Any]:
     """Translate every shard that is not finished yet.
 
     Args:
-        options: options of the run.
+        paths: files, patterns and folders.
+        job: job of the workers.
         settings: settings of the translator as JSON data, with Heedful's version; `model`,
             `ensemble`, `shortlist` and `glossary` name files.
-        load: function that loads the translator; it is sent to other machines.
         events: receiver of progress and warnings.
+        pool: pool of Ray actors, to which the job is sent; this process translates without one.
 
     Returns:
         Counts as JSON data: `shards`, `translated`, `done_before`, the reasons of `failed` shards
         by name, the translated `rows`, and the counts of the translator.
 
     Raises:
-        UserError: when options contradict each other, the folder has other settings, or no shard
-            can be translated.
+        UserError: when a package is missing, the folder has other settings, or no shard can be
+            translated.
     """
-    out = _checked(options)
-    shards = find_shards(options.shards, out)
+    if pool is not None:
+        _check_packages("--engine ray needs", "ray", "pyarrow")
+    shards = find_shards(paths, job.out)
     if any(shard.suffix == ".parquet" for shard in shards):
         _check_packages("Shards in Parquet need the package", "pyarrow")
-    deciding = _deciding(options, settings)
-    columns = TableColumns(options.column, options.translation_column)
-    job = ShardJob(out, columns, load, options.retries, options.threads or 1, Path.cwd())
-    folder = TranslatedFolder(out)
+    deciding = _deciding(job, settings)
+    folder = TranslatedFolder(job.out)
     with folder.locked():
         records = folder.open(deciding, [shard.name for shard in shards])
         pending, outcomes = verified(folder, shards, records)
         work = _Work(events, len(shards), outcomes)
         try:
-            for outcome in _outcomes(options, job, pending, work.add_rows) if pending else ():
+            for outcome in _outcomes(pool, job, pending, work.add_rows) if pending else ():
                 work.add(outcome)
         finally:
             folder.close(deciding, records | work.records)
     return work.facts()
-
-
-def _checked(options: ShardOptions) -> Path:
-    """Return the folder of the translations, after a check of the options."""
-    if options.out is None:
-        raise ConfigError(
-            "--shards needs a folder for the translations", remedy="Name one with --out"
-        )
-    out = options.out.absolute()
-    if not out.parent.is_dir() or (out.exists() and not out.is_dir()):
-        raise ConfigError(
-            "No folder can be made here",
-            where=f"--out {options.out}",
-            remedy="Give a folder, or a name for one in a folder that is there",
-        )
-    if options.engine == "ray":
-        _check_packages("--engine ray needs", "ray", "pyarrow")
-    for name in () if options.engine == "ray" else _RAY_ONLY:
-        if getattr(options, name) is not None:
-            raise ConfigError(
-                f"{_flag(name)} needs --engine ray", remedy="Add --engine ray, or leave it out"
-            )
-    for name, least in _LEAST.items():
-        value = getattr(options, name)
-        if value is not None and not value >= least:
-            raise ConfigError(f"{_flag(name)} {value}: it is at least {least}")
-    return out
 
 
 def _check_packages(what: str, *names: str) -> None:
@@ -138,14 +81,14 @@ def _check_packages(what: str, *names: str) -> None:
         )
 
 
-def _deciding(options: ShardOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _deciding(job: ShardJob, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that change translations, with digests of their files."""
     deciding = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
     models = [settings["model"], *settings["ensemble"]]
     files = [each for each in (settings["shortlist"], settings["glossary"]) if each]
     return deciding | {
-        "column": options.column,
-        "translation_column": options.translation_column,
+        "column": job.columns.text,
+        "translation_column": job.columns.translation,
         "models_sha256": [_model_digest(Path(model)) for model in models],
         "files_sha256": [digest(Path(file)) for file in files if isinstance(file, str)],
     }
@@ -159,11 +102,10 @@ def _model_digest(path: Path) -> str:
 
 
 def _outcomes(
-    options: ShardOptions, job: ShardJob, shards: list[Path], add_rows: Callable[[int], None]
+    pool: RayPool | None, job: ShardJob, shards: list[Path], add_rows: Callable[[int], None]
 ) -> Iterator[ShardOutcome]:
-    """Translate shards on the engine of the options; report the number of translated rows."""
-    if options.engine == "ray":
-        pool = RayPool(options.address, options.actors, job.threads, options.actor_gpus or 0.0)
+    """Translate shards on the pool or in this process; report the number of translated rows."""
+    if pool is not None:
         for outcome in translate_on_ray(job, shards, pool):
             add_rows(0 if outcome.record is None else outcome.record.rows)
             yield outcome
@@ -230,7 +172,3 @@ class _Work:
             "failed": dict(sorted(self._failed.items())),
             "rows": sum(record.rows for record in self.records.values()),
         }
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
