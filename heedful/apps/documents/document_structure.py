@@ -85,15 +85,18 @@ def difference(before: Iterable[StructurePart], after: Iterable[StructurePart]) 
 
 def _lost_placeholder(before: str, after: str) -> str | None:
     """Describe a placeholder or tag that occurs less or more often than before, or return None."""
-    # `%s %d` may become `%2$d %1$s`, and a branch of an ICU message looks like a placeholder.
-    before, after = (_BRANCH.sub(r"\1 ", _ORDER.sub("%", text)) for text in (before, after))
-    for match in _KEPT.finditer(before):
+    # `%s %d` may become `%2$d %1$s`. A branch of an ICU message looks like a placeholder, and a
+    # placeholder behind a message like a branch: `{n, plural, …} and {name}`.
+    pairs = [[_ORDER.sub("%", text) for text in (before, after)]]
+    pairs.append([_BRANCH.sub(r"\1 ", text) for text in pairs[0]])
+    for match in _KEPT.finditer(pairs[1][0]):
         # %seven does not contain %s, but letters of another script may follow %s directly.
         whole = re.compile(
             re.escape(match[0]) + (r"(?![A-Za-z\d_])" if match[0][-1].isalnum() else "")
         )
-        count, found = len(whole.findall(before)), len(whole.findall(after))
-        if count != found:
+        counts = [[len(whole.findall(text)) for text in pair] for pair in pairs]
+        if all(count != found for count, found in counts):
+            count, found = counts[1]
             return f"{match[0]} is there {found} times, not {count}"
     return None
 
