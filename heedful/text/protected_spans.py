@@ -53,7 +53,8 @@ _PATTERNS: dict[SpanKind, str] = {
     # The backquote that ends `a link`_ begins no code.
     "code": r"``[^\n]+?``(?!`)|(?<![`\w])`(?![\s_`])[^`\n]*[^`\s]`(?![`\w])",
     "placeholders": (
-        r"\{\{\{[^{}\n]*\}\}\}|\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}"  # Jinja, Mustache
+        r"\{\{\{[^{}\n]*\}\}\}|\$?\{\{(?:[^{}\n]|\{[^{}\n]*\})*\}\}"  # Mustache, GitHub
+        r"|\{%[^\n]*?%\}"  # Jinja
         r"|\$t\([^()\n]*\)"  # i18next
         r"|[$#%]\{[^{}\s]*\}|\$\([^()\s]*\)"  # shells, JavaScript, Ruby
         r"|\{[^\W\d]?[\w.\[\]!-]*=?(?::[^{}\s]*)?\}"  # {}, {0}, {name!r:>10}

@@ -9,6 +9,12 @@ from heedful.errors import DataError
 
 _PATHS_NAMED = 5
 
+FRONT_MATTER_KEYS = (
+    *("title", "linkTitle", "subtitle", "description", "summary", "excerpt", "tagline"),
+    *("caption", "alt"),
+)
+"""Keys in the front matter of Markdown whose values are text for people."""
+
 
 class ChosenKeys:
     """The values that `--keys` selects; all values if it is unset.

@@ -14,12 +14,13 @@ import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from heedful.apps.documents.chosen_keys import ChosenKeys
+from heedful.apps.documents.chosen_keys import FRONT_MATTER_KEYS, ChosenKeys
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.text.protected_spans import span_pattern
 
@@ -84,15 +85,18 @@ def difference(before: Iterable[StructurePart], after: Iterable[StructurePart]) 
 
 def _lost_placeholder(before: str, after: str) -> str | None:
     """Describe a placeholder or tag that occurs less or more often than before, or return None."""
-    # `%s %d` may become `%2$d %1$s`, and a branch of an ICU message looks like a placeholder.
-    before, after = (_BRANCH.sub(r"\1 ", _ORDER.sub("%", text)) for text in (before, after))
-    for match in _KEPT.finditer(before):
+    # `%s %d` may become `%2$d %1$s`. A branch of an ICU message looks like a placeholder, and a
+    # placeholder behind a message like a branch: `{n, plural, …} and {name}`.
+    pairs = [[_ORDER.sub("%", text) for text in (before, after)]]
+    pairs.append([_BRANCH.sub(r"\1 ", text) for text in pairs[0]])
+    for match in _KEPT.finditer(pairs[1][0]):
         # %seven does not contain %s, but letters of another script may follow %s directly.
         whole = re.compile(
             re.escape(match[0]) + (r"(?![A-Za-z\d_])" if match[0][-1].isalnum() else "")
         )
-        count, found = len(whole.findall(before)), len(whole.findall(after))
-        if count != found:
+        counts = [[len(whole.findall(text)) for text in pair] for pair in pairs]
+        if all(count != found for count, found in counts):
+            count, found = counts[1]
             return f"{match[0]} is there {found} times, not {count}"
     return None
 
@@ -267,8 +271,13 @@ def markdown_structure(text: str, settings: DocumentSettings) -> Structure:
         r"^[ \t]*(?:(?:!!!|\?\?\?|===)[!+]? ?[\w\"]|\[\^[^\]\n]+\]:|[:~][ \t])", text, re.MULTILINE
     )
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    for token in parser.parse(re.sub(r"\A---\n.*?\n---\n", "\n", text, flags=re.DOTALL)):
-        line = token.map[0] + 1 if token.map else 0
+    front = re.match(r"---\n(.*?\n)---\n", text, flags=re.DOTALL)
+    if front is not None:
+        with suppress(ValueError):  # templates are no YAML
+            yield from yaml_structure(front[1], DocumentSettings(keys=FRONT_MATTER_KEYS))
+    for token in parser.parse(text[front.end() :] if front is not None else text):
+        above = 0 if front is None else front[0].count("\n")
+        line = token.map[0] + 1 + above if token.map else 0
         inner = [each for each in token.children or () if each.type not in ("text", "softbreak")]
         shape = _counted(
             (each.type, each.attrGet("href"), each.attrGet("src"), _raw(each.type, each.content))
@@ -313,12 +322,12 @@ def _rows(rows: Iterable[list[str]], settings: DocumentSettings) -> Structure:
         names = names or [str(n) for n in range(1, len(cells) + 1)]
         if number == 1 and settings.header:
             names = [name.strip() for name in cells]
-        kept = [
-            "" if {str(n + 1), *names[n : n + 1]} & set(settings.columns) else cell
-            for n, cell in enumerate(cells)
-            if number > 1 or not settings.header
-        ]
-        yield StructurePart(f"row {number}", (len(cells), tuple(kept)))
+        kept, texts = list(cells), list[str]()
+        for n in range(len(cells)) if number > 1 or not settings.header else ():
+            if {str(n + 1), *names[n : n + 1]} & set(settings.columns):
+                texts.append(cells[n])
+                kept[n] = ""
+        yield StructurePart(f"row {number}", (len(cells), tuple(kept)), "\n".join(texts))
 
 
 def xml_structure(
@@ -388,8 +397,11 @@ def _local(element: Element) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-_LOOK = frozenset(("r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "span", "s"))
-"""Elements of runs, whose number changes when formatting moves to other words."""
+_LOOK = frozenset(
+    ("r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "noBreakHyphen", "span", "s")
+)
+"""Elements of runs, whose number changes when formatting moves to other words, and hyphens, since
+another word may have none."""
 
 
 def archive_structure(data: bytes, settings: DocumentSettings, where: str) -> Structure:

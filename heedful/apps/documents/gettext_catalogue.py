@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from heedful.apps.documents.document_settings import DocumentSettings
@@ -27,6 +27,7 @@ from heedful.apps.documents.passage import (
 )
 from heedful.errors import DataError
 
+_NUMBER_OF_FORMS = re.compile(r"\"Plural-Forms:\s*nplurals=\s*(\d+)")
 _KEYWORD = re.compile(r"\s*(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s*(?=\")")
 _STRING = re.compile(r"\s*\"((?:[^\"\\]|\\.)*)\"\s*$")
 _FOLD = re.compile(r"(\\.)|\"[ \t]*[\r\n]+[ \t]*\"", re.DOTALL)
@@ -103,17 +104,21 @@ def read_po(text: str, settings: DocumentSettings, name: str) -> Iterator[Passag
     translations as fuzzy.
     """
     line_break = "\r\n" if "\r\n" in text else "\n"
+    has_header = re.search(r"^\"(?:Content-Type|MIME-Version):", text, re.MULTILINE) is not None
+    found = _NUMBER_OF_FORMS.search(text)
+    number = found[1] if found is not None else "none" if has_header else ""
     for entry in _entries(text, name):
         if "msgid" not in entry.strings or "fuzzy" in entry.flags:
             continue
-        found = list(_passages(text, entry, line_break))
-        if not settings.mark_machine or any(passage.left_out for passage in found) or not found:
-            yield from found
+        passages = list(_passages(text, entry, line_break, number))
+        is_whole = passages and not any(passage.left_out for passage in passages)
+        if not settings.mark_machine or not is_whole:
+            yield from passages
             continue
         place = entry.start if entry.flags_at is None else entry.flags_at
         mark = f"#, fuzzy{line_break}" if entry.flags_at is None else " fuzzy,"
-        end = max(passage.end for passage in found)
-        yield _together(place, end, [written_mark((place, place), mark), *found])
+        end = max(passage.end for passage in passages)
+        yield _together(place, end, [written_mark((place, place), mark), *passages])
 
 
 def _together(start: int, end: int, passages: Sequence[Passage]) -> Passage:
@@ -162,8 +167,15 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
         yield entry
 
 
-def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
-    """Yield the passages that fill the empty strings of an entry, if its messages have words."""
+def _passages(text: str, entry: _Entry, line_break: str, number: str) -> Iterator[Passage]:
+    """Yield the passages that fill the empty strings of an entry, if its messages have words.
+
+    Args:
+        text: text of the catalogue.
+        entry: the entry.
+        line_break: line break of the catalogue.
+        number: number of plural forms that its header declares; empty without a header.
+    """
     forms = [string for key, string in entry.strings.items() if key.startswith("msgstr")]
     plural = entry.strings.get("msgid_plural")
     filled: list[Passage] = []
@@ -181,6 +193,10 @@ def _passages(text: str, entry: _Entry, line_break: str) -> Iterator[Passage]:
             if len(forms) == 2 or of_one.arguments == formats.arguments:
                 source, parts, formats = entry.strings["msgid"], singular, of_one
         inner = list(string_passages(parts, _encode, kept=formats.pattern))
+        if inner and plural is not None and number not in ("", str(len(forms))):
+            # The tools of gettext would refuse the whole catalogue.
+            reason = f"it has {len(forms)} plural forms, and the header declares {number}"
+            inner = [replace(inner[0], left_out=reason)]
         if any(passage.left_out for passage in inner):
             yield from inner
             return

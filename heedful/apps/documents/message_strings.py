@@ -68,8 +68,10 @@ _SCAN = (
     rf"|{_KEPT}"
     # BBCode, but not [X7X].
     r"|\[(?P<bb_slash>/)?(?P<bb_name>[A-Za-z]\w*)(?:=[^\[\]\n]*)?\]"
-    # In a string of a program %s is a placeholder even where letters follow: "%sHelp%s".
-    r"|(?<![%\d])%(?:\d+\$[-+#0]*\d*(?:\.\d+)?[a-zA-Z@]|[s@]|[di](?![A-Za-z]))"
+    # In a string of a program %s is a placeholder even where letters follow: "%sHelp%s", and %d
+    # where a unit follows: "%dMB".
+    r"|(?<!%)%\d+\$[-+#0]*\d*(?:\.\d+)?(?:ll?|hh?)?[a-zA-Z@]"
+    r"|(?<![%\d])%(?:[s@]|(?:ll?|hh?)?[diu](?!(?!min|sec)[A-Za-z]{3}))"
     rf"|(?P<separator>[\n\r]+|\|(?:\s*(?:{_NUMBERS}))?)"
 )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
-from heedful.apps.documents.passage import Passage, PassagePart, Surroundings
-from heedful.pipelines.aligned_text import LineUp, Node, Span
+from heedful.apps.documents.passage import LeftOut, Passage, PassagePart, Surroundings
+from heedful.pipelines.aligned_text import LineUp, Node, Span, descendants
 from heedful.pipelines.placement import placed_markup
+
+_PIECE = re.compile(r"\S*[{}<>$%@\\]\S*")
+"""Piece of code or of a placeholder, but no word, which a translation may have elsewhere, too."""
 
 
 def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> str:
@@ -18,7 +22,29 @@ def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], st
         copy: function that writes a range of the document.
     """
     nodes = placed_markup(passage.parts, lined)
+    _refuse_torn_parts(passage, lined, nodes)
     return _Writer(passage, lined, copy).write(nodes)
+
+
+def _refuse_torn_parts(passage: Passage, lined: LineUp, nodes: Sequence[Node[PassagePart]]) -> None:
+    """Refuse a translation in which pieces of a kept part stand beside the whole part.
+
+    Raises:
+        LeftOut: when there is such a piece.
+    """
+    singles = [part for part in passage.parts if part.kind == "single" and part.text]
+    if not singles:
+        return
+    rest, done = "", 0
+    for start, end in sorted(node.target for node in descendants(nodes) if node.kind == "single"):
+        if start >= done:
+            rest, done = f"{rest}{lined.target[done:start]}\n", end
+    rest += lined.target[done:]
+    words = "\n".join(part.text for part in passage.parts if part.kind == "text")
+    for part in singles:
+        for piece in _PIECE.findall(part.text):
+            if rest.count(piece) > words.count(piece):
+                raise LeftOut(f"{piece} would be there twice")
 
 
 class _Writer:

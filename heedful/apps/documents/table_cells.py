@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.message_strings import copied_string, string_passages
 from heedful.apps.documents.passage import (
     Passage,
     Surroundings,
     lines_of,
-    make_passage,
     plain,
     text_parts,
 )
@@ -174,26 +174,19 @@ def _quoted_rows(text: str, delimiter: str, name: str) -> Iterator[TableRow]:
 
 
 def _cell(text: str, cell: Cell, delimiter: str, *, quotes: bool) -> Iterator[Passage]:
-    """Yield a passage for each line of a cell."""
-    if not cell.is_quoted:
-        encode = plain if quotes else _without_tabs
-        for passage in make_passage(text_parts(text, cell.start, cell.end), encode):
-            if quotes:
-                wrap = partial(_unquoted, text, cell, passage, delimiter)
-                passage = replace(passage, start=cell.start, end=cell.end, wrap=wrap)
-            yield passage
-        return
-    start = cell.start
-    for match in [*_BREAK.finditer(text, cell.start, cell.end), None]:
-        end = cell.end if match is None else match.start()
-        yield from make_passage(text_parts(text, start, end, _QUOTES, lambda _: '"'), _doubled)
-        start = end if match is None else match.end()
+    """Yield the passages of a cell: shops and programs keep tags and placeholders in them."""
+    place = cell.start, cell.end
+    if cell.is_quoted:
+        yield from string_passages(text_parts(text, *place, _QUOTES, lambda _: '"'), _doubled)
+    elif not quotes:
+        yield from string_passages(text_parts(text, *place), _without_tabs)
+    elif found := tuple(string_passages(text_parts(text, *place), plain)):
+        wrap = partial(_unquoted, text, cell, delimiter)
+        yield copied_string(place, place, found, wrap=wrap)
 
 
-def _unquoted(text: str, cell: Cell, passage: Passage, delimiter: str, translation: str) -> str:
+def _unquoted(text: str, cell: Cell, delimiter: str, content: str) -> str:
     """Return the content of an unquoted cell, with quotes if the translation needs them."""
-    before = text[cell.start : passage.start]
-    content = before + translation + text[passage.end : cell.end]
     if content != text[cell.start : cell.end] and (delimiter in content or '"' in content):
         return '"' + content.replace('"', '""') + '"'
     return content

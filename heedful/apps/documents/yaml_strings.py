@@ -79,9 +79,24 @@ def read_yaml(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
             "Reading YAML needs the package PyYAML",
             remedy="Install it with: pip install 'heedful[documents]'",
         )
+    keys = ChosenKeys(settings.keys)
+    yield from yaml_passages(text, keys, name)
+    keys.check(name)
+
+
+def yaml_passages(text: str, keys: ChosenKeys, name: str) -> Iterator[Passage]:
+    """Yield the passages of the strings that keys select.
+
+    Args:
+        text: text with one or several YAML documents.
+        keys: keys of the strings.
+        name: name of the document, for messages.
+
+    Raises:
+        DataError: naming the line that is no YAML.
+    """
     import yaml
 
-    keys = ChosenKeys(settings.keys)
     try:
         for path, event, is_flow in _scalars(yaml.SafeLoader(text)):
             # Plain scalars may be symbols of Rails.
@@ -102,7 +117,6 @@ def read_yaml(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
             where=f"{name}, line {text.count(chr(10), 0, error.position) + 1}",
             remedy="Remove it",
         ) from None
-    keys.check(name)
 
 
 def _scalars(loader: Any) -> Iterator[tuple[list[str | int], Any, bool]]:

@@ -78,6 +78,14 @@ def test_damage_is_seen(format: str, old: str, new: str) -> None:
     assert found is not None
 
 
+def test_a_placeholder_behind_a_message_is_seen() -> None:
+    """It looks like a branch: `} and {name}`."""
+    plural = "{n, plural, one {# dog} other {# dogs}}"
+    texts = (f'["{{name}} has {plural}"]', f'["{plural} has {{name}}"]')
+    source, translation = (STRUCTURES["json"](text, SETTINGS) for text in texts)
+    assert difference(source, translation) is None
+
+
 def test_every_format_has_a_structure() -> None:
     assert set(STRUCTURES) | {"docx"} <= set(FORMATS)
 

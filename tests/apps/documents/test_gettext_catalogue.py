@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from heedful.apps.documents.formats import translate_document
+from heedful.apps.documents.formats import open_document, translate_document
 from heedful.errors import DataError
 
 from .translators import Dictionary, Reordering, echoed, sentences, shout, shouted
@@ -128,7 +128,9 @@ def test_any_message_comes_back(messages: list[str], width: int) -> None:
 def words(message: str) -> str:
     """Without placeholders and tags."""
     return re.sub(
-        r"%\S*|</?[A-Za-z\d][\w.]*(?:\s(?:\"[^\"]*\"|[^<>])*)?>|\{[^{}]*\}|&[a-z]+;", "", message
+        r"%(?:<\w+>)?[^\s<]*|</?[A-Za-z\d][\w.]*(?:\s(?:\"[^\"]*\"|[^<>])*)?>|\{[^{}]*\}|&[a-z]+;",
+        "",
+        message,
     )
 
 
@@ -227,6 +229,22 @@ msgstr[1] ""
     three = '#, c-format\nmsgid "one file"\nmsgid_plural "%d files"\n'
     three += "".join(f'msgstr[{n}] ""\n' for n in range(3))
     assert set(polib.pofile(shouted(three, "po"))[0].msgstr_plural.values()) == {"%d FILES"}
+
+
+@pytest.mark.parametrize(("written", "number"), [("3", "3"), ("INTEGER", "none")])
+def test_a_plural_without_the_declared_number_of_forms_is_told(written: str, number: str) -> None:
+    """The tools of gettext refuse a catalogue with such a message."""
+    header = (
+        'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
+        f'"Plural-Forms: nplurals={written}; plural=0;\\n"\n\n'
+    )
+    text = header + 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    document = open_document(text.encode(), format="po")
+    assert document.sentences == ()
+    assert document.write([]) == text.encode()
+    assert document.left_out == (
+        f"line 6 (a): it has 2 plural forms, and the header declares {number}",
+    )
 
 
 def test_what_a_machine_translated_is_marked_where_it_is_asked_for() -> None:

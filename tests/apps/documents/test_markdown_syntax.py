@@ -43,8 +43,14 @@ SHOUTED = [
     ("a [dog][a.Dog] or [Dog][]", "A [DOG][a.Dog] OR [DOG][Dog]"),
     # Hugo and Jekyll
     ("{{< note >}}\na dog\n{{< /note >}}", "{{< note >}}\nA DOG\n{{< /note >}}"),
-    ("+++\ntitle = 'a'\n+++\na dog", "+++\ntitle = 'a'\n+++\nA DOG"),
-    ('{\n"t": "a"\n}\na dog', '{\n"t": "a"\n}\nA DOG'),
+    ("+++\ntitle = 'a'\nslug = 'b'\n+++\na dog", "+++\ntitle = 'A'\nslug = 'b'\n+++\nA DOG"),
+    ('{\n"t": "a",\n"title": "b"\n}\na dog', '{\n"t": "a",\n"title": "B"\n}\nA DOG'),
+    ("---\nalt: a dog\ntags: [b]\n---\na dog", "---\nalt: A DOG\ntags: [b]\n---\nA DOG"),
+    ('{{< img alt="a dog" id="x" >}}\n\nx', '{{< img alt="A DOG" id="x" >}}\n\nX'),
+    ('see {% img x title=\'a "dog"\' %} x', 'SEE {% img x title=\'A "DOG"\' %} X'),
+    ('{{</* img alt="a" */>}}\n\n```\n{{< img alt="a" >}}\n```', None),
+    ("says __a dog__ to \\@tom {# x #}", "SAYS __A DOG__ TO \\@tom {# x #}"),
+    ("::: list\na dog\\\n:::", "::: list\nA DOG\\\n:::"),
     ("{% code %}\na dog\n{% endcode %}\na dog", "{% code %}\na dog\n{% endcode %}\nA DOG"),
     ("the {{ page.x }} [dog]({{ s }}/a b) {% x %}", "THE {{ page.x }} [DOG]({{ s }}/a b) {% x %}"),
     ('<p>\n[a dog](http://x.y "t") `z`\n</p>', '<p>\n[A DOG](http://x.y "t") `z`\n</p>'),
@@ -59,9 +65,9 @@ DEFINITIONS = "\n\n[the dog]: http://x.y\n[our cat]: z\n"
 
 
 @pytest.mark.parametrize(("page", "expected"), SHOUTED)
-def test_words_change_and_marks_stay(page: str, expected: str) -> None:
+def test_words_change_and_marks_stay(page: str, expected: str | None) -> None:
     assert echoed((page + DEFINITIONS).encode(), "markdown") == (page + DEFINITIONS).encode()
-    assert shouted(page + DEFINITIONS, "markdown") == expected + DEFINITIONS
+    assert shouted(page + DEFINITIONS, "markdown") == (expected or page) + DEFINITIONS
 
 
 def test_what_is_shown_to_a_translator() -> None:
@@ -89,6 +95,28 @@ def test_a_translation_that_reads_otherwise_is_refused() -> None:
     assert document.write(answers) == b"open *the* door\n\njetzt"
     assert document.left_out == (
         "line 1 (open *the* door): its translation would read as other markup",
+    )
+
+
+@pytest.mark.parametrize(
+    ("translation", "reason"),
+    [("`x <y>` take", ""), ("x take <y>", "<y> would be there twice")],
+)
+def test_a_part_that_is_torn_apart_is_told(translation: str, reason: str) -> None:
+    """Its pieces would stand in the sentence beside the part."""
+    document = open_document(b"take `x <y>`", format="markdown")
+    answers = Dictionary({"take x <y>": (translation, (1, 0, 2))}).translate(
+        ["take x <y>"], alignment=True
+    )
+    document.write(answers)
+    assert document.left_out == ((f"line 1 (take `x <y>`): {reason}",) if reason else ())
+
+
+def test_front_matter_that_a_template_makes_is_told() -> None:
+    document = open_document(b"---\ntitle: {{ a }}: b\n---\n", format="markdown")
+    assert document.write([]) == b"---\ntitle: {{ a }}: b\n---\n"
+    assert document.left_out == (
+        "line 1 (--- title: {{ a }}: b ---): front matter that is no YAML",
     )
 
 

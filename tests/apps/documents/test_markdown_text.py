@@ -16,7 +16,8 @@ from heedful.apps.documents.formats import translate_document
 from .translators import Dictionary, echoed, sentences, shouted
 
 PAGE = """---
-title: Kept as it is
+title: A page
+layout: kept as it is
 ---
 
 # Dogs & *cats* #
@@ -55,6 +56,7 @@ See <https://x.org/y> and [ref][1] or <span class=x>this one</span>.
 
 def test_words_are_found() -> None:
     assert sentences(PAGE, "markdown") == [
+        "A page",
         "Dogs & cats",
         "A big dog runs* to the code here house, © 2024.",
         "Quoted text runs on.",
@@ -75,6 +77,7 @@ def test_only_words_change() -> None:
     found = shouted(PAGE, "markdown")
     expected = PAGE
     for text in (
+        "A page",
         "Dogs", "cats", "A [big", "dog**", "runs", "to the", "house", "Quoted text", "on.",
         "First item", "wrapped here", "a task", "the picture", "Name", "Meaning", "a word", "Under",
         '"a title', "bold text", "See", "and [ref", "or <", "this one",

@@ -83,7 +83,8 @@ IN_CAPITALS = {
     "[b]Bold[/b], [the manual](https://example.org), [X7X], [aside]": (
         "[b]BOLD[/b], [THE MANUAL](https://example.org), [X7X], [ASIDE]"
     ),
-    "get %sHelp%s or %dpx": "GET %sHELP%s OR %DPX",
+    "get %sHelp%s or %dpx": "GET %sHELP%s OR %dPX",
+    "%lldMB from 1%1$sx to ${{ a.b }} by %device": "%lldMB FROM 1%1$sX TO ${{ a.b }} BY %DEVICE",
     "a <b or c> d": "A <B OR C> D",
 }
 

@@ -46,6 +46,14 @@ def test_an_echo_changes_no_byte(
     assert echoed(data, "csv", columns=["first", "last"]) == data
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_tags_and_placeholders_in_cells_stay(quote: str) -> None:
+    page = f"id,text\n1,{quote}a <b>dog</b> of %s<br>runs{quote}\n"
+    assert sentences(page, "csv", columns=["text"]) == ["a dog of %s", "runs"]
+    found = shouted(page, "csv", columns=["text"])
+    assert found == f"id,text\n1,{quote}A <b>DOG</b> OF %s<br>RUNS{quote}\n"
+
+
 @given(TABLES, FORMS)
 def test_the_wanted_column_changes(
     table: list[tuple[str, str, str]], form: tuple[int, str, str]

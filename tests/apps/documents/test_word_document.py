@@ -230,6 +230,12 @@ def test_marks_stay_at_their_place(mark: str, read: str, own_run: bool) -> None:
     assert_content_model(etree.fromstring(f'<w:body xmlns:w="{W}">{written}</w:body>'))
 
 
+def test_a_word_may_lose_its_hyphen() -> None:
+    page = docx("<w:p><w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>known</w:t></w:r></w:p>")
+    found = translate_document(page, Dictionary({"well-known": ("bekannt", (0,))}), format="docx")
+    assert looks(found) == [("bekannt", False)]
+
+
 def test_breaks_between_lines_part_sentences() -> None:
     """A page break does, and what stands before the first word stays before it."""
     page = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.apps.documents.html_text import inline_kind
-from heedful.apps.documents.markdown.markdown_syntax import SHOWN, UNSEEN
+from heedful.apps.documents.markdown.markdown_syntax import PARAMETER, SHOWN, UNSEEN
+from heedful.apps.documents.message_strings import string_passages
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
     Passage,
@@ -32,6 +33,8 @@ ends at a vertical bar, or the title of a directive, which ends at a quotation m
 
 _SOFT_BREAK = re.compile(r"[^\S\n]*\n[^\S\n]*")
 _HARD_BREAK = re.compile(r"[^\S\n]*(?: {2,}|\\)\n[^\S\n]*")
+# A parser that does not know the mark on the next line reads a line break here.
+_BEFORE_MARK = re.compile(r"\\\r?\n[ \t>]*(?::{3}|/{3}|\{[{%])")
 _SPECIAL = re.compile(r"\\(?![^\W_])|[`*_~\[\]]|<(?=[A-Za-z/!?]|\Z)|&(?=#?\w+;)|!(?=\[|\Z)")
 _BAR = re.compile(r"\\\|")
 _LEADING = re.compile(r"\[[ xX]\]\s|(?:[Tt]able)?:\s+")
@@ -174,6 +177,10 @@ class InlineContent:
         if not self.content.startswith(token.content, self.place):
             return None
         self.place += len(token.content)
+        last = self.offsets[self.place] - 1
+        if self.place == len(self.content) and _BEFORE_MARK.match(self.text, last):
+            words = text_parts(self.text, self.offsets[start], last, _BAR, _last)
+            return [*words, PassagePart(last, last + 1, "single")]
         if self.content.startswith("\n", self.place):  # the space before it belongs to the break
             self.place -= len(token.content) - len(token.content.rstrip())
         return [*text_parts(self.text, self.offsets[start], self.offsets[self.place], _BAR, _last)]
@@ -198,6 +205,8 @@ class InlineContent:
 
     def _kept(self, token: Token) -> list[PassagePart] | None:
         end = self.place + len(token.content)
+        here = self.offsets[self.place], self.offsets[end]
+        self.alternatives += parameter_passages(self.text, *here)
         is_shown = not token.content.startswith(UNSEEN)
         return self._until(end, "single", self._original(self.place, end) if is_shown else "")
 
@@ -243,6 +252,29 @@ class InlineContent:
         ):
             self.alternatives += inner.passages(token) or ()
         return self._until(end, "single")
+
+
+def parameter_passages(text: str, start: int, end: int) -> Iterator[Passage]:
+    """Yield the passages of the parameters of shortcodes and tags that are text for people.
+
+    Args:
+        text: the document.
+        start, end: range of the shortcodes.
+    """
+    for match in () if "/*" in text[start:end] else PARAMETER.finditer(text, start, end):
+        first, last = match.span(match.lastindex or 0)
+        yield from string_passages(text_parts(text, first, last), partial(in_quotes, text[last]))
+
+
+def in_quotes(quote: str, text: str, place: Surroundings) -> str:
+    """Write text between quotes for which there is no escape.
+
+    Args:
+        quote: the kind of quote.
+        text: text to write.
+        place: surroundings of the text.
+    """
+    return text.replace(quote, "’" if quote == "'" else "'")
 
 
 def _with_reference(passage: Passage, parts: Sequence[PassagePart]) -> Passage:

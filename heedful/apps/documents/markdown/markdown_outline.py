@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.apps.documents.markdown.markdown_syntax import (
     ENDS,
+    PARAMETER,
     SOURCE,
     markdown_parser,
     masked,
@@ -82,9 +83,11 @@ class BlockReading:
         depth = 0 if prefix is None else prefix.end()
         bare = [re.sub(rf"^[ \t>]{{0,{depth}}}", "", line) for line in lines]
         source = self.head + "\n".join(bare).replace("\0", "\ufffd")
+        source = PARAMETER.sub(lambda match: match["name"], source)
         own, github = ({"references": dict(self.references)} for _ in range(2))
         tokens = markdown_parser().parse(masked(source), {SOURCE: source, ENDS: {}, **own})
-        placeholders = [match[0] for match in PLACEHOLDERS.finditer(source)]
+        found = (match[0] for match in PLACEHOLDERS.finditer(source))
+        placeholders = [each for each in found if not each.startswith("__")]  # strong words
         marks: Counter[tuple[str, ...]] = Counter(
             ("mark", mark) for mark in [*masked_marks(source), *placeholders]
         )

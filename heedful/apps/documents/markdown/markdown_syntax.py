@@ -54,9 +54,9 @@ _MASKS = re.compile(
     r"|\\\\\([^\n`]+?\\\\\)|\\\\\[[^`]+?\\\\\]|\\\([^()\n`]*[\\^_=][^()\n`]*\\\)"
     r"|[^\W_]*(?<![~\\])~[^\s~`]+~(?!~)[^\W_]*|[^\W_]+\^[^\s^`\[\]]+\^[^\W_]*"  # H~2~O, 2^10^
     # People, packages, citations.
-    r"|(?<![\w@./#-])@[A-Za-z0-9][A-Za-z0-9_-]*(?:[/.:][A-Za-z0-9_-]+)*)"
+    r"|(?<![\w@./#-])\\?@[A-Za-z0-9][A-Za-z0-9_-]*(?:[/.:][A-Za-z0-9_-]+)*)"
     r"|(?P<unseen>\{%(?:(?!\n\s*\n|%\})[^`])*%\}"
-    rf"|\{{/\*[^\n`]*?\*/\}}|{_ATTRIBUTES}|{_COMPONENT}"
+    rf"|\{{/\*[^\n`]*?\*/\}}|\{{# [^{{}}\n]*\}}|\{{##[^{{}}\n]*\}}|{_ATTRIBUTES}|{_COMPONENT}"
     r"|\{[\w:.+-]+\}(?=`)|:[\w:.+-]+:(?=`[^`])"  # roles of MyST and Sphinx
     r"|\{(?P<critic>\+\+|--|~~|==|>>)[^{}\n`]*?\}"
     r"|\[\^[^\]\s]+\]"
@@ -65,6 +65,10 @@ _MASKS = re.compile(
     r"|(?<![\w:./]):[A-Za-z0-9_+-]*[A-Za-z0-9]:(?![\w:/`]))",
     re.MULTILINE,
 )
+PARAMETER = re.compile(
+    r"(?P<name>\b(?:title|caption|alt)\s*=\s*)(?:\"([^\"{}<>\n]+)\"|'([^'{}<>\n]+)')"
+)
+"""Parameter of a shortcode, tag or list of attributes that is text for people."""
 _MATH = re.compile(
     r"(?<![\\$])(?:\$\$(?:[^$`]|\\\$)+\$\$|\$`[^`\n]+`\$"
     # Pandoc's rule, by which prices are not formulas: no inner space, and no digit after the mark.

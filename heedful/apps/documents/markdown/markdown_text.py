@@ -14,9 +14,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from heedful.apps.documents.chosen_keys import FRONT_MATTER_KEYS, ChosenKeys
 from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.apps.documents.html_text import html_passages
-from heedful.apps.documents.markdown.markdown_inline import BlockKind, InlineContent
+from heedful.apps.documents.json_strings import value_passages
+from heedful.apps.documents.markdown.markdown_inline import (
+    BlockKind,
+    InlineContent,
+    in_quotes,
+    parameter_passages,
+)
 from heedful.apps.documents.markdown.markdown_outline import BlockReading
 from heedful.apps.documents.markdown.markdown_syntax import (
     ENDS,
@@ -26,6 +33,7 @@ from heedful.apps.documents.markdown.markdown_syntax import (
     markdown_parser,
     masked,
 )
+from heedful.apps.documents.message_strings import string_passages
 from heedful.apps.documents.passage import (
     PLACEHOLDERS,
     Passage,
@@ -36,7 +44,8 @@ from heedful.apps.documents.passage import (
     protected,
     text_parts,
 )
-from heedful.errors import ConfigError
+from heedful.apps.documents.yaml_strings import yaml_passages
+from heedful.errors import ConfigError, DataError
 from heedful.pipelines.aligned_text import Kind
 
 if TYPE_CHECKING:
@@ -45,6 +54,11 @@ if TYPE_CHECKING:
 # YAML, TOML or JSON.
 _FRONT_MATTER = re.compile(
     r"(?:(---|\+\+\+)[ \t]*\r?\n(?:.*\r?\n)*?\1|\{\r?\n(?:.*\r?\n)*?\})[ \t]*(?:\r?\n|\Z)"
+)
+_TOML_STRING = re.compile(
+    rf"^[ \t]*(?:{'|'.join(FRONT_MATTER_KEYS)})[ \t]*=[ \t]*"
+    r"(?:\"((?:[^\"\\\r\n]|\\.)*)\"|'([^'\r\n]*)')[ \t]*(?:#.*)?\r?$",
+    re.MULTILINE | re.IGNORECASE,
 )
 _AFTER_CONTENT = re.compile(r"\s*(?:#+\s*)?")
 _QUOTE = re.compile(r"\s*>|\s*(?:[-+*]|\d+[.)])\s+>")
@@ -85,7 +99,26 @@ def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[
             )
     front = _FRONT_MATTER.match(text)
     start = 0 if front is None else front.end()
+    if front is not None:
+        yield from _front_matter(front[0], name, is_toml=front[1] == "+++")
     yield from _Page(text, start).passages()
+
+
+def _front_matter(text: str, name: str, *, is_toml: bool) -> Iterator[Passage]:
+    """Yield the passages of the data before a document that are text for people."""
+    if is_toml:
+        for match in _TOML_STRING.finditer(text):
+            if match[1] is not None:  # escapes are those of JSON
+                yield from value_passages(text, *match.span(1))
+            else:
+                parts = text_parts(text, *match.span(2))
+                yield from string_passages(parts, partial(in_quotes, "'"))
+        return
+    try:
+        yield from list(yaml_passages(text, ChosenKeys(FRONT_MATTER_KEYS), name))
+    except DataError:  # a template that makes the data
+        for passage in make_passage(text_parts(text, 0, len(text))):
+            yield replace(passage, left_out="front matter that is no YAML")
 
 
 class _Page:
@@ -126,8 +159,11 @@ class _Page:
                 yield from self._inline(token, around, table)
             elif token.type == "html_block" and token.map is not None:
                 yield from self._html(token)
-            elif token.info and token.type == "kept_lines" and token.map is not None:
-                yield from self._left_out(token.map, token.info)
+            elif token.type == "kept_lines" and token.map is not None:
+                if token.info:
+                    yield from self._left_out(token.map, token.info)
+                else:
+                    yield from parameter_passages(self.text, *self.lines[token.map[0]])
             around = token
 
     def _inline(self, token: Token, around: Token | None, table: int) -> Iterator[Passage]:
