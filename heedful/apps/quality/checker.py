@@ -183,7 +183,7 @@ class Checker:
                 for i, (pair, score) in enumerate(zip(pairs, scores, strict=True))
             ]
             backward = Likelihood(self.reverse, turned, targets, given=True, warn=warn)
-        names = forward.names(self.languages[0], self.settings.least_repair)
+        names = forward.names(self.languages, self.settings.least_repair)
         if given:
             places = [_place(results[pair.place], "too_short") for pair in pairs]
             shorts = [results[p.place][n] for p, n in zip(pairs, places, strict=True)]

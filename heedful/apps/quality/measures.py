@@ -11,11 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from heedful.apps.quality.number_forms import Number
+from heedful.apps.quality.number_words import scale_word
 
 TOLERANCE = 0.1
 """Largest relative difference of quantities in different units: "10 feet" is "3 Meter"."""
 
-# Sizes of units in the base unit of their dimension: metre, gram, litre, square metre.
+_FAHRENHEIT = 5 / 9
+
+# Sizes of units in the base unit of their dimension: metre, gram, litre, square metre, degree
+# Celsius, second.
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "length": {
         "length-millimeter": 0.001,
@@ -33,6 +37,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
         "mass-tonne": 1e6,
         "mass-ounce": 28.35,
         "mass-pound": 453.6,
+        "mass-stone": 6350,
     },
     "volume": {
         "volume-milliliter": 0.001,
@@ -47,13 +52,40 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
         "area-square-kilometer": 1e6,
         "area-acre": 4046.9,
         "area-square-mile": 2.59e6,
+        "area-square-foot": 0.0929,
+    },
+    "temperature": {
+        "temperature-celsius": 1,
+        "temperature-fahrenheit": _FAHRENHEIT,
+        "angle-degree": 0,  # "90 degrees" may be either
+    },
+    "duration": {
+        "duration-minute": 60,
+        "duration-hour": 3600,
+        "duration-day": 86_400,
+        "duration-week": 604_800,
+        "duration-month": 2_629_800,
+        "duration-year": 31_557_600,
+        "duration-decade": 315_576_000,
+        "duration-century": 3_155_760_000,
     },
 }
-_COLLOQUIAL = {"kilo": "mass-kilogram", "kilos": "mass-kilogram", "mph": "length-mile"}
+_COLLOQUIAL: Mapping[str, tuple[str, float]] = {
+    "kilo": ("mass", 1000),
+    "kilos": ("mass", 1000),
+    "mph": ("length", 1609.344),
+    "stundenkilometer": ("length", 1000),
+    "°": ("temperature", 0),
+    "f": ("temperature", _FAHRENHEIT),
+    "c": ("temperature", 1),
+    "fortnight": ("duration", 1_209_600),
+    "fortnights": ("duration", 1_209_600),
+}
 _GAP = 5
 """Maximum number of characters between the parts of "five feet, two inches"."""
 
-_BETWEEN = re.compile(r"[ \u00a0\u202f-]?([^\W\d_]+[²]?(?: [^\W\d_]+)?)")
+_BETWEEN = re.compile(r"[ \u00a0\u202f-]?(°[CF]?|[^\W\d_]+[²]?(?: [^\W\d_]+)?)")
+_RANGE = re.compile(r"\s?[-–—]\s?|\s(?:to|or|and|bis|oder|und|à|ou|et)\s")
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -91,8 +123,10 @@ class Quantity(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """True if the units are metric."""
-        return all(float(f"{size:.0e}") == size for size in self.units)
+        """True if the units are metric, or of time, whose conversions need no rounding."""
+        return self.dimension == "duration" or all(
+            float(f"{size:.0e}") == size for size in self.units
+        )
 
 
 def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list[Quantity]:
@@ -109,14 +143,23 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
     end, last = -1, 0.0
     ordered = sorted(numbers, key=lambda number: number.start)
     for place, number in enumerate(ordered):
-        match = _BETWEEN.match(text, number.end)
+        last_of_range, following = place, ordered[place + 1 : place + 2]
+        if following and _RANGE.fullmatch(text, number.end, following[0].start):
+            last_of_range += 1  # "5-10 acres": both numbers have the unit
+        scale = scale_word(language).match(text, ordered[last_of_range].end)
+        match = _BETWEEN.match(
+            text, scale.end() if scale is not None else ordered[last_of_range].end
+        )
         named = _unit(match[1], units) if match is not None else None
         if match is None or named is None:
             continue
         dimension, size, length = named
+        taken.add(match.start(1))
+        if last_of_range > place or dimension == "temperature":
+            found += _quantities(dimension, size, number)
+            continue
         amounts = {amount.times(size) for amount in _amounts(number)}
         after = match.start(1) + length
-        taken.add(match.start(1))
         used: tuple[Number, ...] = (number,)
         sizes = frozenset({size})
         following = ordered[place + 1] if place + 1 < len(ordered) else None
@@ -124,7 +167,9 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
             # "einen Meter achtzig", "2 mètres 10"
             amounts = _sums(amounts, (each.times(0.01) for each in _amounts(following)))
             used = (number, following)
-        is_near = bool(found) and 0 <= number.start - end <= _GAP
+        is_near = (
+            bool(found) and 0 <= number.start - end <= _GAP and "(" not in text[end : number.start]
+        )
         if is_near and found[-1].dimension == dimension and size < last:  # feet and inches
             before = found.pop()
             amounts = _sums(before.amounts, amounts)
@@ -133,6 +178,26 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
         found.append(Quantity(dimension, frozenset(amounts), used, sizes))
         end, last = after, size
     return found + _alone(text, taken, units, ordered)
+
+
+def _quantities(dimension: str, size: float, number: Number) -> list[Quantity]:
+    """Return the quantity of a number and its unit; two for degrees of an unknown scale."""
+    sizes = (1, _FAHRENHEIT) if dimension == "temperature" and not size else (size,)
+    return [
+        Quantity(
+            dimension,
+            frozenset(_in_base(amount, each) for amount in _amounts(number)),
+            (number,),
+            frozenset({each}),
+        )
+        for each in sizes
+    ]
+
+
+def _in_base(amount: Amount, size: float) -> Amount:
+    """Return an amount in the base unit; degrees Fahrenheit count from another zero."""
+    amount = amount.times(size)
+    return amount if size != _FAHRENHEIT else Amount(abs(amount.value - 32 * size), amount.step)
 
 
 def same_quantity(source: Quantity, target: Quantity) -> bool:
@@ -166,12 +231,14 @@ def _alone(
     """Return units without a number, as in "a pound" and "einen Meter achtzig"."""
     found = []
     for match in _WORD.finditer(text):
-        if match.start() in taken or len(match[0]) < 4:
+        if match.start() in taken or len(match[0]) < 3:
             continue
         known = units.get(match[0].casefold())
         if known is None:
             continue
         dimension, size = known
+        if dimension == "temperature":  # "a degree in law"
+            continue
         following = next((n for n in numbers if n.start == match.end() + 1), None)
         if size == 1 and following is not None:
             parts = (amount.times(0.01) for amount in _amounts(following))
@@ -233,7 +300,8 @@ def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
                     forms = {
                         format_unit(number, unit, length=length, locale=locale)
                         for number in (1, 2)
-                        for length in ("long", "short")
+                        # Short names of times are words or other units: m, c, dec.
+                        for length in ("long", "short")[: 1 + (dimension != "duration")]
                     }
                 except (UnknownLocaleError, UnknownUnitError, ValueError):
                     continue
@@ -241,10 +309,7 @@ def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
                     name = re.sub(r"^[\d\s]+|[\d\s]+$", "", form).casefold()
                     if name not in _WORDS_TOO:
                         names.setdefault(name, (dimension, size))
-            for name, colloquial in _COLLOQUIAL.items():
-                if colloquial == unit:
-                    names.setdefault(name, (dimension, size))
-    return names
+    return {**_COLLOQUIAL, **names}
 
 
 _WORDS_TOO = frozenset(("in", ""))

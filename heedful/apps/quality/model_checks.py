@@ -121,13 +121,15 @@ def check_detached(
             other sources or in each direction, in nats.
         least: gain below which the target counts as the translation of another text.
     """
-    shared = min(len(word_keys(source) & word_keys(target)), _MOST_SHARED)
+    shared = min(len(word_keys(source, _KEY) & word_keys(target, _KEY)), _MOST_SHARED)
     value = sum(gains) / max(len(gains), 1) + _SHARED_WORD * shared
     failed = value < least
     whole = (Evidence("target", 0, len(target), target, "as probable with another source"),)
     return CheckResult("detached", failed, value, least, whole if failed else ())
 
 
+# Letters that a shared word begins with: Persians, Perser. Five gave twice as many false alarms.
+_KEY = 4
 _SHARED_WORD = 0.4
 _MOST_SHARED = 3
 

@@ -11,14 +11,20 @@ from heedful.apps.quality.reports import CheckResult, Evidence, counted
 _WORDS = {
     "da": ("ikke aldrig ingen intet ingenting hverken", "uden nej næppe"),
     "de": (
-        "nicht nichts kein kein(?:s|e[mnrs]?|erlei|esfalls|eswegs) nie niemals niemand(?:e[mn])? "
-        "nirgend(?:s|wo\\w*) weder",
-        "ohne nein kaum vergeblich\\w* erst mitnichten un(?!d\\b|s\\b|ter|ser)\\w+",
+        "nicht nichts kein kein(?:s|e[mnrs]?|erlei|esfalls|eswegs|ste[mnrs]) nie niemals "
+        "niemand(?:e[mn])? nirgend(?:s|wo\\w*) weder",
+        "ohne nein kaum vergeblich\\w* erfolglos\\w* erst mitnichten un(?!d\\b|s\\b|ter|ser)\\w+ "
+        "vermeid\\w* vermied\\w* verhinder\\w* \\w*weiger\\w* erspar\\w* widerspr\\w+ leugn\\w* "
+        "bestreit\\w* bestritt\\w* zurück\\w*wiesen abgelehnt ablehn\\w* fehl(?:t|te|ten|en) "
+        "mangel\\w* entf[aä]ll\\w* entfiel\\w* übers(?:ah|äh|eh|ieh)\\w* verzicht\\w* scheiter\\w* "
+        "ausblieb\\w* blieb\\w*(?=[^.,;]*\\baus\\b) weiterhin",
     ),
     "en": (
         "not no never nobody nothing none neither nor nowhere cannot \\w+n['’]t",
         "without hardly barely scarcely unable fail(?:s|ed|ure)? refus\\w+ lack\\w* "
-        "un(?!ti|de)\\w{3,} \\w{3,}less(?:ly)? i[mn]\\w{3,}ble only",
+        "un(?!ti|de)\\w{3,} \\w{3,}less(?:ly)? i[mn]\\w{3,}ble only non yet(?=\\sto\\b) avoid\\w* "
+        "prevent\\w* den(?:y|ies|ied) reject\\w* cancel\\w* absen\\w+ overlook\\w* "
+        "dis(?:agree|allow|approve|like)\\w*",
     ),
     "es": (
         "no nunca jamás nada nadie ning[uú]n\\w* tampoco",
@@ -45,9 +51,9 @@ be a counterpart. Languages that negate only by endings or prefixes of verbs are
 _NO_DENIAL = {
     "en": r", ?(?:\w+n['’]t|am not) \w+ ?\?|(?:n['’]t|\bnot) (?:only|until|just)\b"
     r"|\bno[ -](?:doubt|matter|brainer)\b|\bno(?:t|n)?-\w+|\bwarn\w*\b[^.,;]{1,40}\bnot to\b"
-    r"|\bNo\. ?\d|n['’]t\b[^.,;!?]{1,40}\buntil\b"
+    r"|-(?:\w+n['’]t|not?)-\w+|\bNo\. ?\d|n['’]t\b[^.,;!?]{1,40}\buntil\b"
     r"|\b(?:why|how about|would|wo|do|did|is|are|can|could|should)n['’]t (?:we|you|I)\b[^.]*\?",
-    "de": r"\bnicht (?:nur|zuletzt)\b|, (?:nicht wahr|oder nicht|nicht) ?\?",
+    "de": r"\bnicht (?:nur|zuletzt|selten)\b|\bwie kein\w*\b|, (?:nicht wahr|oder nicht|nicht) ?\?",
     "fr": r", n['’]est-ce pas ?\?|\bne\b[^.,;]{1,40}\bque\b|\bn['’][^.,;]{1,40}\bque\b",
 }
 
@@ -98,5 +104,9 @@ def check_negation(
     found = [] if right.any.search(target) else left.sure.finditer(plain)
     return counted(
         "negation",
-        [Evidence("source", *match.span(), match[0], "not denied there") for match in found],
+        [
+            Evidence("source", *match.span(), match[0], "not denied there")
+            for match in found
+            if not re.search(rf"\b{match[0]}\b", target)  # "No justice, no peace" may stay
+        ],
     )

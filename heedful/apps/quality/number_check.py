@@ -123,8 +123,9 @@ def _converted(left: NumberSide, right: NumberSide) -> set[int]:
         find_quantities(side.text, (*side.numbers, *side.spoken), side.language or "")
         for side in (left, right)
     )
+    sides = tuple(mine), tuple(others)
     # In "a metre is 100 centimetres", the metre agrees with the other text's metre, not with 100.
-    for one in tuple(mine):
+    for one in sides[0]:
         same = next((o for o in others if o.units == one.units and o.amounts & one.amounts), None)
         if same is not None:
             mine.remove(one)
@@ -135,6 +136,12 @@ def _converted(left: NumberSide, right: NumberSide) -> set[int]:
         if other is not None:
             others.remove(other)
             found.update(id(number) for number in (*one.numbers, *other.numbers))
+    # Of "161 feet (49 metres)", a translation may keep only the metres.
+    for own, opposite in (sides, sides[::-1]):
+        kept = {size for each in opposite for size in each.units}
+        for one in own:
+            if not one.units & kept and any(same_quantity(one, each) for each in own):
+                found.update(id(number) for number in one.numbers)
     return found
 
 
@@ -200,6 +207,8 @@ def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> l
         for number in (*(each for each in side.spoken if each.is_certain), *side.roman)
         if not _is_told(number, other, paired) and not other.tells_otherwise(number, side.text)
         if not _is_repeated(number, side)
+        # "Five Eyes" is a name that stays.
+        and not re.search(rf"\b{re.escape(number.text)}\b", other.text)
     ]
     if left.has_times_in_words or right.has_times_in_words:
         # "Half past two" agrees with 2:30 and "halb drei".

@@ -46,6 +46,8 @@ HOURS = re.compile(
     re.IGNORECASE,
 )
 _DAYTIME = re.compile(r"\s?(?:a\.?m|p\.?m)\b", re.IGNORECASE)
+_HALF = re.compile(r"\s?½|\s1/2(?![\d/])")  # 3½, 3 1/2
+_ZONE = re.compile(r"\s?(?:GMT|UTC|hours|hrs)\b")
 _DECADE = re.compile(r"['’]?s\b|er(?:n|s)?\b")
 _HALF_DAY = 12
 _LONGEST = 400
@@ -76,6 +78,10 @@ def _numbers_at(text: str, start: int, end: int) -> Iterator[Number]:
     token = text[start:end]
     if re.fullmatch(r"\d{1,4}([/-])\d{1,2}\1\d{1,4}", token):
         yield _date_or_version(start, end, token, is_date=True)
+    elif re.fullmatch(r"[12]\d{3}[/-]\d\d", token):  # 2017/18 is 2017/2018
+        yield from _numbers_at(text, start, start + 4)
+        readings = {(int(token[5:]),), (int(token[:2] + token[5:]),)}
+        yield Number(start + 5, end, token[5:], frozenset(readings))
     elif re.search(r"[/-]", token):  # a range or a fraction: separate numbers
         for piece in re.finditer(r"[^/-]+", token):
             yield from _numbers_at(text, start + piece.start(), start + piece.end())
@@ -136,9 +142,14 @@ def _decimal_or_whole(text: str, start: int, end: int) -> Number:
         readings = set(_whole(text, start, end, int(digits)))
         if re.search(r"(?:^|[\s(=])[.,]$", text[max(start - 2, 0) : start]):  # as in ".66"
             readings.add((0, digits.rstrip("0")))
+        half = _HALF.match(text, end)
+        if half is not None:
+            return Number(
+                start, half.end(), text[start : half.end()], frozenset({(int(digits), "5")})
+            )
         return Number(start, end, token, frozenset(readings), _separate_numbers(token))
     if len(set(marks)) == 1 and len(marks) > 1:
-        if all(len(group) == 3 for group in groups[1:]):
+        if re.fullmatch(r"\d+(?:\D\d{3})+|\d\d?(?:\D\d\d)+\D\d{3}", digits):  # 2,06,737
             value = int("".join(groups))
             return Number(start, end, token, frozenset({(value,)}))
         return _date_or_version(start, end, token, is_date=len(groups) == 3)
@@ -160,7 +171,9 @@ def _decimal_or_whole(text: str, start: int, end: int) -> Number:
 def _whole(text: str, start: int, end: int, value: int) -> frozenset[Reading]:
     readings: set[Reading] = {(value,)}
     if _DECADE.match(text, end) and value % 10 == 0:  # the 1990s, die 90er
-        readings.add((value % 100,))
+        readings.add((value % 100 or value // 100 + 1,))  # the 1700s are the 18th century
+    if end - start == 4 and (text[start] == "0" or _ZONE.match(text, end)):  # 0200GMT
+        readings.add((value // 100, value % 100))
     if end - start == 2 and text[start - 1 : start] in ("'", "’"):  # '98
         readings |= {(1900 + value,), (2000 + value,)}
     return frozenset(readings)

@@ -25,7 +25,8 @@ _ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
 _BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
 _AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
 _CENTURY = re.compile(r"\W*(?:th|st|nd|rd|e|er)?\W*(?:centur|Jahrhundert|siècle)")
-_DISEASE = re.compile(r"\b(covid|sars-cov)(-(?:19|2))\b", re.IGNORECASE)
+_DISEASE = re.compile(r"\b(covid|sars-cov)([- ](?:19|2))\b", re.IGNORECASE)
+_SQUARE = re.compile(r"(?<=\d)([ \u00a0\u202f]?[kcdm]?m)2\b")  # 120 km2
 _VERBS = {("may", "en"), ("march", "en")}
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
@@ -43,7 +44,8 @@ class NumberSide:
 
     def __init__(self, text: str, side: Side, language: str | None, code: str = "") -> None:
         # The 19 of COVID-19 is blanked, since a translation may write Covid.
-        self.text = text = _DISEASE.sub(lambda match: match[1] + " " * len(match[2]), text)
+        text = _DISEASE.sub(lambda match: match[1] + " " * len(match[2]), text)
+        self.text = text = _SQUARE.sub(r"\1²", text)
         self.side: Side = side
         self.language = language
         self._scale_words: list[tuple[int, int]] = []

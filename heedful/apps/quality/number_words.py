@@ -34,13 +34,17 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         4: "quadruples?|quadruplets?|quarters?",
         5: "quintuples?|quintuplets?",
         6: "sextuples?",
-        10: "decades?",
+        10: "decades?|tens",
         12: "dozens?|noon|midnight",
         14: "fortnights?",
         15: "quarters?",
+        25: "quarters?",
         30: "half",
         45: "quarters",
+        50: "half|halves",
+        75: "three[- ]quarters",
         100: "century|centuries|centenar\\w*|centennials?",
+        200: "bicenten\\w*",
     },
     "de": {
         0: "kein\\w*|null|nichts|leer\\w*",
@@ -52,8 +56,11 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         12: "dutzend\\w*|mittags?|mitternachts?",
         15: "viertel\\w*",
         16: "achtelfinal\\w*",
+        25: "viertel\\w*",
         30: "halb|halben? stunden?",
         45: "dreiviertel\\w*",
+        50: "halb\\w*|hälfte\\w*",
+        75: "drei ?viertel\\w*",
         100: "jahrhundert\\w*",
     },
     "fr": {
@@ -101,6 +108,7 @@ _IDIOMS = {
         r"|(?:tous|toutes|les|nous|vous) deux\b(?! (?:heures|jours|semaines|mois|ans)\b)"
     ),
 }
+_HALF_OF = {"en": "half an?", "de": r"halbe\w?", "fr": "demi[- ]"}
 # Parts of an hour, as minutes.
 _OF_AN_HOUR = {
     "en": {
@@ -146,7 +154,8 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
     words = [normalise(_spell(value, each, kind)).strip() for each in spoken for kind in kinds]
     # "a hundred" and "hundert" in addition to "one hundred" and "einhundert".
     words += [
-        re.sub(r"^(?:one |eine? ?|un )(?=.*(?:hund|th?[oa]us|mill))", "", word) for word in words
+        re.sub(r"^(?:one |eine? ?|un )(?=.*(?:hund|th?[oa]us|[mbr]illi))", "", word)
+        for word in words
     ]
     if language.startswith("fr") and 1100 < value < 2000:
         hundreds, rest = (_spell(part, language, "cardinal") for part in divmod(value, 100))
@@ -226,6 +235,12 @@ def scales(language: str) -> dict[str, int]:
     return found
 
 
+@functools.cache
+def scale_word(language: str) -> re.Pattern[str]:
+    """Return a pattern of the words for thousand, million and billion, after a number."""
+    return re.compile(rf"[ \u00a0]?(?:{'|'.join(scales(language)) or '(?!)'})\w*", re.IGNORECASE)
+
+
 def _pattern(words: str | None, end: str = r"\b") -> re.Pattern[str]:
     """Return a pattern of words, which matches nothing for a language without such words."""
     return re.compile(rf"\b(?:{words}){end}" if words else r"(?!)", re.IGNORECASE)
@@ -258,6 +273,20 @@ def idioms(language: str) -> re.Pattern[str]:
 def parts_of_an_hour(language: str) -> Mapping[int, re.Pattern[str]]:
     """Return patterns of phrases such as "half an hour", by their minutes."""
     return {n: _pattern(words) for n, words in _OF_AN_HOUR.get(language[:2], {}).items()}
+
+
+@functools.cache
+def rough_amounts(language: str) -> Mapping[int, re.Pattern[str]]:
+    """Return patterns of phrases such as "tens of millions" and "half a million", by value."""
+    words = _COLLECTIVES.get(language[:2], {})
+    counts = {n: words[n] for n in (10, 12, 100, 1000) if n in words}
+    half = _HALF_OF.get(language[:2], "(?!)")
+    patterns: dict[int, re.Pattern[str]] = {}
+    for stem, zeros in scales(language).items():
+        patterns[10**zeros // 2] = _pattern(rf"{half} ?{stem}\w*")
+        for count, word in counts.items():
+            patterns[count * 10**zeros] = _pattern(rf"(?:{word}) (?:of |de )?{stem}\w*")
+    return patterns
 
 
 @functools.cache

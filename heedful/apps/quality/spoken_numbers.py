@@ -21,6 +21,8 @@ from heedful.apps.quality.number_words import (
     ordinals,
     other_meanings,
     parts_of_an_hour,
+    rough_amounts,
+    scale_word,
     spellings,
 )
 
@@ -94,19 +96,23 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
             found += [half] if half is not None else []
             place += 1
     found = _without_idioms(text, found, language) if found else found
-    of_hours = _parts_of_hours(text, language)
-    if not of_hours:
+    whole = _whole_phrases(text, language)
+    if not whole:
         return found
-    taken = [(each.start, each.end) for each in of_hours]
+    taken = [(each.start, each.end) for each in whole]
     apart = [n for n in found if not any(n.start < end and start < n.end for start, end in taken)]
-    return sorted(apart + of_hours, key=lambda number: number.start)
+    return sorted(apart + whole, key=lambda number: number.start)
 
 
-def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
-    """Return phrases such as "half an hour" as minutes, which a translation may write in digits."""
+def _whole_phrases(text: str, language: str) -> list[SpokenNumber]:
+    """Return "half an hour" as minutes, and rough amounts, which need no counterpart."""
+    groups = [(True, parts_of_an_hour(language))]
+    if scale_word(language).search(text):  # a shortcut for most texts
+        groups.append((False, rough_amounts(language)))
     return [
-        SpokenNumber(*match.span(), match[0], frozenset({(minutes,)}))
-        for minutes, pattern in parts_of_an_hour(language).items()
+        SpokenNumber(*match.span(), match[0], frozenset({(value,)}), (), is_certain)
+        for is_certain, patterns in groups
+        for value, pattern in patterns.items()
         for match in pattern.finditer(text)
     ]
 

@@ -22,7 +22,8 @@ _LETTER_LOOP = re.compile(r"([^\W\d_]{1,4}?)\1{3,}")
 _MARKS = re.compile(r"[\"“”„‟«»「」『』]|''|``")
 _SINGLE = re.compile(r"(?<![\w'’])[‚‘'‹](?=\w)[^'’‘›\"“”„]*?[‘’'›](?![\w'’])")
 _QUOTED = re.compile(r"[\"“„«][^\"“”„«»]*[\"”“»]")
-_MARKED_UP = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*")  # code and emphasis, often names
+# Code and emphasised words, often names, and domains: travel.example.org.
+_MARKED_UP = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*|(?<![\w-])[\w-]+(?:\.[a-z][\w-]*)+\b")
 _INCHES = re.compile(r"(?<=\d)\"")
 
 
@@ -159,14 +160,23 @@ def text_length(text: str) -> float:
     return len(text) + wide + len(_THAI.findall(text)) / 3
 
 
-def word_keys(text: str) -> frozenset[str]:
-    """Return the beginnings of the words of a text, which identify names and loanwords."""
+_KEY = 5
+
+
+def word_keys(text: str, letters: int = _KEY) -> frozenset[str]:
+    """Return the beginnings of the words of a text, which identify names and loanwords.
+
+    Args:
+        text: text of any language.
+        letters: number of letters of a beginning.
+    """
     return frozenset(
-        word[:_KEY] for word in _LETTERS.findall(text.casefold()) if len(word) > 3 or word.isdigit()
+        word[:letters]
+        for word in _LETTERS.findall(text.casefold())
+        if len(word) > 3 or word.isdigit()
     )
 
 
-_KEY = 5
 _LETTERS = re.compile(r"[^\W_]+")
 
 
@@ -185,6 +195,7 @@ def length_deviation(source: float, target: float) -> float:
 
 
 _VARIANCE = 6.8
+_STRETCH = 0.1
 
 
 def check_length(
@@ -203,7 +214,10 @@ def check_length(
     Returns:
         The results of the check for short and of the check for long translations.
     """
-    value = length_deviation(text_length(source), text_length(target))
+    lengths = text_length(source), text_length(target)
+    value = length_deviation(*lengths)
+    # Translators also stretch a whole text by a tenth, which counts in long texts.
+    longest *= math.sqrt(1 + sum(lengths) / 2 * _STRETCH**2 / _VARIANCE)
     empty = bool(source.strip()) and not target.strip()
     unfinished = value < SHORT_OF_A_MARK and _lacks_final_mark(source, target)
     whole = (Evidence("target", 0, len(target), target, "all of it"),)
@@ -229,11 +243,16 @@ _FINAL_MARK = re.compile(r"[.!?…。！？।։។။؟۔][\"'“”’»」』
 _UNPUNCTUATED = re.compile(r"[\u0e00-\u0eff]\s*\Z")  # Thai and Lao have no full stop
 
 
+def has_final_mark(text: str) -> bool:
+    """Return True for a text that ends in punctuation of a sentence."""
+    return _FINAL_MARK.search(text) is not None
+
+
 def _lacks_final_mark(source: str, target: str) -> bool:
     """Return True for a translation that ends in a word where its source ends a sentence."""
     last = target.rstrip()[-1:]
     return (
-        _FINAL_MARK.search(source) is not None
+        has_final_mark(source)
         and (last.isalnum() or last in ",;")
         and not _UNPUNCTUATED.search(target)
     )
@@ -301,12 +320,13 @@ def check_copies(
     if own.intersection(word.text for word in words):
         kept = _in_order(mine, words)
     new = [word for word in kept if word.text in own]
-    share = len(new) / max(len(counting), 1)
+    # With its names, too, most of a copy is the source: "Juventus Turin Champion in Italy" is none.
+    share = min(len(new) / max(len(counting), 1), len(kept) / max(len(words), 1))
     copied = share > most_copied and len(new) > 1
     whole = Evidence("target", 0, len(target), target, "a copy of the source")
     runs = [] if copied else _runs(kept, words)
     # Names may contain few words in lower case: "Premier League: Man United", "St. Wolfgang in".
-    runs = [run for run in runs if sum(w.text in own and w.text == w.folded for w in run) > 1]
+    runs = [run for run in runs if sum(w.text in own for w in _outside_names(run)) > 1]
     longest = max(map(len, runs), default=0)
     left = [word for run in runs if len(run) > longest_run for word in run]
     evidence = tuple(Evidence("target", w.start, w.end, w.text, "as in the source") for w in left)
@@ -335,6 +355,20 @@ def _runs(kept: Sequence[Word], words: Sequence[Word]) -> list[list[Word]]:
         elif runs[-1]:
             runs.append([])
     return [run for run in runs if run]
+
+
+def _outside_names(run: Sequence[Word]) -> list[Word]:
+    """Return words in lower case, except short ones in a name: "Centers for Disease Control"."""
+    upper = [number for number, word in enumerate(run) if word.text != word.folded]
+    return [
+        word
+        for number, word in enumerate(run)
+        if word.text == word.folded
+        and not (len(word.text) <= _SHORT_WORD and upper and upper[0] < number < upper[-1])
+    ]
+
+
+_SHORT_WORD = 3  # letters: for, of, and, van, de
 
 
 def _spaces(match: re.Match[str]) -> str:

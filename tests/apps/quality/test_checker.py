@@ -137,6 +137,18 @@ def test_a_missing_end_before_a_full_stop_is_found(translator: TranslationPipeli
     assert all(each["too_short"].failed for each in checks.report_pairs(sources, cut))
 
 
+def test_headlines_and_quotations_end_without_a_full_stop(translator: TranslationPipeline) -> None:
+    checks = Checker(translator, ("en", "de"))
+    source, target = (
+        "We were not able to open that old door any more on yesterday evening",
+        "Wir konnten gestern Abend die alte Tür nicht mehr öffnen",
+    )
+    sources, targets = [source, f'He said: "{source}."'], [target, f'Er sagte: "{target}".']
+    for report in checks.report_pairs(sources, targets):
+        assert report["too_short"].value < -0.3
+        assert not report["too_short"].failed
+
+
 def test_another_name_is_named(translator: TranslationPipeline) -> None:
     checks = Checker(translator, ("en", "de"))
     (other,) = checks.report_pairs(["I met Obama in Paris."], ["Ich traf Merkel in Paris."])

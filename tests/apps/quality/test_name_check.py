@@ -10,7 +10,7 @@ NOTHING = FileWords(frozenset(), frozenset())
 def repairs(source: str, target: str, *, others: str = "") -> list[tuple[str, str, bool]]:
     """Return each missing name, the word in its place, and whether it is certain."""
     sources = file_words([source, others]) if others else NOTHING
-    found = NameRepairs("en", sources, NOTHING, lambda word: word in ("Hill", "House"))
+    found = NameRepairs(("en", "de"), sources, NOTHING, lambda word: word in ("Hill", "House"))
     return [(e.name.text, e.word.text, e.is_certain) for e in found.find(source, target)]
 
 
@@ -22,6 +22,23 @@ def test_titles_after_an_article_are_no_names() -> None:
         ("He is now a Supreme Court judge.", "Er arbeitet nun im Gericht."),
     ):
         assert repairs(source, target) == []
+
+
+def test_a_noun_after_an_article_is_no_name() -> None:
+    def candidates(target: str, others: str) -> list[str]:
+        return [word for _, word, _ in repairs("Then they met Rowling.", target, others=others)]
+
+    others = "Later we saw Milton there."
+    assert "Wut" not in candidates("Dort sahen sie die Wut.", others)
+    assert "Wut" not in candidates("Dort kamen sie zur Wut.", others)
+    assert "Tolkien" in candidates("Dort sahen sie Tolkien.", others)
+    # Somebody's name, with an article.
+    assert "Tolkien" in candidates("Dort sahen sie den Tolkien.", f"Tolkien came. {others}")
+
+
+def test_plurals_of_days_and_derived_names_are_translated() -> None:
+    assert repairs("On Sundays we rest.", "Wir ruhen in Schale.") == []
+    assert repairs("We saw Martian meteorites.", "Wir sahen Meteoriten vom Mars.") == []
 
 
 def test_an_article_ends_at_a_mark() -> None:

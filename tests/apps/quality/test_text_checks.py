@@ -70,6 +70,31 @@ def failed(source: str, target: str, languages: tuple[str | None, str | None] = 
         ("a pound of cheese", "450 g Käse"),
         ("two inches thick", "fünf Zentimeter dick"),
         ("35 miles away", "55 Kilometer entfernt"),
+        ("over 30,000 acres", "gut 120 km2"),
+        ("9.5 million acres", "3,8 Millionen Hektar"),
+        ("from 5-10 acres to 250 acres", "von 2 bis 4 Hektar auf 100 Hektar"),
+        ("161 feet (49 meters) high", "49 Meter hoch"),
+        ("2 metres (6 feet) apart", "2 Meter entfernt"),
+        ("above 90 degrees", "über 30 Grad Celsius"),
+        ("77 °F", "25 Grad"),
+        ("12 stone", "76 kg"),
+        ("two decades ago", "vor zwanzig Jahren"),
+        ("for a fortnight", "14 Tage lang"),
+        ("18 months", "anderthalb Jahre"),
+        ("within 24 hours", "innerhalb von einem Tag"),
+        # Names that stay, rough amounts, other forms of times, years and digits.
+        ("the Five Eyes countries", "die Five-Eyes-Länder"),
+        ("tens of millions", "mehrere zehn Millionen"),
+        ("tens of millions", "Dutzende Millionen"),
+        ("half a million people", "500.000 Menschen"),
+        ("a billion", "eine Milliarde"),
+        ("a quarter of it", "25 Prozent davon"),
+        ("at 0200GMT", "um 02:00 Uhr GMT"),
+        ("in 1968/1969", "1968/69"),
+        ("the 1700s", "das 18. Jahrhundert"),
+        ("2,06,737 cases", "206.737 Fälle"),
+        ("3½ years", "3 1/2 Jahre"),
+        ("since Covid-19", "seit Covid 19"),
         # Idioms, coins, bases, centuries, months, figures repeated in brackets.
         ("Can we talk alone?", "Können wir unter vier Augen sprechen?"),
         ("Beware of imitations.", "Gib auf Fälschungen acht!"),
@@ -130,6 +155,12 @@ def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
         # Not as much as the digits say; 100 of one unit for 1 of the same.
         ("100 miles away", "164 Kilometer entfernt", ["100", "164"]),
         ("I am six feet tall.", "Ich bin 1,73 m groß.", ["1,73"]),
+        ("90 degrees", "91 Grad", ["90", "91"]),
+        ("77 °F", "35 Grad Celsius", ["77", "35"]),
+        ("30,000 acres", "220 km2", ["30,000", "220"]),
+        ("161 feet (49 meters) high", "161 Fuß ( Meter) hoch", ["49"]),
+        ("two decades ago", "vor dreißig Jahren", ["two", "dreißig"]),
+        ("Five cats sleep.", "Katzen schlafen.", ["Five"]),
         ("A metre is 100 centimetres.", "Ein Meter sind Zentimeter.", ["100"]),
         # Two, halves of thousands, centuries, wars, hours, days that are gone.
         ("for two months", "seit Monaten", ["two"]),
@@ -284,6 +315,20 @@ def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
         ("It is nice, isn't it?", "Es ist schön, oder?", set()),
         ("He's not only tall.", "Er ist groß und mehr als das.", set()),
         ("Nobody knows it.", "Das ist unbekannt.", set()),
+        # Other words that deny, negation that denies nothing, and one that is quoted.
+        ("It hasn't changed.", "Das hat sich in keinster Weise geändert.", set()),
+        ("We don't need a fire.", "Wir wollen ein Feuer vermeiden.", set()),
+        ("He vows not to stop.", "Er gelobt, es auch weiterhin zu tun.", set()),
+        ("His will-he-won't-he bid is back.", "Seine zweifelhafte Kandidatur ist zurück.", set()),
+        ("They shouted “No justice”.", "Sie riefen „No justice“.", set()),
+        ("They shouted “No justice”.", "Sie riefen „Gerechtigkeit“.", {"negation"}),
+        # Names with short words inside, domains, a headline whose names stay.
+        ("The Centers for Disease Control and Prevention say so today.",
+         "Die Centers for Disease Control and Prevention sagen es heute.", set()),
+        ("There is more on travel.gov.gr for you.", "Mehr steht auf travel.gov.gr für Sie.", set()),
+        ("Juventus Turin Champion in Italy", "Juventus Turin Meister in Italien", set()),
+        # A long text is stretched as a whole.
+        ("We like it. " * 80, "Das gefällt uns. " * 80, set()),
         ("Premier League: Man United beat Everton in the rain of Sunday.",
          "Premier League: Man United schlug Everton am verregneten Sonntag.", set()),
         ("Go.", "Er ging am nächsten Tag sehr früh in den Wald und kam nie wieder.", {"too_long"}),
@@ -336,6 +381,30 @@ def test_another_digit_is_found(value: int, place: int, change: int, form: str) 
     other = int(digits[:place] + str(digit) + digits[place + 1 :])
     source, target = f"about {GROUPS[form](value)} of them", f"etwa {GROUPS[form](other)} davon"
     assert check_numbers(source, target, EN_DE).failed
+
+
+CONVERTED = {  # name of a unit in English and in German, size of the first in the second
+    "miles": ("Kilometer", 1.609344),
+    "feet": ("Meter", 0.3048),
+    "inches": ("Zentimeter", 2.54),
+    "acres": ("Hektar", 0.404686),
+    "square miles": ("Quadratkilometer", 2.58999),
+    "pounds": ("Kilogramm", 0.453592),
+    "gallons": ("Liter", 3.78541),
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 10**6), st.sampled_from(sorted(CONVERTED)), st.sampled_from((1.0, 1.3, 0.7)))
+def test_a_rounded_conversion_agrees_and_another_amount_does_not(
+    value: int, unit: str, factor: float
+) -> None:
+    name, size = CONVERTED[unit]
+    # Two significant digits, at most two decimals.
+    amount = float(f"{value * size * factor:.2g}")
+    text = f"{amount:.2f}".rstrip("0").rstrip(".").replace(".", ",")
+    result = check_numbers(f"about {value:,} {unit}", f"etwa {text} {name}", EN_DE)
+    assert result.failed is (factor != 1.0)
 
 
 PIECES = ["the", "7", "1,000", "“a”", "{x}", "%s", "ist", ".", "'", '"', "www.a.b", "a@b.c", "中文",
