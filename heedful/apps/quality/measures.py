@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from heedful.apps.quality.number_forms import Number
 from heedful.apps.quality.number_words import scale_word
@@ -143,8 +143,9 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
     end, last = -1, 0.0
     ordered = sorted(numbers, key=lambda number: number.start)
     for place, number in enumerate(ordered):
-        last_of_range, following = place, ordered[place + 1 : place + 2]
-        if following and _RANGE.fullmatch(text, number.end, following[0].start):
+        following = ordered[place + 1] if place + 1 < len(ordered) else None
+        last_of_range = place
+        if following is not None and _RANGE.fullmatch(text, number.end, following.start):
             last_of_range += 1  # "5-10 acres": both numbers have the unit
         scale = scale_word(language).match(text, ordered[last_of_range].end)
         match = _BETWEEN.match(
@@ -162,7 +163,6 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
         after = match.start(1) + length
         used: tuple[Number, ...] = (number,)
         sizes = frozenset({size})
-        following = ordered[place + 1] if place + 1 < len(ordered) else None
         if size == 1 and following is not None and following.start - after <= 1:
             # "einen Meter achtzig", "2 mètres 10"
             amounts = _sums(amounts, (each.times(0.01) for each in _amounts(following)))
@@ -293,6 +293,9 @@ def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
     locales = (language, "en_GB") if language.startswith("en") else (language,)
     names: dict[str, tuple[str, float]] = {}
     for dimension, sizes in _UNITS.items():
+        # Short names of times are words or other units: m, c, dec.
+        lengths: tuple[Literal["long", "short"], ...] = ("long", "short")
+        lengths = lengths[:1] if dimension == "duration" else lengths
         for unit, size in sizes.items():
             for code in locales:
                 try:
@@ -300,8 +303,7 @@ def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
                     forms = {
                         format_unit(number, unit, length=length, locale=locale)
                         for number in (1, 2)
-                        # Short names of times are words or other units: m, c, dec.
-                        for length in ("long", "short")[: 1 + (dimension != "duration")]
+                        for length in lengths
                     }
                 except (UnknownLocaleError, UnknownUnitError, ValueError):
                     continue
