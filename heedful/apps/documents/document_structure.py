@@ -272,11 +272,12 @@ def markdown_structure(text: str, settings: DocumentSettings) -> Structure:
     )
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     front = re.match(r"---\n(.*?\n)---\n", text, flags=re.DOTALL)
+    above = 0
     if front is not None:
+        above = front[0].count("\n")
         with suppress(ValueError):  # templates are no YAML
             yield from yaml_structure(front[1], DocumentSettings(keys=FRONT_MATTER_KEYS))
     for token in parser.parse(text[front.end() :] if front is not None else text):
-        above = 0 if front is None else front[0].count("\n")
         line = token.map[0] + 1 + above if token.map else 0
         inner = [each for each in token.children or () if each.type not in ("text", "softbreak")]
         shape = _counted(

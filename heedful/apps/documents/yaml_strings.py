@@ -70,15 +70,7 @@ def read_yaml(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
     """Yield the passages of one or several YAML documents.
 
     See `Reader`; `keys` selects the values that are text.
-
-    Raises:
-        ConfigError: when the library that reads YAML is missing.
     """
-    if importlib.util.find_spec("yaml") is None:
-        raise ConfigError(
-            "Reading YAML needs the package PyYAML",
-            remedy="Install it with: pip install 'heedful[documents]'",
-        )
     keys = ChosenKeys(settings.keys)
     yield from yaml_passages(text, keys, name)
     keys.check(name)
@@ -93,8 +85,14 @@ def yaml_passages(text: str, keys: ChosenKeys, name: str) -> Iterator[Passage]:
         name: name of the document, for messages.
 
     Raises:
+        ConfigError: when the library that reads YAML is missing.
         DataError: naming the line that is no YAML.
     """
+    if importlib.util.find_spec("yaml") is None:
+        raise ConfigError(
+            "Reading YAML needs the package PyYAML",
+            remedy="Install it with: pip install 'heedful[documents]'",
+        )
     import yaml
 
     try:

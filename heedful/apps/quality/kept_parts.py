@@ -195,3 +195,13 @@ def _surplus(spans: list[ProtectedSpan], others: list[ProtectedSpan], side: Side
             note = "too many" if span.key in known else "added"
         evidence.append(Evidence(side, span.start, span.end, span.text, note))
     return evidence
+
+
+def stays_in(words: str, text: str) -> bool:
+    """Return True if words of one text stand in the other text unchanged, as whole words.
+
+    Args:
+        words: words of one text.
+        text: the other text.
+    """
+    return re.search(rf"\b{re.escape(words)}\b", text) is not None

@@ -147,10 +147,9 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
         last_of_range = place
         if following is not None and _RANGE.fullmatch(text, number.end, following.start):
             last_of_range += 1  # "5-10 acres": both numbers have the unit
-        scale = scale_word(language).match(text, ordered[last_of_range].end)
-        match = _BETWEEN.match(
-            text, scale.end() if scale is not None else ordered[last_of_range].end
-        )
+        numbers_end = ordered[last_of_range].end
+        scale = scale_word(language).match(text, numbers_end)
+        match = _BETWEEN.match(text, numbers_end if scale is None else scale.end())
         named = _unit(match[1], units) if match is not None else None
         if match is None or named is None:
             continue

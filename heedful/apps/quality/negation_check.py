@@ -6,6 +6,7 @@ import functools
 import re
 from typing import NamedTuple
 
+from heedful.apps.quality.kept_parts import stays_in
 from heedful.apps.quality.reports import CheckResult, Evidence, counted
 
 _WORDS = {
@@ -107,6 +108,6 @@ def check_negation(
         [
             Evidence("source", *match.span(), match[0], "not denied there")
             for match in found
-            if not re.search(rf"\b{match[0]}\b", target)  # "No justice, no peace" may stay
+            if not stays_in(match[0], target)  # "No justice, no peace" may stay
         ],
     )

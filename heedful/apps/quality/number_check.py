@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from heedful.apps.quality.kept_parts import stays_in
 from heedful.apps.quality.measures import find_quantities, same_quantity
 from heedful.apps.quality.number_forms import Number, pair_numbers
 from heedful.apps.quality.number_side import NumberSide, has_value
@@ -208,7 +209,7 @@ def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> l
         if not _is_told(number, other, paired) and not other.tells_otherwise(number, side.text)
         if not _is_repeated(number, side)
         # "Five Eyes" is a name that stays.
-        and not re.search(rf"\b{re.escape(number.text)}\b", other.text)
+        and not stays_in(number.text, other.text)
     ]
     if left.has_times_in_words or right.has_times_in_words:
         # "Half past two" agrees with 2:30 and "halb drei".

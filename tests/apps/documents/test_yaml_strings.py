@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.apps.documents.formats import translate_document
-from heedful.errors import DataError
+from heedful.errors import ConfigError, DataError
 
 from .translators import Dictionary, echoed, sentences, shouted
 
@@ -144,3 +146,16 @@ def test_damage_is_named() -> None:
         echoed(b"a: b\nc: d: e", "yaml")
     with pytest.raises(DataError, match=r"line 2: YAML cannot hold the character U\+0001"):
         echoed(b"a: b\nc: \x01", "yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [(b"a: One", "yaml"), (b"---\ntitle: One\n---\n\nTwo\n", "markdown")]
+)
+def test_without_the_library(text: bytes, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "yaml" else find(name)
+    )
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigError, match=r"needs the package PyYAML"):
+        echoed(text, kind)
