@@ -55,7 +55,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/python tools/build_site.py
 
 # Hundreds of commands are started: without compiled modules each takes a second longer.
 tests: $(READY)
@@ -74,4 +74,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build .cache .mypy_cache .pytest_cache .ruff_cache

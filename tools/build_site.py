@@ -1,4 +1,7 @@
-"""Parts of the site that are made from the code and from results: settings, commands, tables."""
+"""Build the documentation: fill in what is made from code and results, check it, run zensical.
+
+python tools/build_site.py    writes build/pages, and the site into build/site
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,68 @@ import contextlib
 import io
 import json
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pydantic
+import yaml
 
 from heedful.cli.main import VERBS, main
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.models.shape import ConvolutionShape, RecurrentShape
 from heedful.train.run_settings import RunSettings
 
-RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ROOT / "build" / "pages"
+_IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)|<img[^>]*\ssrc=\"([^\"]+)")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def build() -> int:
+    """Write the site; return 1 where a page, a link or an image is wrong."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(DOCS, PAGES)
+    pages = sorted(PAGES.rglob("*.md"))
+    faults = unlisted_pages(pages)
+    for page in pages:
+        filled = fill(page.read_text(encoding="utf-8"))
+        page.write_text(filled, encoding="utf-8")
+        faults += missing_images(page, filled)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    # `--strict` fails for links to pages and headings; a cache could keep a page as it was.
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if built.returncode:
+        print(built.stdout, built.stderr, sep="", file=sys.stderr)
+    return int(bool(faults or built.returncode))
+
+
+def unlisted_pages(pages: list[Path]) -> list[str]:
+    """Name pages that the navigation lacks, which zensical does not tell."""
+    # As text: sections hold pages, titled pages and sections, at any depth.
+    nav = json.dumps(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    names = [page.relative_to(PAGES).as_posix() for page in pages]
+    return [f"docs/{name} is not in nav of mkdocs.yml" for name in names if f'"{name}"' not in nav]
+
+
+def missing_images(page: Path, markdown: str) -> list[str]:
+    """Name images of a page that do not exist, which zensical does not tell."""
+    sources = [first or second for first, second in _IMAGE.findall(markdown)]
+    return [
+        f"docs/{page.relative_to(PAGES)}: there is no image {source}"
+        for source in sources
+        if "://" not in source and not source.startswith("data:")
+        if not (page.parent / source).is_file()
+    ]
+
+
+def fill(markdown: str) -> str:
     """Fill in what the pages ask for, such as `<!-- settings -->` and `<!-- result FILE -->`."""
     fillers: dict[str, Callable[..., str]] = {
         "attention": attention_chart,
@@ -54,7 +104,7 @@ def attention_chart() -> str:
     from heedful.apps import charts
     from heedful.inspect import AttentionMap
 
-    file = Path(__file__).parent / "pictures" / "attention.json"
+    file = DOCS / "pictures" / "attention.json"
     found = json.loads(file.read_text(encoding="utf-8"))
     attention = AttentionMap(
         found["part"],
@@ -192,3 +242,7 @@ def json_type(field: dict[str, Any]) -> str:
         return "file"
     words = {"string": "text", "boolean": "true or false", "null": "nothing"}
     return words.get(field.get("type", "object"), field.get("type", "object"))
+
+
+if __name__ == "__main__":
+    sys.exit(build())
