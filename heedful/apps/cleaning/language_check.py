@@ -1,15 +1,20 @@
-"""A check of the languages of pairs, many texts at a time."""
+"""A check of the languages of pairs."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from heedful.apps.cleaning.text_keys import without_code
-from heedful.apps.language_detector import language_detector
+from heedful.apps.language_detector import (
+    known_languages,
+    language_probability,
+    most_probable_language,
+)
 from heedful.errors import ConfigError, suggest
 from heedful.text.pretokenization import LETTER
 
@@ -32,7 +37,7 @@ class LanguageCheck:
     """
 
     def __init__(self, languages: Sequence[str], least: float) -> None:
-        self.detector = language_detector()
+        known = known_languages()
         self.languages = tuple(languages)
         # The ratio of logarithms is 0 at probability 1, and 1 at the least probability.
         self._least = math.log(least)
@@ -43,11 +48,11 @@ class LanguageCheck:
                 remedy="Give the codes of source and target, such as: --languages en de",
             )
         for code in languages:
-            if code not in self.detector.languages:
+            if code not in known:
                 raise ConfigError(
                     f"The language {code!r} is unknown",
                     where="--languages",
-                    remedy=suggest(code, self.detector.languages),
+                    remedy=suggest(code, known),
                 )
 
     def doubts(self, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:
@@ -64,9 +69,7 @@ class LanguageCheck:
         for side, language in enumerate(self.languages):
             rows, texts = _judged(pair[side] for pair in pairs)
             if rows:
-                found = self.detector.probabilities(texts)[
-                    :, self.detector.languages.index(language)
-                ]
+                found = [language_probability(text, language) for text in texts]
                 doubts = np.log(np.maximum(found, 1e-30)) / self._least  # avoids log(0)
                 result[rows] = np.maximum(result[rows], doubts)
         return result
@@ -77,12 +80,10 @@ class LanguageCheck:
         for text, side, language in zip(
             (source, target), ("source", "target"), self.languages, strict=True
         ):
-            rows, texts = _judged([text])
-            if rows:
-                (row,) = self.detector.probabilities(texts)
-                best = self.detector.languages[int(row.argmax())]
+            for judged in _judged([text])[1]:
+                best, probability = most_probable_language(judged)
                 if best != language:
-                    found.append(f"{side}: {best} {row.max():.0%}")
+                    found.append(f"{side}: {best} {probability:.0%}")
         return ", ".join(found)
 
 
@@ -92,19 +93,18 @@ def guess_languages(pairs: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
     Args:
         pairs: pairs of source and target, of which the first 2,000 are read.
     """
-    detector = language_detector()
     sample = [pair for pair, _ in zip(pairs, range(_GUESSED), strict=False)]
     found = []
     for side in (0, 1):
-        rows, texts = _judged(pair[side] for pair in sample)
-        if not rows:
+        _, texts = _judged(pair[side] for pair in sample)
+        if not texts:
             return None
-        best = detector.probabilities(texts).argmax(axis=1)
-        votes = np.bincount(best)
+        votes = Counter(most_probable_language(text)[0] for text in texts)
+        ((best, count),) = votes.most_common(1)
         # A mixed corpus has no single language: the rule would remove half of it.
-        if votes.max() * 2 < len(rows):
+        if count * 2 < len(texts):
             return None
-        found.append(detector.languages[int(votes.argmax())])
+        found.append(best)
     return found[0], found[1]
 
 
