@@ -251,8 +251,9 @@ def register(entry: Entry) -> Entry:
     """Register a part from outside the package, which then trains and loads like the package's.
 
     Args:
-        entry: the spec of a mixer or a position bias, a tokenizer, all three classes, or an
-            `Architecture` of Hugging Face; see the guide "Parts of your own".
+        entry: the spec of a mixer or a position bias, a tokenizer, a metric or a tracker, all
+            classes, a `RegisteredTask`, or an `Architecture` of Hugging Face; see the guide
+            "Parts of your own".
 
     Returns:
         The entry, so that this serves as a decorator.

@@ -1,4 +1,4 @@
-"""Parts from outside the package, by name: mixers, position biases, tokenizers, architectures.
+"""Parts from outside the package, by name: mixers, biases, tokenizers, tasks, metrics and others.
 
 Code registers them by `heedful.register`. An installed distribution names them, or a module that
 registers them, as entry points of the group `heedful.plugins`; these are loaded when an unknown
@@ -17,13 +17,16 @@ from heedful.errors import ConfigError
 
 GROUP = "heedful.plugins"
 
-FAMILIES: Mapping[str, str] = {
+FAMILIES: Mapping[str, str | None] = {
     "mixer": "heedful.nn.spec:PARTS",
     "position bias": "heedful.nn.spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
+    "task": "heedful.train.task_rules:TASKS",
+    "metric": "heedful.train.task_rules:METRICS",
+    "tracker": None,
 }
-"""Address of the package's own names, for each family."""
+"""Address of the package's own names, for each family that has some."""
 
 
 class Registrable(Protocol):
@@ -47,8 +50,9 @@ def register(entry: Entry) -> Entry:
     """Make a part from outside the package known by its name; see `heedful.register`.
 
     Args:
-        entry: a subclass of `CommonPartSpec`, `CommonBiasSpec` or `RegisteredTokenizer`, or an
-            `Architecture`. The same class again, as from a notebook's cell, replaces the first.
+        entry: a subclass of `CommonPartSpec`, `CommonBiasSpec`, `RegisteredTokenizer`,
+            `RegisteredMetric` or `RegisteredTracker`, an `Architecture` or a `RegisteredTask`. The
+            same class again, as from a notebook's cell, replaces the first.
 
     Raises:
         ConfigError: when it belongs to no family, or another entry has its name.
@@ -58,11 +62,13 @@ def register(entry: Entry) -> Entry:
         raise ConfigError(
             f"{entry!r} cannot be registered",
             where="heedful.register",
-            remedy="Register a spec of a mixer or a position bias, a tokenizer or an Architecture",
+            remedy="Register a spec of a mixer or a position bias, a tokenizer, a metric, "
+            "a tracker, an Architecture or a RegisteredTask",
         )
     name, others = entry.known_as(), _entries[family]
     # Resolved by address: importing these modules here would be an upward import.
-    is_own = name in resolve_name(FAMILIES[family])
+    address = FAMILIES[family]
+    is_own = address is not None and name in resolve_name(address)
     if is_own or (name in others and _source(others[name]) != _source(entry)):
         raise ConfigError(
             f"There is a {family} called {name!r} already",
@@ -73,7 +79,7 @@ def register(entry: Entry) -> Entry:
     return entry
 
 
-def find(family: str, name: str, own: Sequence[str]) -> Any:
+def find(family: str, name: str, own: Sequence[str] = ()) -> Any:
     """Return the entry that is registered under a name.
 
     Args:
@@ -93,7 +99,7 @@ def find(family: str, name: str, own: Sequence[str]) -> Any:
         known = ", ".join([*own, *_entries[family]])
         raise ValueError(
             f"no {family} is called {name!r}; heedful.register, or an entry point of the group "
-            f"{GROUP}, adds one. Known: {known}"
+            f"{GROUP}, adds one. Known: {known or 'none'}"
         )
     return _entries[family][name]
 

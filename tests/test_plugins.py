@@ -6,8 +6,9 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ from heedful.cli.main import main
 from heedful.config import Config
 from heedful.engines.inference.support import explain
 from heedful.errors import ConfigError, ModelError
+from heedful.evaluate.corpus_metrics import corpus_scores
+from heedful.evaluate.registered_metric import RegisteredMetric
+from heedful.events import Event, Events
 from heedful.inspect.block_flow import block_flow
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.models.build import build_model
@@ -34,9 +38,14 @@ from heedful.nn.mixer_spec import CommonPartSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
+from heedful.train.registered_tracker import RegisteredTracker
+from heedful.train.run_config import check_receivers, recorded, resolve_settings
+from heedful.train.run_settings import RunSettings
+from heedful.train.tasks.pipeline_scores import answer_scores, tag_scores
 
 GUIDE = Path(__file__).parents[1] / "docs/guides/your-own-parts.md"
 WORDS = ["one", "two", "three", "four", "five"]
+DATA = {"train": [{"source": "a", "target": "b"}]}
 SIZES = {"width": 32, "encoder_layers": 1, "decoder_layers": 2, "num_heads": 2, "feedforward": 48}
 
 
@@ -92,7 +101,10 @@ def test_parts_of_a_distribution_train_translate_and_are_looked_into(
     run, pairs = str(installed / "run"), write_pairs(installed)
     assert "my_parts" not in sys.modules
     words = ["train", run, "--train", *pairs, "--max-steps", "3", "--device", "cpu"]
+    words += ["--valid", *pairs, "--validation.metrics", "word_recall", "chrf"]
+    words += ["--validation.choose-by", "word_recall", "--trackers", "table"]
     chosen = {"--model.mixer": "fading", "--model.positions": "slope", "--tokenizer.kind": "words"}
+    chosen |= {"--task": "sparse_translation", "--objective.label-smoothing": 0}
     assert main([*words, *flags(**chosen)]) == 0
     assert "my_parts" in sys.modules
     spec = json.loads((installed / "run/model/config.json").read_text())["model"]
@@ -101,6 +113,16 @@ def test_parts_of_a_distribution_train_translate_and_are_looked_into(
     attention = spec["encoder"]["pattern"][0]["sublayers"][0]["part"]
     assert attention["position_bias"] == {"kind": "slope"}
     assert json.loads((installed / "run/model/tokenizer.json").read_text())["kind"] == "words"
+
+    lines = (installed / "run/metrics.jsonl").read_text().splitlines()
+    figures = [json.loads(line) for line in lines]
+    recall = figures[-1]["word_recall"]
+    assert 0 <= recall <= 100
+    losses = [line.split(",") for line in (installed / "run/losses.csv").read_text().splitlines()]
+    updates = [each for each in figures if "event" not in each]
+    assert losses == [[str(each["step"]), str(each["loss"])] for each in updates]
+    assert len(updates) == 3
+    assert all(each["loss"] > each["nll"] + 1e-4 for each in updates)  # the size of the weights
 
     translator = heedful.load(run, device="cpu")
     texts = ["one two three", "five"]
@@ -196,6 +218,118 @@ def test_an_architecture_is_read_and_written(installed: Path) -> None:
     save_model(imported.model, imported.tokenizers, installed / "in", origin=imported.origin)
     export_model(installed / "in", installed / "out")
     assert json.loads((installed / "out/config.json").read_text())["model_type"] == "parrot"
+
+
+@pytest.fixture
+def firsts(clean: None) -> type[RegisteredMetric]:
+    """A metric of all tasks but translation: the share of outputs that are the first reference."""
+
+    @heedful.register
+    class Firsts(RegisteredMetric):
+        name = "firsts"
+        tasks = ("classify", "images", "tag", "answer")
+
+        def statistics(self, output: Any, references: Sequence[Any]) -> tuple[float, int]:
+            return float(list(output) == list(references[0])), 1
+
+        def score(self, sums: Sequence[float]) -> float:
+            return sums[0] / sums[1]
+
+    return Firsts
+
+
+def test_a_metric_of_labels_chooses_a_classifier(firsts: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.tsv"
+    texts.write_text("".join(f"{word} two\t{word}\n" for word in ("good", "bad") * 10))
+    words = ["train", str(tmp_path / "run"), "--task", "classify", "--max-steps", "2"]
+    words += ["--train", str(texts), "--valid", str(texts), "--device", "cpu"]
+    words += ["--validation.metrics", "accuracy", "firsts", "--validation.choose-by", "firsts"]
+    assert main([*words, *flags(**{"--tokenizer.kind": "characters"})]) == 0
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    figures = json.loads(lines[-1])
+    assert figures["firsts"] == figures["accuracy"] == 0.5
+
+
+def test_a_metric_scores_tags_and_answers(firsts: Any) -> None:
+    word = SimpleNamespace
+    pipeline: Any = SimpleNamespace(
+        tag=lambda _: [[word(label="N"), word(label="V")], [word(label="N")]],
+        answer=lambda _: [word(text="here"), word(text="there")],
+    )
+    sentences: Any = [word(words=(), tags=("N", "V")), word(words=(), tags=("V",))]
+    scores = tag_scores(pipeline, sentences, ["accuracy", "firsts"])
+    assert scores == {"accuracy": pytest.approx(2 / 3), "firsts": 0.5}
+    questions: Any = [
+        word(question="", context="", answers=[word(text=text) for text in texts])
+        for texts in (["here"], ["over there", "there"])
+    ]
+    assert answer_scores(pipeline, questions, ["exact_match", "firsts"]) == {
+        "exact_match": 1.0,
+        "firsts": 0.5,
+    }
+
+
+def test_a_metric_of_other_tasks_is_refused(firsts: Any) -> None:
+    validation = {"metrics": ["firsts"], "choose_by": "loss"}
+    settings = RunSettings.parse({"validation": validation, "data": DATA})
+    with pytest.raises(ConfigError, match="firsts cannot be measured in the task translation"):
+        settings.check_for_task()
+    with pytest.raises(ConfigError, match="scores no translations, but outputs of classify"):
+        corpus_scores(["a"], ["a"], ["firsts"])
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"task": "sparse"}, "task: no task is called 'sparse'.*Known: translation, causal_lm"),
+        ({"validation": {"metrics": ["blue"]}}, "no metric is called 'blue'.*Known: bleu, chrf"),
+        ({"validation": {"choose_by": "blue"}}, "no metric is called 'blue'.*Known: loss, bleu"),
+        ({"trackers": ["table"]}, "no tracker is called 'table'.*Known: none"),
+    ],
+)
+def test_an_unknown_name_in_the_settings_of_a_run(values: dict[str, Any], reason: str) -> None:
+    for parse in (RunSettings.parse, lambda each: resolve_settings(None, None, each)):
+        with pytest.raises(ConfigError, match=reason):
+            parse(values)
+    with pytest.raises(ConfigError, match="Unknown metric: no metric is called 'blue'"):
+        corpus_scores(["a"], ["a"], ["blue"])
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_tracker_may_refuse_a_run_and_is_closed(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    @heedful.register
+    class Shop(RegisteredTracker):
+        name = "shop"
+        is_open = False
+
+        @classmethod
+        def check(cls) -> None:
+            if not cls.is_open:
+                raise ConfigError("The shop is shut")
+
+        def handle(self, event: Event) -> None:
+            told.append(type(event).__name__)
+
+        def close(self) -> None:
+            told.append(f"closed after {self.step}, seed {self.settings['seed']}")
+
+    settings = RunSettings.parse({"trackers": ["shop", "shop"], "seed": 7, "data": DATA})
+    with pytest.raises(ConfigError, match="The shop is shut"):
+        check_receivers(settings)
+    Shop.is_open = True
+    check_receivers(settings)
+
+    def work() -> None:
+        with recorded(tmp_path, Events(), 3, settings) as events:
+            events.note("open")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert told == ["Note", "Note", *["closed after 3, seed 7"] * 2]
 
 
 @pytest.mark.usefixtures("clean")

@@ -17,6 +17,7 @@ from heedful.cli.text_io import Output, Report, say, show_table, terminal
 from heedful.cli.train import SettingsFlags, corpora_settings
 from heedful.config import merge, read_toml
 from heedful.errors import ConfigError
+from heedful.train.task_rules import takes_pairs
 
 if TYPE_CHECKING:
     from heedful.apps.comparison.results import Comparison
@@ -61,7 +62,7 @@ class ComparisonFlags:
         task = values.get("task")
         if task is None and config is not None and Path(config).is_file():
             task = read_toml(Path(config)).get("task")
-        pairs = task in (None, "translation", "images")
+        pairs = takes_pairs(task or "translation")
         return merge(values, corpora_settings(self.train, self.valid, None, pairs=pairs))
 
     def plain(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.search.search_settings import SearchSettings
 
-MetricName = Literal["bleu", "chrf", "ter"]
+MetricName = Literal["bleu", "chrf", "ter"] | str  # or the name of a registered one
 
 
 def evaluate(

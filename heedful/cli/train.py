@@ -16,6 +16,7 @@ from heedful.config import merge
 from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
+from heedful.train.task_rules import takes_pairs
 
 # The flags --train, --valid and --preset set these; in a settings file corpora are tables.
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
@@ -84,8 +85,7 @@ def train(
             lost.
     """
     values = overrides(settings)
-    # IDX files of images and labels are pairs as well
-    pairs = _task(run, config, values, resume=resume) in ("translation", "images")
+    pairs = takes_pairs(_task(run, config, values, resume=resume))
     values = merge(values, corpora_settings(train, valid, weights, pairs=pairs))
     report = Report("train", output, run=run, preset=preset, overrides=values, resume=resume)
     if train is None and config is None and not resume:

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heedful.errors import ConfigError, DataError, first_line, suggest
+from heedful.registry import find
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import is_spaceless
 
@@ -140,10 +141,10 @@ def build_metric(
     tokenize: str = AUTO,
     lowercase: bool = False,
 ) -> Metric:
-    """Make a metric of sacreBLEU.
+    """Make a metric of sacreBLEU, or a registered one.
 
     Args:
-        name: `bleu`, `chrf` or `ter`.
+        name: `bleu`, `chrf`, `ter` or the name of a registered metric.
         references: lists of references, whose script decides the tokenizer for `auto`.
         tokenize, lowercase: options of `corpus_scores`.
 
@@ -179,9 +180,20 @@ def build_metric(
     if name == "ter":
         # sacreBLEU's default disregards case.
         return TER(normalized=True, asian_support=True) if spaceless else TER()
-    raise ConfigError(
-        f"Unknown metric {name!r}", where="metrics", remedy=suggest(name, METRIC_NAMES)
-    )
+    try:
+        metric = find("metric", name, METRIC_NAMES)
+    except ValueError as error:
+        raise ConfigError(
+            f"Unknown metric: {error}", where="metrics", remedy=suggest(name, METRIC_NAMES)
+        ) from None
+    if "translation" not in metric.tasks:
+        raise ConfigError(
+            f"The metric {name} scores no translations, but outputs of {', '.join(metric.tasks)}",
+            where="metrics",
+            remedy="Leave it out",
+        )
+    # It has those methods of sacreBLEU's that are used here.
+    return cast("Metric", metric())
 
 
 def _spaceless_tokenizer(references: Sequence[Sequence[str]]) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from heedful.registry import find
 
 OUTSIDE = "O"  # the tag of a word outside of all spans
 
@@ -157,3 +159,32 @@ def _word_f1(predicted: str, right: str) -> float:
         return float(words == right_words)
     both = (Counter(words) & Counter(right_words)).total()
     return 2 * both / (len(words) + len(right_words))
+
+
+def scores_by_name(
+    names: Iterable[str],
+    own: Mapping[str, Callable[[], float]],
+    outputs: Sequence[Any],
+    references: Sequence[Sequence[Any]],
+) -> dict[str, float]:
+    """Compute metrics of a task, its own and registered ones.
+
+    Args:
+        names: names of the metrics.
+        own: functions that compute the task's own metrics.
+        outputs: outputs of the model, for registered metrics.
+        references: right outputs of each example.
+
+    Raises:
+        ValueError: when no metric has a name.
+    """
+    values = {}
+    for name in names:
+        if name in own:
+            values[name] = own[name]()
+            continue
+        metric = find("metric", name, tuple(own))()
+        pairs = zip(outputs, references, strict=True)
+        rows = [metric.statistics(output, right) for output, right in pairs]
+        values[name] = float(metric.score([sum(column) for column in zip(*rows, strict=True)]))
+    return values

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from heedful.errors import ConfigError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
 from heedful.models.preset_files import has_spec, read_preset
 from heedful.pretrained.catalogue import pinned
+from heedful.registry import find
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run_settings import RunSettings
-from heedful.train.task_rules import TASK_DEFAULTS
+from heedful.train.task_rules import TASK_DEFAULTS, base_task
 
 CONFIG_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
@@ -30,6 +32,7 @@ _FREE = (
     "max_epochs",
     "on_nonfinite",
     "tensorboard",
+    "trackers",
     "validation",
     "checkpoint",
     "checkpointing",
@@ -65,7 +68,7 @@ def resolve_settings(
     below = read_preset(name) if isinstance(name, str) else {}
     values = merge(below, from_file, flags, {"preset": name} if name is not None else {})
     task = values.get("task")
-    usual = dict(TASK_DEFAULTS.get(task, {})) if isinstance(task, str) else {}
+    usual = dict(TASK_DEFAULTS.get(base_task(task), {})) if isinstance(task, str) else {}
     shape = values.get("model")
     recurs = isinstance(shape, Mapping) and ("recurrent" in shape or "convolution" in shape)
     # A preset with weights or an initial model brings its own shape, and the task's defaults would
@@ -243,9 +246,21 @@ def write_tokenizers(run_dir: Path, files: Mapping[str, str]) -> None:
             replace_synced(path, content.encode())
 
 
+def check_receivers(settings: RunSettings) -> None:
+    """Refuse receivers of events that cannot begin.
+
+    Raises:
+        ConfigError: when a library is missing.
+    """
+    if settings.tensorboard:
+        TensorBoard.check()
+    for name in settings.trackers:
+        find("tracker", name).check()
+
+
 @contextmanager
 def recorded(
-    run_dir: Path, events: Events, step: int | None, *, tensorboard: bool
+    run_dir: Path, events: Events, step: int | None, settings: RunSettings
 ) -> Iterator[Events]:
     """A context with events that are also written to files of the run directory.
 
@@ -253,14 +268,18 @@ def recorded(
         run_dir: run directory.
         events: events of the caller.
         step: step of the checkpoint to resume from; None for a new run.
-        tensorboard: additional files for TensorBoard.
+        settings: settings of the run, which name further receivers.
     """
     # Records after `step` are dropped: the resumed run writes them again.
-    sinks: list[Sink] = [MetricsFile(run_dir / METRICS_FILE, step)]
-    if tensorboard:
-        sinks.append(TensorBoard(run_dir / "tensorboard", step))
-    try:
+    makers: list[Callable[[], Sink]] = [partial(MetricsFile, run_dir / METRICS_FILE, step)]
+    if settings.tensorboard:
+        makers.append(partial(TensorBoard, run_dir / "tensorboard", step))
+    for name in settings.trackers:
+        makers.append(partial(find("tracker", name), run_dir, settings.plain(), step))
+    sinks = []
+    # One that cannot begin, or end, must not leave the others open.
+    with ExitStack() as stack:
+        for make in makers:
+            sinks.append(make())
+            stack.callback(sinks[-1].close)
         yield events.also(*sinks)
-    finally:
-        for sink in sinks:
-            sink.close()

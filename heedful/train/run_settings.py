@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PositiveInt, Probability
+from heedful.config import Config, PositiveInt, Probability, open_names
 from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec
 from heedful.errors import ConfigError
 from heedful.models.preset_files import TASKS_OF_KIND, has_spec, preset_tasks
@@ -21,11 +21,12 @@ from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.train.task_rules import (
     SETTING_OWNERS,
     TEXT_SECTIONS,
-    Choice,
-    Metric,
-    Task,
+    AnyTask,
+    base_task,
     check_metrics,
+    registered_task,
 )
+from heedful.train.validation_settings import ValidationSettings
 
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -143,46 +144,7 @@ class ScheduleSettings(Config):
 
 
 CompileChoice = Literal["auto", "on", "off"]
-
-
-class ValidationSettings(Config):
-    """Validation during training; translations come from the beam search of `translate`."""
-
-    every_steps: PositiveInt = Field(
-        1000, description="number of updates from one validation to the next"
-    )
-    metrics: tuple[Metric, ...] = Field(
-        ("bleu", "chrf"),
-        description="metrics in addition to the loss: bleu, chrf, ter for translation; accuracy, "
-        "macro_f1 for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers",
-    )
-    choose_by: Choice = Field(
-        "bleu", description="metric that selects the best model and decides early stopping"
-    )
-    beam: PositiveInt = Field(
-        4, description="beam width of translations in validation; 1 is greedy and faster"
-    )
-    length_penalty: NonNegative = Field(
-        0.6,
-        description="exponent of the length penalty of the beam search (Wu 2016); larger values "
-        "favour long translations",
-    )
-    tokenize: str = Field(
-        "auto",
-        description="tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised "
-        "text); auto follows the script of the references",
-    )
-    lowercase: bool = Field(False, description="ignore upper and lower case in metrics")
-    max_sentences: PositiveInt | None = Field(
-        None,
-        description="number of validation examples used during training; the end of training uses "
-        "all",
-    )
-    patience: PositiveInt | None = Field(
-        None,
-        description="number of validations without improvement after which training stops; never "
-        "if unset",
-    )
+AnyTracker = Annotated[str, open_names("tracker", None)]
 
 
 class LoraSettings(Config):
@@ -282,7 +244,7 @@ class ParallelSettings(Config):
 class RunSettings(Config):
     """All settings of a training run."""
 
-    task: Task = Field(
+    task: AnyTask = Field(
         "translation",
         description="training task: translation; language models (causal_lm, masked_lm, "
         "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
@@ -364,6 +326,9 @@ class RunSettings(Config):
     tensorboard: bool = Field(
         False, description="write TensorBoard event files into the run; needs heedful[tensorboard]"
     )
+    trackers: tuple[AnyTracker, ...] = Field(
+        (), description="names of registered trackers, which get every event of the run"
+    )
 
     @property
     def protected_kinds(self) -> tuple[SpanKind, ...]:
@@ -385,9 +350,19 @@ class RunSettings(Config):
         return self.model_kind == "causal_lm"
 
     @property
+    def registered_task(self) -> Any:
+        """The `RegisteredTask` of a task from outside the package; None for the package's own."""
+        return registered_task(self.task)
+
+    @property
+    def base_task(self) -> str:
+        """The task of the package whose rules the task has, mostly itself."""
+        return base_task(self.task)
+
+    @property
     def model_kind(self) -> str:
         """The kind of model that the task trains."""
-        return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.task in tasks)
+        return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.base_task in tasks)
 
     @property
     def published_preset(self) -> bool:
@@ -454,15 +429,16 @@ class RunSettings(Config):
             values = getattr(self, section) if section else self
             # A default passes: a settings file may state it for any task.
             default = type(values).model_fields[name].default
-            if self.task not in tasks and getattr(values, name) != default:
+            if self.base_task not in tasks and getattr(values, name) != default:
                 raise ConfigError(
                     f"{key} is for {' and '.join(tasks)}; this task is {self.task}",
                     where=key,
                     remedy="Leave it out",
                 )
-        check_metrics(self.task, self.validation.metrics)
+        check_metrics(self.base_task, self.validation.metrics)
         # Translation leaves out pairs that are too long, and images have a check of their own.
-        if self.has_text and self.task != "translation" and self.data.budget < self.data.max_length:
+        is_cut = self.has_text and self.base_task != "translation"
+        if is_cut and self.data.budget < self.data.max_length:
             raise ConfigError(
                 f"A batch of {self.data.budget} tokens has no room for a text of "
                 f"{self.data.max_length} (data.max_length)",
@@ -476,7 +452,7 @@ class RunSettings(Config):
         Raises:
             ConfigError: when the preset does not fit; the tasks that it fits are named.
         """
-        if self.preset is not None and self.task not in preset_tasks(self.preset):
+        if self.preset is not None and self.base_task not in preset_tasks(self.preset):
             tasks = preset_tasks(self.preset)
             raise ConfigError(
                 f"The preset {self.preset} is for {', '.join(tasks)}; this task is {self.task}",

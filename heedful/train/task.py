@@ -178,8 +178,10 @@ def prepare_task(
     check_forms(settings)
     check_packing(settings)
     # Imported here: a task loads readers and pipelines that the others do not need.
-    module = import_module(f"heedful.train.tasks.{_MODULES[settings.task]}")
-    task: Task = module.prepare(Setup(run_dir, settings, tokenizers, events))
+    preparing = settings.registered_task
+    if preparing is None:
+        preparing = import_module(f"heedful.train.tasks.{_MODULES[settings.task]}")
+    task: Task = preparing.prepare(Setup(run_dir, settings, tokenizers, events))
     return task
 
 
@@ -224,7 +226,7 @@ def check_forms(settings: RunSettings) -> None:
         ConfigError: when a sampling temperature is set for a language model.
     """
     data = settings.data
-    if data.is_streamed and settings.task not in ("translation", "causal_lm"):
+    if data.is_streamed and settings.base_task not in ("translation", "causal_lm"):
         raise shards_not_read(str(data.train[0].shards))
     # Windows of a language model cover the files' stream of tokens; there is nothing to sample.
     if data.temperature != 1 and settings.cuts_windows and not data.is_streamed:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
+from heedful.config import open_names
 from heedful.data.corpus_spec import AugmentSpec, ImageSpec
 from heedful.errors import ConfigError
 
 Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
 Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+
+METRICS = get_args(Metric)
+AnyMetric = Annotated[Metric | str, open_names("metric", Metric)]
+AnyChoice = Annotated[Choice | str, open_names("metric", Choice)]
+"""A metric of the package, or the name of a registered one."""
 
 # RoBERTa's recipe, except that norms stand before sub-layers: pre-norm tolerates more learning
 # rates.
@@ -70,6 +76,10 @@ Task = Literal[
     "answer",
 ]
 
+TASKS = get_args(Task)
+AnyTask = Annotated[Task | str, open_names("task", Task)]
+"""A task of the package, or the name of a registered one."""
+
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
     "soft_terms": ("translation",),
@@ -107,18 +117,42 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
 """The metrics of each task, apart from its loss."""
 
 
-def check_metrics(task: Task, metrics: Iterable[Metric]) -> None:
+def registered_task(name: str) -> Any:
+    """Return a `RegisteredTask`; None for tasks of the package and names that no task has."""
+    from heedful.registry import find  # few runs have a task from outside the package
+
+    try:
+        return None if name in TASKS else find("task", name, TASKS)
+    except ValueError:
+        return None
+
+
+def base_task(name: str) -> str:
+    """Return the task of the package whose rules a task has: itself, or that of a registered one.
+
+    A name that no task has is returned as it is; `RunSettings` refuses it.
+    """
+    registered = registered_task(name)
+    return name if registered is None else str(registered.like)
+
+
+def takes_pairs(task: str) -> bool:
+    """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
+    return base_task(task) in ("translation", "images")
+
+
+def check_metrics(task: str, metrics: Iterable[str]) -> None:
     """Refuse metrics that cannot be measured in a task.
 
     Args:
-        task: task of the run.
-        metrics: metrics of its validation.
+        task: task of the run, or the one whose rules it has.
+        metrics: metrics of its validation, which exist.
 
     Raises:
         ConfigError: for a metric of other tasks.
     """
     known = TASK_METRICS[task]
-    unknown = [name for name in metrics if name not in known]
+    unknown = [name for name in metrics if name not in known and not _measures(name, task)]
     if unknown and not known:
         raise ConfigError(
             "A language model is judged by its loss; there are no translations or labels to score",
@@ -131,3 +165,10 @@ def check_metrics(task: Task, metrics: Iterable[Metric]) -> None:
             where="validation.metrics",
             remedy=f"Choose among {', '.join(known)}",
         )
+
+
+def _measures(metric: str, task: str) -> bool:
+    """Return True for a registered metric that scores the outputs of a task."""
+    from heedful.registry import find
+
+    return metric not in METRICS and task in find("metric", metric, METRICS).tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from heedful.data.batch_plan import Indices
 from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
-from heedful.evaluate.task_metrics import accuracy, macro_f1
+from heedful.evaluate.task_metrics import accuracy, macro_f1, scores_by_name
 from heedful.events import Sample
 from heedful.train.batch_source import Batch
 from heedful.train.objective import CarriedState, LossContext, Objective, Scorer
-from heedful.train.run_settings import ValidationSettings
+from heedful.train.validation_settings import ValidationSettings
 
 
 @dataclass(frozen=True)
@@ -165,15 +166,17 @@ def label_measure(
     metrics: Iterable[str],
     scorer: Scorer,
     labels: Indices,
+    names: Sequence[str],
     plan: Callable[[int], Iterable[Indices]],
     make: Callable[[Indices], Any],
 ) -> Measure:
     """Make the metrics of predicted labels.
 
     Args:
-        metrics: names of the metrics (`accuracy`, `macro_f1`).
+        metrics: names of the metrics (`accuracy`, `macro_f1`, registered ones).
         scorer: function that runs the model.
         labels: [N] int64, true label of each example.
+        names: names of the labels, for registered metrics.
         plan: function from a count to batches of example numbers below it, in any order.
         make: function from example numbers to a batch.
     """
@@ -192,6 +195,8 @@ def label_measure(
             predictions[indices] = scores.argmax(-1).cpu().numpy()
             on_batch()
         ours, right = predictions.tolist(), labels[:count].tolist()
-        return Measured({name: _LABEL_METRICS[name](ours, right) for name in metrics})
+        own = {name: partial(metric, ours, right) for name, metric in _LABEL_METRICS.items()}
+        outputs, references = [names[n] for n in ours], [[names[n]] for n in right]
+        return Measured(scores_by_name(metrics, own, outputs, references))
 
     return Measure(len(labels), score)

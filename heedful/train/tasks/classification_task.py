@@ -81,6 +81,7 @@ def prepare(setup: Setup) -> Task:
             settings.validation.metrics,
             text_scores,
             valid.labels,
+            names,
             lambda count: valid.by_length(count, size),
             valid.batch,
         ),

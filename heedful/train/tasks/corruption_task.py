@@ -47,7 +47,7 @@ def prepare(setup: Setup) -> Task:
         ConfigError: when a batch has no room for a row, or the tokenizer of the initial model has
             no mask token or no sentinel tokens.
     """
-    if setup.settings.task == "masked_lm":
+    if setup.settings.base_task == "masked_lm":
         return _prepare_masking(setup)
     training = document_readers(setup, "train")
     tokenizers = setup.tokenizers(lambda: _new_tokenizers(setup, all_texts(setup, training)))
@@ -97,7 +97,7 @@ def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> Corrupt
     # Begin and end tokens of the row count against `data.max_length`.
     most_pieces = max(1, data.max_length - frame_size(tokenizer))
     corruption: Corruption
-    if settings.task == "denoising":
+    if settings.base_task == "denoising":
         permuted = objective.permute_sentences
         corruption = denoising(tokenizer, share, mean, permute_sentences=permuted)
     else:
@@ -133,7 +133,7 @@ def _new_tokenizers(setup: Setup, texts: list[str]) -> TokenizerPair:
     settings = setup.settings
     spec, objective = settings.tokenizer, settings.objective
     count = 1
-    if settings.task == "span_corruption":
+    if settings.base_task == "span_corruption":
         # T5's rows end with an end token and have no begin token.
         most_pieces = max(1, settings.data.max_length - 1)
         count = objective.sentinels or sentinels_needed(

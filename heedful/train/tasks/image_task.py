@@ -84,6 +84,7 @@ def prepare(setup: Setup) -> Task:
             settings.validation.metrics,
             image_scores,
             valid.labels,
+            labels,
             lambda count: _in_order(count, size),
             valid.batch,
         )

@@ -6,6 +6,7 @@ Models run through the pipelines of the command line, so a validation score is w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from heedful.data.text_corpus import LabelledText, Question, TaggedSentence
@@ -18,6 +19,7 @@ from heedful.evaluate.task_metrics import (
     answer_f1,
     macro_f1,
     mark_spans,
+    scores_by_name,
     span_f1,
 )
 from heedful.events import Sample
@@ -25,8 +27,8 @@ from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchSettings
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.run_settings import ValidationSettings
 from heedful.train.validation import Measure, Measured
+from heedful.train.validation_settings import ValidationSettings
 
 _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {
     "exact_match": answer_exact_match,
@@ -71,7 +73,7 @@ def tag_scores(
     Args:
         pipeline: pipeline of the tagger.
         sentences: sentences with their true tags.
-        metrics: names of the metrics: `accuracy` (of words), `span_f1`.
+        metrics: names of the metrics: `accuracy` (of words), `span_f1`, registered ones.
         **options: options of the pipeline, such as batch size and precision.
     """
     # Tags of words, not of tokens: windows are joined by the pipeline, as for users.
@@ -87,7 +89,7 @@ def tag_scores(
         "accuracy": lambda: sum(ours == theirs for ours, theirs in pairs) / len(pairs),
         "span_f1": lambda: span_f1(predictions, right),
     }
-    return {name: values[name]() for name in metrics}
+    return scores_by_name(metrics, values, predictions, [[tags] for tags in right])
 
 
 def label_scores(
@@ -122,13 +124,14 @@ def answer_scores(
     Args:
         pipeline: pipeline of the question answerer.
         questions: questions with their true answers.
-        metrics: names of the metrics: `exact_match`, `f1`.
+        metrics: names of the metrics: `exact_match`, `f1`, registered ones.
         **options: options of the pipeline, such as batch size and precision.
     """
     result = pipeline.answer([(item.question, item.context) for item in questions], **options)
     predictions = [answer.text for answer in result]
     right = [[answer.text for answer in item.answers] for item in questions]
-    return {name: _ANSWER_METRICS[name](predictions, right) for name in metrics}
+    own = {name: partial(metric, predictions, right) for name, metric in _ANSWER_METRICS.items()}
+    return scores_by_name(metrics, own, predictions, right)
 
 
 def translation_measure(
