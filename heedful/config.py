@@ -180,9 +180,14 @@ def validation_error(
     """
     problems: list[str] = []
     remedy: str | None = None
+    items = error.errors()
+    holders = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
     # pydantic's own messages show its internals, such as `function-after`.
-    for item in error.errors():
-        key = _cut(".".join(str(part) for part in item["loc"]) or cls.__name__)
+    for item in items:
+        path = (str(part) for part in item["loc"] if part != _REGISTERED)
+        key = _cut(".".join(path) or cls.__name__)
+        if item["type"] == "too_short" and item["loc"] in holders:
+            continue  # of wrong items, which are told
         if item["type"] == "extra_forbidden":
             problems.append(f"Unknown setting {key!r}")
             remedy = remedy or suggest(str(item["loc"][-1]), _siblings(cls, item["loc"][:-1]))
@@ -340,7 +345,7 @@ def open_union(family: str, own: Any) -> Any:
     return Annotated[Union[tuple(choices)], kind_of]  # noqa: UP007  # the members are values
 
 
-_REGISTERED = "registered"
+_REGISTERED = "(registered)"
 
 
 def _read_registered(family: str, own: Mapping[str, Any], value: Any) -> Any:

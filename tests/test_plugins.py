@@ -355,7 +355,8 @@ def test_an_unknown_kind_in_a_file_is_named_with_its_place() -> None:
     spec["decoder"]["pattern"][0]["sublayers"][0]["part"] = {"kind": "fading", "bias": True}
     with pytest.raises(ConfigError, match="no mixer is called 'fading'") as error:
         parse_spec(spec, where="config.json")
-    assert error.value.what.startswith("decoder.pattern.0.sublayers.0.part")
+    assert error.value.what.startswith("decoder.pattern.0.sublayers.0.part: no mixer")
+    assert error.value.what.endswith("convolution, feedforward")  # nothing follows the known names
     with pytest.raises(ConfigError, match="no tokenizer is called 'word'"):
         TokenizerSpec.parse({"kind": "word"})
 
