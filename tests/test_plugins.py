@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import sys
@@ -17,6 +18,7 @@ import torch
 import heedful
 import heedful.inspect
 from heedful import registry
+from heedful.apps.evaluation.bootstrap import paired_bootstrap
 from heedful.apps.studio.mixer_costs import mixer_costs, mixer_names
 from heedful.cli.main import main
 from heedful.config import Config
@@ -24,7 +26,8 @@ from heedful.engines.inference.support import explain
 from heedful.errors import ConfigError, ModelError
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.evaluate.registered_metric import RegisteredMetric
-from heedful.events import Event, Events
+from heedful.evaluate.task_metrics import scores_by_name
+from heedful.events import Event, Events, Recorder, Warning
 from heedful.inspect.block_flow import block_flow
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.models.build import build_model
@@ -38,7 +41,7 @@ from heedful.nn.mixer_spec import CommonPartSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.registered_tracker import RegisteredTracker
+from heedful.train.registered_tracker import RegisteredTracker, SafeTracker
 from heedful.train.run_config import check_receivers, recorded, resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks.pipeline_scores import answer_scores, tag_scores
@@ -267,6 +270,46 @@ def test_a_metric_scores_tags_and_answers(firsts: Any) -> None:
         "exact_match": 1.0,
         "firsts": 0.5,
     }
+
+
+def test_a_metric_that_fails_is_named(firsts: Any) -> None:
+    firsts.tasks = ("translation",)
+    for sums, reason in ((lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: math.nan, "is nan")):
+        firsts.score = staticmethod(sums)
+        with pytest.raises(ConfigError, match=f"The metric firsts fails: .*{reason}") as error:
+            corpus_scores(["a"], ["a"], ["firsts"])
+        assert error.value.where is not None
+        assert error.value.where.endswith("Firsts")
+        with pytest.raises(ConfigError, match=reason):
+            scores_by_name(["firsts"], {}, ["a"], [["a"]])
+    firsts.statistics = None
+    with pytest.raises(ConfigError, match="The metric firsts fails: TypeError"):
+        paired_bootstrap(["a"], ["a"], ["a"], ["firsts"])
+
+
+def test_a_tracker_that_fails_ends_no_run() -> None:
+    told: list[str] = []
+
+    class Gone(RegisteredTracker):
+        name = "gone"
+
+        def handle(self, event: Event) -> None:
+            told.append("event")
+            raise OSError("no server")
+
+        def close(self) -> None:
+            told.append("closed")
+
+    recorder = Recorder()
+    sink = SafeTracker(Gone(Path(), {}, None), Events([recorder]).warn)
+    events = Events([sink])
+    events.note("one")
+    events.note("two")
+    events.close()
+    assert told == ["event"]
+    assert recorder.texts(Warning) == [
+        "The tracker gone fails and gets no more events: OSError: no server"
+    ]
 
 
 def test_a_metric_of_other_tasks_is_refused(firsts: Any) -> None:

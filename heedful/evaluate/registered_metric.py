@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from heedful.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,47 @@ class RegisteredMetric:
         """
         raise NotImplementedError
 
+    def score_of(self, outputs: Iterable[Any], references: Iterable[Sequence[Any]]) -> float:
+        """Return the score of outputs.
+
+        Args:
+            outputs: outputs of the model.
+            references: right outputs of each example.
+
+        Raises:
+            ConfigError: when the metric fails, or its score is no finite number.
+        """
+        rows = self._rows(outputs, references)
+        with self._blamed():
+            score = float(self.score([sum(column) for column in zip(*rows, strict=True)]))
+            # No score would ever be better than NaN, so the best model would never be found.
+            if not math.isfinite(score):
+                raise ValueError(f"the score is {score}")
+        return score
+
+    def _rows(
+        self, outputs: Iterable[Any], references: Iterable[Sequence[Any]]
+    ) -> list[Sequence[float]]:
+        with self._blamed():
+            examples = zip(outputs, references, strict=True)
+            return [self.statistics(output, right) for output, right in examples]
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """A context whose errors name the metric, so that nobody seeks them in Heedful."""
+        try:
+            yield
+        except Exception as error:
+            raise ConfigError(
+                f"The metric {self.name} fails: {type(error).__name__}: {error}",
+                where=f"{type(self).__module__}.{type(self).__qualname__}",
+                remedy="Correct it, or leave it out of the metrics",
+            ) from error
+
     # The methods by which sacreBLEU's metrics are used here, its private ones included.
     def corpus_score(self, outputs: Sequence[Any], references: Sequence[Sequence[Any]]) -> _Score:
         """Score outputs against lists of references, each as long as the outputs."""
-        rows = self._extract_corpus_statistics(outputs, references)
-        return self._compute_score_from_stats([sum(column) for column in zip(*rows, strict=True)])
+        return _Score(self.score_of(outputs, zip(*references, strict=True)))
 
     def get_signature(self) -> str:
         """Return what the score depends on: the metric's name and its class."""
@@ -65,8 +105,7 @@ class RegisteredMetric:
     def _extract_corpus_statistics(
         self, outputs: Sequence[Any], references: Sequence[Sequence[Any]]
     ) -> list[Sequence[float]]:
-        examples = zip(outputs, zip(*references, strict=True), strict=True)
-        return [self.statistics(output, right) for output, right in examples]
+        return self._rows(outputs, zip(*references, strict=True))
 
     def _compute_score_from_stats(self, sums: Sequence[float]) -> _Score:
         return _Score(float(self.score(sums)))

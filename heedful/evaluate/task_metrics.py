@@ -177,14 +177,12 @@ def scores_by_name(
 
     Raises:
         ValueError: when no metric has a name.
+        ConfigError: when a registered metric fails.
     """
     values = {}
     for name in names:
         if name in own:
             values[name] = own[name]()
-            continue
-        metric = find("metric", name, tuple(own))()
-        pairs = zip(outputs, references, strict=True)
-        rows = [metric.statistics(output, right) for output, right in pairs]
-        values[name] = float(metric.score([sum(column) for column in zip(*rows, strict=True)]))
+        else:
+            values[name] = find("metric", name, tuple(own))().score_of(outputs, references)
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,8 @@ class RegisteredTracker:
     """Base class of trackers for `heedful.register`, which are sinks of events.
 
     A subclass sets `name` and implements `handle`. It is made for each run that names it in
-    `trackers`, in the first of its processes, once all settings and the data have been checked.
+    `trackers`, in the first of its processes, once all settings and the data have been checked. If
+    it fails later, the run warns and goes on without it.
 
     Args:
         run_dir: directory of the run.
@@ -52,3 +53,35 @@ class RegisteredTracker:
 
     def close(self) -> None:
         """Finish; no event follows."""
+
+
+class SafeTracker:
+    """A sink that passes events to a tracker until it fails: no server must end a night's run.
+
+    Args:
+        tracker: tracker of the run.
+        warn: function that gets the warning that it failed.
+    """
+
+    def __init__(self, tracker: RegisteredTracker, warn: Callable[[str], None]) -> None:
+        self._tracker = tracker
+        self._warn = warn
+        self._has_failed = False
+
+    def handle(self, event: Event) -> None:
+        """See `RegisteredTracker`."""
+        self._attempt(lambda: self._tracker.handle(event))
+
+    def close(self) -> None:
+        """See `RegisteredTracker`."""
+        self._attempt(self._tracker.close)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        if self._has_failed:
+            return
+        try:
+            action()
+        except Exception as error:
+            self._has_failed = True
+            what = f"{type(error).__name__}: {error}"
+            self._warn(f"The tracker {self._tracker.name} fails and gets no more events: {what}")

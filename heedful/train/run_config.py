@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from heedful.models.preset_files import has_spec, read_preset
 from heedful.pretrained.catalogue import pinned
 from heedful.registry import find
 from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.train.registered_tracker import SafeTracker
 from heedful.train.run_settings import RunSettings
 from heedful.train.task_rules import TASK_DEFAULTS, base_task
 
@@ -270,16 +270,16 @@ def recorded(
         step: step of the checkpoint to resume from; None for a new run.
         settings: settings of the run, which name further receivers.
     """
-    # Records after `step` are dropped: the resumed run writes them again.
-    makers: list[Callable[[], Sink]] = [partial(MetricsFile, run_dir / METRICS_FILE, step)]
-    if settings.tensorboard:
-        makers.append(partial(TensorBoard, run_dir / "tensorboard", step))
-    for name in settings.trackers:
-        makers.append(partial(find("tracker", name), run_dir, settings.plain(), step))
-    sinks = []
     # One that cannot begin, or end, must not leave the others open.
     with ExitStack() as stack:
-        for make in makers:
-            sinks.append(make())
-            stack.callback(sinks[-1].close)
+        # Records after `step` are dropped: the resumed run writes them again.
+        sinks: list[Sink] = [
+            stack.enter_context(closing(MetricsFile(run_dir / METRICS_FILE, step)))
+        ]
+        if settings.tensorboard:
+            folder = run_dir / "tensorboard"
+            sinks.append(stack.enter_context(closing(TensorBoard(folder, step))))
+        for name in settings.trackers:
+            tracker = find("tracker", name)(run_dir, settings.plain(), step)
+            sinks.append(stack.enter_context(closing(SafeTracker(tracker, events.warn))))
         yield events.also(*sinks)
