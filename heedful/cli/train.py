@@ -98,7 +98,7 @@ def train(
         )
     resolved = _resolve(run, preset, config, values, resume=resume)
     if processes > 1 and "WORLD_SIZE" not in os.environ:
-        from heedful.train.parallel.launcher import launch
+        from heedful.apps.launcher import launch
 
         return launch(sys.argv[1:], resolved, processes, restarts)
 
@@ -107,8 +107,8 @@ def train(
 
     if "WORLD_SIZE" not in os.environ:
         return work()
+    from heedful.apps.launcher import run_worker
     from heedful.cli.main import report_error
-    from heedful.train.parallel.launcher import run_worker
 
     return run_worker(work, report_error)
 
