@@ -20,14 +20,22 @@ from heedful.train.run_settings import RunSettings
 # The flags --train, --valid and --preset set these; in a settings file corpora are tables.
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
+_MOST_USED = Group("Most used", sort_key=0)
+# What a person asks first: the budget, where to start from, how large, and on which device.
+_FIRST = (
+    *("task", "max_minutes", "max_steps", "init", "device", "seed", "data.batch_tokens"),
+    *("tokenizer.vocabulary_size", "model.width", "model.encoder_layers", "model.decoder_layers"),
+)
+
 if TYPE_CHECKING:
     from heedful.train.run import RunSummary
 
     SettingsFlags = Any
 else:
-    SettingsFlags = flags_of(RunSettings, "Run", skip=_NOT_FLAGS)
+    SettingsFlags = flags_of(RunSettings, "Run", skip=_NOT_FLAGS, first=_FIRST, leading=_MOST_USED)
 
-_CORPORA = Parameter(group=Group("Corpora", sort_key=1), consume_multiple=True)
+_CORPORA = Parameter(group=_MOST_USED, consume_multiple=True)
+_USED = Parameter(group=_MOST_USED)
 _PROCESSES = Parameter(group=Group("Processes", sort_key=2))
 
 
@@ -38,9 +46,9 @@ def train(
     train: Annotated[list[str] | None, _CORPORA] = None,
     valid: Annotated[list[str] | None, _CORPORA] = None,
     weights: Annotated[list[float] | None, _CORPORA] = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    resume: bool = False,
+    preset: Annotated[str | None, _USED] = None,
+    config: Annotated[Path | None, _USED] = None,
+    resume: Annotated[bool, _USED] = False,
     processes: Annotated[int, _PROCESSES, Parameter(validator=validators.Number(gte=1))] = 1,
     restarts: Annotated[int, _PROCESSES, Parameter(validator=validators.Number(gte=0))] = 3,
     settings: SettingsFlags | None = None,

@@ -70,6 +70,11 @@ Task = Literal[
     "answer",
 ]
 
+TOKEN_TASKS: tuple[Task, ...] = (
+    *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising"),
+)
+"""Tasks whose loss is a mean over tokens of text, so that it has a perplexity."""
+
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
     "soft_terms": ("translation",),

@@ -19,6 +19,7 @@ from heedful.events import Sample
 from heedful.train.batch_source import Batch
 from heedful.train.objective import CarriedState, LossContext, Objective, Scorer
 from heedful.train.run_settings import ValidationSettings
+from heedful.train.task_rules import TOKEN_TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Scores:
     """The result of a validation.
 
     Args:
-        values: scores by name: `loss` in nats per token, `perplexity`, `bits_per_token` and the
-            metrics.
+        values: scores by name: `loss` in nats per token or label, for tokens of text `perplexity`
+            and `bits_per_token`, and the metrics.
         score: deciding score, larger is better.
         sentences: number of examples with metrics; 0 if only the loss was computed.
         signatures: sacreBLEU's signatures, by metric.
@@ -85,6 +86,7 @@ class Validator:
         settings: metrics, and the score that decides.
         precision: number format of the forward passes.
         measure: metrics of the task; None for the loss alone.
+        task: task of the run; the loss of some is one per label, which has no perplexity.
         on_batch: callback after each batch.
     """
 
@@ -96,6 +98,7 @@ class Validator:
         *,
         precision: Precision,
         measure: Measure | None = None,
+        task: Task = "translation",
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
         self.batches = batches
@@ -103,6 +106,7 @@ class Validator:
         self.settings = settings
         self.precision = precision
         self.measure = measure
+        self.task = task
         self.on_batch = on_batch
 
     def __call__(self, model: Any, *, everything: bool = False) -> Scores:
@@ -148,6 +152,8 @@ class Validator:
             nll += float(result.extras["nll"])
             tokens += result.tokens
             self.on_batch()
+        if self.task not in TOKEN_TASKS:
+            return {"loss": nll / tokens}
         return {
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),
