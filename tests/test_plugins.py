@@ -122,6 +122,7 @@ def test_parts_of_a_distribution_train_translate_and_are_looked_into(
     recall = figures[-1]["word_recall"]
     assert 0 <= recall <= 100
     losses = [line.split(",") for line in (installed / "run/losses.csv").read_text().splitlines()]
+    assert figures[-1]["perplexity"] > 1  # as in the task whose rules it has
     updates = [each for each in figures if "event" not in each]
     assert losses == [[str(each["step"]), str(each["loss"])] for each in updates]
     assert len(updates) == 3

@@ -17,6 +17,7 @@ from heedful.cli.flags import BatchTokens, DeviceFlag, ModelPath, PrecisionFlag,
 from heedful.cli.parser import flag_group
 from heedful.cli.text_io import (
     InputFile,
+    OneText,
     Output,
     OutputFile,
     Report,
@@ -24,6 +25,7 @@ from heedful.cli.text_io import (
     one_line,
     output_to,
     refuse_missing_folder,
+    refuse_text,
     terminal,
 )
 from heedful.errors import ConfigError, DataError, UserError
@@ -36,11 +38,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1024
 """Maximum number of lines in memory."""
-
-OneText = Annotated[
-    str | None,
-    Parameter(allow_leading_hyphen=True, help="Text to process, instead of the lines of --input."),
-]
 
 
 @flag_group("Running", 50)
@@ -111,8 +108,7 @@ def run(
         output: flags of every verb.
         settings: settings of this verb, for the report.
     """
-    if text is not None and items.input is not None:
-        raise UserError("Give a text or --input, not both", where=f"heedful {verb.name}")
+    refuse_text(text, items.input, verb.name)
 
     def load() -> Any:
         pipeline = verb.load(model, device=items.device, precision=items.precision)
@@ -122,7 +118,7 @@ def run(
     def results(pipeline: Any) -> Iterator[list[str]]:
         done = 0
         positions = positions_of(items.batch_tokens, pipeline)
-        for lines in [[text]] if text is not None else chunks(items.input, CHUNK):
+        for lines in chunks(items.input, CHUNK, text):
             options: EncodingOptions = {
                 "batch_size": items.batch_size,
                 "batch_tokens": positions,

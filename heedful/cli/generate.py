@@ -22,6 +22,7 @@ from heedful.cli.text_io import (
     one_line,
     output_to,
     refuse_missing_folder,
+    refuse_text,
     say,
     terminal,
 )
@@ -42,8 +43,8 @@ CHUNK = 1024
 def generate(
     model: ModelPath,
     /,
-    *,
     prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    *,
     input: InputFile = None,
     output_file: OutputFile = None,
     stream: bool = False,
@@ -62,7 +63,7 @@ def generate(
 
     For example:
 
-        heedful generate run --prompt "Once upon a time" --stream --temperature 0.8 --seed 1
+        heedful generate english "Once upon a time" --stream --temperature 0.8 --seed 1
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
 
     Args:
@@ -91,7 +92,7 @@ def generate(
         return
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
-        for prompts in [[prompt]] if prompt is not None else chunks(input, CHUNK):
+        for prompts in chunks(input, CHUNK, prompt):
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
             results = pipeline.generate(
@@ -108,8 +109,7 @@ def generate(
 
 
 def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bool) -> None:
-    if prompt is not None and input is not None:
-        raise UserError("Give --prompt or --input, not both", where="heedful generate")
+    refuse_text(prompt, input, "generate")
     if stream and (prompt is None or output.json):
         raise UserError(
             "--stream needs one --prompt, and prints no JSON",

@@ -276,15 +276,15 @@ _SPELLING = {
 
 def _show_text(facts: dict[str, Any]) -> None:
     """Print facts about a model's training and the normalisation of its text."""
-    for name, value in facts["training"].items():
-        if name == "scores":
-            shown = ", ".join(f"{metric} {score:.4g}" for metric, score in value.items())
-            say(f"scores on the validation set: {shown}")
-        elif name == "signatures":
-            for metric, signature in value.items():
-                say(f"{metric}: {signature}")
-        else:
-            say(f"{name}: {value}")
+    training = facts["training"]
+    if "step" in training:
+        say(f"published: {training['kind']} after {training['step']:,} updates")
+    if scores := training.get("scores"):
+        count = f" ({examples:,} examples)" if (examples := training["sentences"]) else ""
+        shown = ", ".join(f"{metric} {score:.4g}" for metric, score in scores.items())
+        say(f"scores on the validation set{count}: {shown}")
+    for metric, signature in training.get("signatures", {}).items():
+        say(f"{metric}: {signature}")
     if rule := facts.get("normalization"):
         say(f"text is read {_SPELLING[rule]} (tokenizer.normalization = {rule})")
 

@@ -16,6 +16,7 @@ from heedful.cli.text_io import (
     Report,
     print_json,
     refuse_missing_folder,
+    say,
     writing,
 )
 from heedful.errors import UserError
@@ -100,7 +101,9 @@ def inspect(
                 stream.write(json.dumps(result, ensure_ascii=False) + "\n")
     if output.json:
         print_json(result)
-    elif output_file is None:
+    elif output_file is not None:
+        say(f"Wrote {output_file}.")
+    else:
         if attention is None:
             margin = max(map(len, result["shapes"]))
             for address, shape in result["shapes"].items():

@@ -24,44 +24,65 @@ from heedful.errors import RunError, UserError, suggest
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
-VERBS = {
-    "demo": "Train a small translator in a few minutes, on generated dates, prices and measures.",
-    "train": "Train a translator from sentence pairs, or another model from text or images.",
-    "translate": "Translate text line by line.",
-    "translate-file": "Translate the text of a document, and keep its format.",
-    "shortlist": "Build a lexical shortlist from sentence pairs, for faster translation.",
-    "generate": "Continue text with a language model.",
-    "fill": "Fill [MASK] in a text.",
-    "classify": "Label texts, pairs of texts, or images.",
-    "tag": "Label the words of texts.",
-    "answer": "Answer questions with passages from given texts.",
-    "evaluate": "Score translations against references, and compare two systems.",
-    "compare": "Train several configurations on the same data and budget, and compare them.",
-    "sweep": "Train a configuration with several values of one setting, and compare them.",
-    "frontier": "Measure speed, memory and quality of a translator under many search settings.",
-    "calibrate": "Fit a confidence estimate to a model's translations.",
-    "check": "Check given translations.",
-    "score": "Score given translations (log-probability).",
-    "import": "Import a Hugging Face model.",
-    "merge": "Merge a low-rank adapter (LoRA) into its base model.",
-    "export": "Export a model to Hugging Face, CTranslate2 or ONNX.",
-    "inspect": "Show the attention of a model for one text.",
-    "heads": "Measure the attention of every head over a corpus.",
-    "ablate": "Measure the loss of quality when parts of a model are removed.",
-    "prune": "Prune the attention heads that a model needs least.",
-    "align": "Word-align sentence pairs.",
-    "info": "Show a model's parameters, operations and memory.",
-    "plan": "Estimate memory, time and cost of training on many devices, and choose a layout.",
-    "presets": "List the named model sizes.",
-    "models": "List the trained models that come with Heedful.",
-    "studio": "Explore models, runs and ideas in a browser.",
-    "serve": "Serve translators and language models over HTTP.",
-    "data check": "Check sentence pairs for duplicates, misalignments, encoding errors and leaks.",
-    "data clean": "Clean sentence pairs, and list the removed ones with the reason.",
-    "data split": "Split sentence pairs into train, valid and test by source sentence.",
-    "data shard": "Write corpora as compressed shards, which training streams.",
-    "doctor": "Check versions, devices and the speed of each precision on this machine.",
+GROUPS = {
+    "Begin": {
+        "demo": "Train a small translator in a few minutes, on generated dates, "
+        "prices and measures.",
+        "models": "List the trained models that come with Heedful.",
+        "studio": "Explore models, runs and ideas in a browser.",
+        "doctor": "Check versions, devices and the speed of each precision on this machine.",
+    },
+    "Train": {
+        "train": "Train a translator from sentence pairs, or another model from text or images.",
+        "presets": "List the named model sizes.",
+        "plan": "Estimate memory, time and cost of training on many devices, and choose a layout.",
+        "compare": "Train several configurations on the same data and budget, and compare them.",
+        "sweep": "Train a configuration with several values of one setting, and compare them.",
+        "merge": "Merge a low-rank adapter (LoRA) into its base model.",
+    },
+    "Translate": {
+        "translate": "Translate a text, or many line by line.",
+        "translate-file": "Translate the text of a document, and keep its format.",
+        "serve": "Serve translators and language models over HTTP.",
+        "check": "Check given translations.",
+        "score": "Score given translations (log-probability).",
+        "calibrate": "Fit a confidence estimate to a model's translations.",
+        "shortlist": "Build a lexical shortlist from sentence pairs, for faster translation.",
+    },
+    "Other models": {
+        "generate": "Continue text with a language model.",
+        "fill": "Fill [MASK] in a text.",
+        "classify": "Label texts, pairs of texts, or images.",
+        "tag": "Label the words of texts.",
+        "answer": "Answer questions with passages from given texts.",
+    },
+    "Measure": {
+        "evaluate": "Score translations against references, and compare two systems.",
+        "frontier": "Measure speed, memory and quality of a translator under many search settings.",
+        "info": "Show a model's parameters, operations and memory.",
+    },
+    "Look inside": {
+        "inspect": "Show the attention of a model for one text.",
+        "heads": "Measure the attention of every head over a corpus.",
+        "align": "Word-align sentence pairs.",
+        "ablate": "Measure the loss of quality when parts of a model are removed.",
+        "prune": "Prune the attention heads that a model needs least.",
+    },
+    "Data": {
+        "data check": "Check sentence pairs for duplicates, misalignments, encoding "
+        "errors and leaks.",
+        "data clean": "Clean sentence pairs, and list the removed ones with the reason.",
+        "data split": "Split sentence pairs into train, valid and test by source sentence.",
+        "data shard": "Write corpora as compressed shards, which training streams.",
+    },
+    "Exchange": {
+        "import": "Import a Hugging Face model.",
+        "export": "Export a model to Hugging Face, CTranslate2 or ONNX.",
+    },
 }
+"""Summaries of the verbs, by what a person wants; in the order of the overview."""
+
+VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
 
 _HELP_FLAGS = frozenset(("--help", "-h"))
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -171,7 +192,7 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
     if not verb:
         from heedful.cli.overview import print_overview
 
-        print_overview(VERBS)
+        print_overview(GROUPS)
         return 0
     if verb == "--version":
         print(heedful.__version__)
@@ -203,7 +224,7 @@ def _only_first_word(word: str, verbs: dict[str, str], *, wants_help: bool) -> i
         )
     from heedful.cli.overview import print_overview
 
-    print_overview(verbs)
+    print_overview({"Commands": verbs})
     return 0
 
 

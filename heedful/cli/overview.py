@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-_SUMMARY = """Train a translator on your own sentence pairs, use it, measure it.
+_SUMMARY = """Train Transformers on your own data, run them fast and look inside them: above all
+translators, from sentence pairs.
 
 `heedful demo` shows all of it in a few minutes; `heedful VERB --help` explains a verb by example.
 """
@@ -23,8 +24,12 @@ _FLAGS = {"--help (-h)": "Display this message and exit.", "--version": "Display
 _CODE = "bold cyan"
 
 
-def print_overview(verbs: Mapping[str, str]) -> None:
-    """Print all verbs with their summaries."""
+def print_overview(groups: Mapping[str, Mapping[str, str]]) -> None:
+    """Print groups of verbs with their summaries.
+
+    Args:
+        groups: summaries of verbs, by heading and verb.
+    """
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
@@ -33,12 +38,16 @@ def print_overview(verbs: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     console.print("Usage: heedful COMMAND\n", style="bold")
     console.print(prose(_SUMMARY))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column()
-    for name, summary in {**verbs, **_FLAGS}.items():
-        table.add_row(name, Text(summary))
-    console.print(Panel(table, title="Commands", title_align="left"))
+    shown = {**groups, "Flags": _FLAGS}
+    # One width for all, so that the summaries stand below each other.
+    width = max(len(name) for rows in shown.values() for name in rows)
+    for title, rows in shown.items():
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="cyan", no_wrap=True, min_width=width)
+        table.add_column()
+        for name, summary in rows.items():
+            table.add_row(name, Text(summary))
+        console.print(Panel(table, title=title, title_align="left"))
 
 
 def prose(text: str) -> Text:

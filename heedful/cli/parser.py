@@ -216,19 +216,33 @@ def flag_group(title: str, position: int) -> Callable[[type[_Flags]], type[_Flag
     return decorate
 
 
-def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) -> Any:
+def flags_of(
+    settings: type[Config],
+    title: str,
+    *,
+    skip: Collection[str] = (),
+    first: Collection[str] = (),
+    leading: Group | None = None,
+) -> Any:
     """Make an argument type for a verb, with an unset flag for every setting.
 
     Args:
         settings: settings class, whose fields may be settings classes.
         title: heading of the flags for the fields of the class itself.
         skip: dotted names that get no flag.
+        first: dotted names of the flags that stand together before all others, in this order.
+        leading: heading of those, with the help of a verb's own most used flags.
     """
-    fields = [
-        _flag(path, field, group)
+    groups = {
+        ".".join(path): (path, field, group)
         for path, field, group in _leaves(settings, (), Group(title, sort_key=10))
         if ".".join(path) not in skip
-    ]
+    }
+    for name in first:
+        path, field, _ = groups[name]
+        groups[name] = path, field, leading
+    ordered = {**{name: groups[name] for name in first}, **groups}
+    fields = [_flag(path, field, group) for path, field, group in ordered.values()]
     flags = dataclasses.make_dataclass(
         f"{settings.__name__}Flags",
         fields,
@@ -286,7 +300,7 @@ def _section(annotation: Any) -> type[pydantic.BaseModel] | None:
     return None
 
 
-def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, Any, Any]:
+def _flag(path: tuple[str, ...], field: FieldInfo, group: Group | None) -> tuple[str, Any, Any]:
     kind = _word_type(field.annotation)
     parameter = Parameter(
         name="--" + ".".join(path).replace("_", "-"),

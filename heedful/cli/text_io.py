@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from heedful.events import Events
 
 # A single hyphen, which looks like a flag, means standard input or output.
+OneText = Annotated[
+    str | None,
+    Parameter(allow_leading_hyphen=True, help="Text to process, instead of the lines of --input."),
+]
 InputFile = Annotated[Path | None, Parameter(name=("--input", "-i"), allow_leading_hyphen=True)]
 OutputFile = Annotated[Path | None, Parameter(name=("--output", "-o"), allow_leading_hyphen=True)]
 
@@ -44,16 +48,42 @@ def is_standard(path: Path | None) -> bool:
     return path is None or str(path) == "-"
 
 
-def chunks(path: Path | None, size: int) -> Iterator[list[str]]:
+def refuse_text(text: str | None, path: Path | None, verb: str) -> None:
+    """Refuse a text that is given beside a file of texts, or that is a file's name.
+
+    Args:
+        text: single text from the command line; None if there is none.
+        path: value of --input.
+        verb: name of the verb, for the error.
+    """
+    if text is None:
+        return
+    where = f"heedful {verb}"
+    if path is not None:
+        raise UserError("Give a text or --input, not both", where=where)
+    # Longer words are texts; asking the system for them may fail.
+    if len(text) < 256 and Path(text).is_file():
+        raise UserError(
+            f"{text!r} is a file, and a text is expected here",
+            where=where,
+            remedy=f"Read its lines with --input {text}",
+        )
+
+
+def chunks(path: Path | None, size: int, text: str | None = None) -> Iterator[list[str]]:
     """Yield the lines of a file or of standard input, in lists of at most `size`.
 
     Args:
         path: plain or gzip file, or pipe of plain text; standard input if None or `-`.
         size: maximum number of lines in a list.
+        text: single text from the command line, instead of a file.
 
     Raises:
         DataError: when there is no such file, or a line is not text.
     """
+    if text is not None:
+        yield [text]
+        return
     if path is None or is_standard(path):
         yield from stream_chunks(sys.stdin.buffer, STANDARD_INPUT, size)
         return

@@ -21,14 +21,22 @@ from heedful.train.task_rules import takes_pairs
 # The flags --train, --valid and --preset set these; in a settings file corpora are tables.
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
+_MOST_USED = Group("Most used", sort_key=0)
+# What a person asks first: the budget, where to start from, how large, and on which device.
+_FIRST = (
+    *("task", "max_minutes", "max_steps", "init", "device", "seed", "data.batch_tokens"),
+    *("tokenizer.vocabulary_size", "model.width", "model.encoder_layers", "model.decoder_layers"),
+)
+
 if TYPE_CHECKING:
     from heedful.train.run import RunSummary
 
     SettingsFlags = Any
 else:
-    SettingsFlags = flags_of(RunSettings, "Run", skip=_NOT_FLAGS)
+    SettingsFlags = flags_of(RunSettings, "Run", skip=_NOT_FLAGS, first=_FIRST, leading=_MOST_USED)
 
-_CORPORA = Parameter(group=Group("Corpora", sort_key=1), consume_multiple=True)
+_CORPORA = Parameter(group=_MOST_USED, consume_multiple=True)
+_USED = Parameter(group=_MOST_USED)
 _PROCESSES = Parameter(group=Group("Processes", sort_key=2))
 
 
@@ -39,9 +47,9 @@ def train(
     train: Annotated[list[str] | None, _CORPORA] = None,
     valid: Annotated[list[str] | None, _CORPORA] = None,
     weights: Annotated[list[float] | None, _CORPORA] = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    resume: bool = False,
+    preset: Annotated[str | None, _USED] = None,
+    config: Annotated[Path | None, _USED] = None,
+    resume: Annotated[bool, _USED] = False,
     processes: Annotated[int, _PROCESSES, Parameter(validator=validators.Number(gte=1))] = 1,
     restarts: Annotated[int, _PROCESSES, Parameter(validator=validators.Number(gte=0))] = 3,
     settings: SettingsFlags | None = None,
@@ -98,7 +106,7 @@ def train(
         )
     resolved = _resolve(run, preset, config, values, resume=resume)
     if processes > 1 and "WORLD_SIZE" not in os.environ:
-        from heedful.train.parallel.launcher import launch
+        from heedful.apps.launcher import launch
 
         return launch(sys.argv[1:], resolved, processes, restarts)
 
@@ -107,8 +115,8 @@ def train(
 
     if "WORLD_SIZE" not in os.environ:
         return work()
+    from heedful.apps.launcher import run_worker
     from heedful.cli.main import report_error
-    from heedful.train.parallel.launcher import run_worker
 
     return run_worker(work, report_error)
 

@@ -30,6 +30,7 @@ from heedful.cli.flags import (
 from heedful.cli.main import uncollected
 from heedful.cli.text_io import (
     InputFile,
+    OneText,
     Output,
     OutputFile,
     Prefixes,
@@ -37,6 +38,7 @@ from heedful.cli.text_io import (
     chunks,
     output_to,
     refuse_missing_folder,
+    refuse_text,
     terminal,
 )
 
@@ -53,6 +55,7 @@ CHUNK = 4096
 
 def translate(
     model: ModelPath,
+    text: OneText = None,
     /,
     *,
     input: InputFile = None,
@@ -74,7 +77,7 @@ def translate(
     shards: ShardFlags = ShardFlags(),
     output: Output = Output(),
 ) -> int | None:
-    """Translate text line by line.
+    """Translate a text, or many line by line.
 
     Every input line gives exactly one output line, and an empty line gives an empty line. If the
     model was trained on single sentences, the sentences of a line are translated one by one
@@ -83,7 +86,7 @@ def translate(
 
     For example:
 
-        echo "A man rides a bicycle." | heedful translate run
+        heedful translate en-de "A man rides a bicycle."
         heedful translate run -i text.en -o text.de --beam 5
         heedful translate en-de -i text.en --check --json
         heedful translate en-de --shards corpus --out corpus.de --engine ray
@@ -134,16 +137,22 @@ def translate(
         reports=checks.is_shown,
     )
     if shards.is_on:
-        single = {"--input": input, "--output": output_file, "--prefix-file": prefix_file}
+        single = {
+            "a text": text,
+            "--input": input,
+            "--output": output_file,
+            "--prefix-file": prefix_file,
+        }
         fails = checks.on_doubt == "fail"
         shards.refuse(single | {"--stream": stream, "--on-doubt fail": fails})
         return _translate_shards(shards, request, form, prefix, report)
     shards.refuse_alone()
     refuse_missing_folder(output_file)
+    refuse_text(text, input, "translate")
     lines, prefixes = TranslatedLines(request, form), Prefixes(prefix, prefix_file)
     done = 0
     with terminal() as events, output_to(output_file) as writable:
-        for texts in chunks(input, 1 if stream else CHUNK):
+        for texts in chunks(input, 1 if stream else CHUNK, text):
             translated = lines.translate(texts, done + 1, events.warn, prefixes.take(len(texts)))
             writable.writelines(f"{line}\n" for line in translated)
             writable.flush()

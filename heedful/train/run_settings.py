@@ -403,7 +403,9 @@ class RunSettings(Config):
         if best and together > self.max_steps:
             raise ValueError(
                 "checkpoint.average = 'best' needs checkpoints at the steps of validations, but "
-                f"checkpoint.every_steps and validation.every_steps first meet at step {together}"
+                f"checkpoint.every_steps and validation.every_steps first meet at step {together}. "
+                f"Set --max-steps {together} or smaller intervals; --checkpoint.average none for a "
+                "trial"
             )
         return self
 

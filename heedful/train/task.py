@@ -81,6 +81,7 @@ class Task:
             settings.validation,
             precision=precision,
             measure=self.measure,
+            task=settings.base_task,
             on_batch=on_batch,
         )
 

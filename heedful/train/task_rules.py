@@ -80,6 +80,11 @@ TASKS = get_args(Task)
 AnyTask = Annotated[Task | str, open_names("task", Task)]
 """A task of the package, or the name of a registered one."""
 
+TOKEN_TASKS: tuple[Task, ...] = (
+    *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising"),
+)
+"""Tasks whose loss is a mean over tokens of text, so that it has a perplexity."""
+
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
     "soft_terms": ("translation",),

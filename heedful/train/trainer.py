@@ -124,7 +124,7 @@ class Trainer:
         # Pages that were given back to the system return one page fault at a time.
         if self.updater.device.type == "cpu":
             reuse_freed()
-        self.events.progress(self.state.step, self.settings.max_steps, "training")
+        self._show_progress({})
         try:
             return self._fit(stop)
         except UserError:
@@ -384,8 +384,16 @@ class Trainer:
             "seconds": round(state.seconds, 3),
         }
         self.events.metric(state.step, values)
-        figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
-        self.events.progress(state.step, self.settings.max_steps, "training", **figures)
+        self._show_progress({"loss": result.values["loss"], "tokens/s": round(speed)})
+
+    def _show_progress(self, figures: dict[str, Value]) -> None:
+        """Show how far the run is: of its updates, or of its minutes where these are limited."""
+        total: int | None = self.settings.max_steps
+        if (minutes := self.settings.max_minutes) is not None:
+            # The 100,000 updates of the default are far beyond what the minutes allow.
+            total = None
+            figures = {**figures, "minutes": f"{self.state.seconds / 60:.1f} of {minutes:g}"}
+        self.events.progress(self.state.step, total, "training", **figures)
 
     def _not_finite(
         self, parts: Sequence[BatchPart], result: UpdateResult, before: CarriedState

@@ -19,6 +19,7 @@ from heedful.evaluate.task_metrics import accuracy, macro_f1, scores_by_name
 from heedful.events import Sample
 from heedful.train.batch_source import Batch
 from heedful.train.objective import CarriedState, LossContext, Objective, Scorer
+from heedful.train.task_rules import TOKEN_TASKS
 from heedful.train.validation_settings import ValidationSettings
 
 
@@ -27,8 +28,8 @@ class Scores:
     """The result of a validation.
 
     Args:
-        values: scores by name: `loss` in nats per token, `perplexity`, `bits_per_token` and the
-            metrics.
+        values: scores by name: `loss` in nats per token or label, for tokens of text `perplexity`
+            and `bits_per_token`, and the metrics.
         score: deciding score, larger is better.
         sentences: number of examples with metrics; 0 if only the loss was computed.
         signatures: sacreBLEU's signatures, by metric.
@@ -86,6 +87,7 @@ class Validator:
         settings: metrics, and the score that decides.
         precision: number format of the forward passes.
         measure: metrics of the task; None for the loss alone.
+        task: task of the run; the loss of some is one per label, which has no perplexity.
         on_batch: callback after each batch.
     """
 
@@ -97,6 +99,7 @@ class Validator:
         *,
         precision: Precision,
         measure: Measure | None = None,
+        task: str = "translation",
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
         self.batches = batches
@@ -104,6 +107,7 @@ class Validator:
         self.settings = settings
         self.precision = precision
         self.measure = measure
+        self.task = task
         self.on_batch = on_batch
 
     def __call__(self, model: Any, *, everything: bool = False) -> Scores:
@@ -149,6 +153,8 @@ class Validator:
             nll += float(result.extras["nll"])
             tokens += result.tokens
             self.on_batch()
+        if self.task not in TOKEN_TASKS:
+            return {"loss": nll / tokens}
         return {
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),

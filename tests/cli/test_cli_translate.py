@@ -311,3 +311,12 @@ def test_unknown_letters_are_named_once(run, model: Path) -> None:
 def test_info_says_how_text_is_spelled(run, model: Path) -> None:
     assert "tokenizer.normalization = nfc" in run("info", model).err
     assert json.loads(run("info", model, "--json").out)["normalization"] == "nfc"
+
+
+def test_a_text_stands_in_the_command(run, model: Path, tmp_path: Path) -> None:
+    assert run("translate", model, "abc de").out == run("translate", model, stdin=b"abc de\n").out
+    (tmp_path / "text").write_text("abc\n")
+    done = run("translate", model, tmp_path / "text")
+    assert (done.status, done.out) == (2, "")
+    assert f"--input {tmp_path / 'text'}" in done.err
+    assert "not both" in run("translate", model, "abc", "-i", tmp_path / "text").err

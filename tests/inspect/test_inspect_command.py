@@ -114,7 +114,7 @@ def test_a_chart_is_the_librarys(words, draw, run, toys, tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(charts, "save", lambda chart, path: written.append((chart, path)))
     file = tmp_path / "x.html"
-    assert run("t", "abc", *words, "-o", str(file)) == (0, "", "")
+    assert run("t", "abc", *words, "-o", str(file)) == (0, "", f"Wrote {file}.\n")
     subject = toys.translator()
     asked = {"layers": [], "heads": []}
     for flag, value in itertools.pairwise(words):
@@ -140,6 +140,7 @@ def test_charts_are_written(kind, run, tmp_path):
     start = {"svg": b"<svg", "png": b"\x89PNG\r\n\x1a\n", "html": b"<!DOCTYPE html>"}[kind]
     assert file.read_bytes().startswith(start)
     assert list(tmp_path.iterdir()) == [file]
+    assert f"Wrote {file}." in run("t", "abc", "-o", str(file))[2]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ LAYERS = (
     # The fence: what stands above it is built with the core, which knows nothing of it.
     {"apps.html_page", "apps.evaluation"},
     {"apps.charts", "apps.export", "apps.path_lengths", "apps.pruning"}
-    | {"apps.demo_corpus", "apps.language_detector", "apps.sockets", "apps.web"},
+    | {"apps.demo_corpus", "apps.language_detector", "apps.launcher", "apps.sockets", "apps.web"},
     {"apps.documents", "apps.shards", "apps.quality", "apps.planning"},
     {"apps.cleaning", "apps.comparison"},
     {"apps.serve", "apps.studio"},

@@ -15,8 +15,8 @@ import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.launcher import api
 
+from heedful.apps.launcher import check_restarts, launch, run_worker
 from heedful.errors import RunError
-from heedful.train.parallel.launcher import check_restarts, launch, run_worker
 from heedful.train.run_settings import RunSettings
 
 from .test_several_processes import (
@@ -174,7 +174,7 @@ def test_a_process_started_as_its_launcher_ended(tmp_path: Path) -> None:
     """It finds another parent than the one that is named."""
     program = (
         "import time\n"
-        "from heedful.train.parallel.launcher import end_with_launcher\n"
+        "from heedful.apps.launcher import end_with_launcher\n"
         "end_with_launcher()\n"
         "time.sleep(20)\n"
     )
