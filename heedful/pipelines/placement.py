@@ -98,10 +98,20 @@ class _Placing(Generic[PartT]):
                 waiting.append(node)
             else:
                 self._keep(node, span, taken)
+        copies = self._copied_words()
         sentences = {id(node): self._sentence(node) for node in waiting}
-        found_runs = {id(node): self._best(node, sentences[id(node)], taken) for node in waiting}
+        # A part takes the place of its run, so no copy of another word may be inside.
+        others = {
+            id(node): [span for span, column in copies.items() if column not in self._words(node)]
+            for node in waiting
+        }
+
+        def best(node: Node[PartT]) -> tuple[float, Span | None]:
+            return self._best(node, sentences[id(node)], [*taken, *others[id(node)]])
+
+        found_runs = {id(node): best(node) for node in waiting}
         for node in sorted(waiting, key=lambda node: -found_runs[id(node)][0]):
-            certainty, run = self._best(node, sentences[id(node)], taken)
+            certainty, run = best(node)
             if run is None or certainty <= 0:  # no word of the translation is its copy
                 continue
             last = min(run[1] - 1, run[0] + len(self._words(node)))
@@ -111,10 +121,36 @@ class _Placing(Generic[PartT]):
             start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
             if start < end:
                 self._keep(node, (start, end), taken)
+                self._set_strays(node, copies, taken)
         # Placed parts leave the tree, as a copy may stand outside of the pair that its part was in.
         kept = set(map(id, self.kept))
         for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
             siblings[:] = [node for node in siblings if id(node) not in kept]
+
+    def _copied_words(self) -> dict[Span, int]:
+        """Return the target words that repeat the source word they come from, and its index."""
+        lined, copies = self.lined, {}
+        for row, span in enumerate(lined.target_words if self.weights.size else ()):
+            column = int(self.weights[row].argmax())
+            core = _core(lined.source, lined.source_words[column])
+            texts = lined.source[slice(*core)], lined.target[slice(*self.cores[row])]
+            if self.weights[row, column] > _WEAK and texts[0].casefold() == texts[1].casefold():
+                copies[span] = column
+        return copies
+
+    def _set_strays(self, node: Node[PartT], copies: dict[Span, int], taken: list[Span]) -> None:
+        """Mark the words of a part's copy that stand elsewhere: the part has them all."""
+        words, target = self._words(node), self.lined.target
+        inside = {n for (a, b), n in copies.items() if a < node.target[1] and node.target[0] < b}
+        for span, column in copies.items():
+            if column not in words or column in inside:
+                continue
+            start, end = _core(target, span, but=_text(node))
+            before = len(target[:start].rstrip())
+            if before == start:
+                end += len(target[end:]) - len(target[end:].lstrip())
+            node.strays.append((before, end))
+            taken.append(span)
 
     def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
         """Place a part, and link its words only with those of its copy."""

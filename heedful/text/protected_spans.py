@@ -43,7 +43,7 @@ _PATTERNS: dict[SpanKind, str] = {
     "emails": _EMAIL,
     # `text <target>` of reStructuredText is no span here: a backquote follows.
     "tags": (
-        r"</?(?:[A-Za-z][\w:.-]*|\d+)(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->|<%[^\n]{0,200}?%>"
+        r"</?(?:[A-Za-z][\w:.-]*|\d+)(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->|<%(?:.|\n){0,200}?%>"
         r"|&(?:[A-Za-z]\w{1,30}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
     ),
     # Roles, substitutions and footnotes of reStructuredText.
@@ -53,8 +53,8 @@ _PATTERNS: dict[SpanKind, str] = {
     # The backquote that ends `a link`_ begins no code.
     "code": r"``[^\n]+?``(?!`)|(?<![`\w])`(?![\s_`])[^`\n]*[^`\s]`(?![`\w])",
     "placeholders": (
-        r"\{\{\{[^{}\n]*\}\}\}|\$?\{\{(?:[^{}\n]|\{[^{}\n]*\})*\}\}"  # Mustache, GitHub
-        r"|\{%[^\n]*?%\}"  # Jinja
+        # Mustache, GitHub and Jinja; long ones are written on several lines.
+        r"\{\{\{[^{}]*\}\}\}|\$?\{\{(?:[^{}]|\{[^{}]*\})*\}\}|\{%(?:.|\n){0,400}?%\}"
         r"|\$t\([^()\n]*\)"  # i18next
         r"|[$#%]\{[^{}\s]*\}|\$\([^()\s]*\)"  # shells, JavaScript, Ruby
         r"|\{[^\W\d]?[\w.\[\]!-]*=?(?::[^{}\s]*)?\}"  # {}, {0}, {name!r:>10}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ def line_up(
     sentences: Sequence[Span],
     translations: Sequence[TranslatedSentence],
     breaks: Collection[int] = (),
+    borders: Collection[int] = (),
 ) -> LineUp:
     """Align a passage with its translation.
 
@@ -41,6 +43,7 @@ def line_up(
         translations: translation of each range; a translation that differs only in white space is
             replaced by a copy of the range.
         breaks: offsets of spaces that stand for line breaks; line breaks are kept.
+        borders: offsets at which words are divided, such as `Error!` and `ID` in `IDError!`.
     """
     pieces: list[tuple[Span, TranslatedSentence | None]] = []
     done, before = 0, ""
@@ -64,7 +67,10 @@ def line_up(
         if start == end and not written:
             continue
         alignment = None if piece is None else piece.alignment
-        of_source, of_target, weights = aligned_words(text[start:end], written, alignment)
+        words = aligned_words(text[start:end], written, alignment)
+        for border in borders:
+            words = _divided(text[start:end], written, border - start, *words)
+        of_source, of_target, weights = words
         regions.append(
             Region(
                 (start, end),
@@ -82,6 +88,47 @@ def line_up(
     for region, block in zip(regions, blocks, strict=True):
         matrix[slice(*region.target_words), slice(*region.source_words)] = block
     return LineUp(text, target, tuple(source_words), tuple(target_words), matrix, tuple(regions))
+
+
+def _divided(
+    source: str,
+    target: str,
+    border: int,
+    of_source: list[Span],
+    of_target: list[Span],
+    weights: npt.NDArray[np.float64],
+) -> tuple[list[Span], list[Span], npt.NDArray[np.float64]]:
+    """Divide the source word around an offset, and the target word if it is a copy.
+
+    Args:
+        source, target: texts of both.
+        border: offset in the source.
+        of_source, of_target: ranges of the words.
+        weights: [T, S], share of each target word that comes from each source word.
+    """
+    column = bisect_right(of_source, border, key=lambda span: span[1])
+    if column == len(of_source) or of_source[column][0] >= border or not len(of_target):
+        return of_source, of_target, weights
+    start, end = of_source[column]
+    halves = [(start, border), (border, end)]
+    if not all(any(map(str.isalnum, source[a:b])) for a, b in halves):
+        return of_source, of_target, weights  # signs beside a part belong to its word
+    of_source = [*of_source[:column], *halves, *of_source[column + 1 :]]
+    weights = np.insert(weights, column, weights[:, column], axis=1)
+    weights[:, column : column + 2] /= 2
+    row = int(weights[:, column].argmax())
+    first, last = of_target[row]
+    if (
+        target[first:last].casefold() == source[start:end].casefold()
+        and last - first == end - start
+    ):
+        middle = first + border - start
+        of_target = [*of_target[:row], (first, middle), (middle, last), *of_target[row + 1 :]]
+        weights = np.insert(weights, row, weights[row], axis=0)
+        for half in (0, 1):
+            weights[row + half] = 0.0
+            weights[row + half, column + half] = 1.0
+    return of_source, of_target, weights
 
 
 def _gap(text: str, span: Span, left: str, right: str) -> TranslatedSentence | None:

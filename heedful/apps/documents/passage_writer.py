@@ -36,7 +36,8 @@ def _refuse_torn_parts(passage: Passage, lined: LineUp, nodes: Sequence[Node[Pas
     if not singles:
         return
     rest, done = "", 0
-    for start, end in sorted(node.target for node in descendants(nodes) if node.kind == "single"):
+    single = [node for node in descendants(nodes) if node.kind == "single"]
+    for start, end in sorted(span for node in single for span in (node.target, *node.strays)):
         if start >= done:
             rest, done = f"{rest}{lined.target[done:start]}\n", end
     rest += lined.target[done:]
@@ -55,6 +56,7 @@ class _Writer:
         self.lined = lined
         self.copy = copy
         self.at_line_start = True
+        self.strays: list[Span] = []
         # A character that is escaped in an unusual way in the source is escaped the same way again;
         # a backslash is written only where the format requires it.
         self.spelled = {
@@ -66,6 +68,7 @@ class _Writer:
         }
 
     def write(self, nodes: Sequence[Node[PassagePart]]) -> str:
+        self.strays = [span for node in descendants(nodes) for span in node.strays]
         return self._nodes(nodes, (0, len(self.lined.target)), None)
 
     def _nodes(
@@ -109,6 +112,10 @@ class _Writer:
         return self.copy(closing.start, closing.end)
 
     def _text(self, span: Span, parent: PassagePart | None) -> str:
+        for stray in self.strays:
+            start, end = max(stray[0], span[0]), min(stray[1], span[1])
+            if start < end:
+                return self._text((span[0], start), parent) + self._text((end, span[1]), parent)
         written = ""
         for region in self.lined.regions:
             start, end = max(span[0], region.target[0]), min(span[1], region.target[1])

@@ -16,7 +16,15 @@ from .translators import Dictionary, Reordering, echoed, shouted
 
 PARTS = ["%s", "{a}", "{ab}", "http://a.b/c", "a@b.de", "😀"]
 WORDS = ["red ", "house ", "one, ", "end. ", "a &amp; b ", "(so) ", "VERSION ", "\n"]
-SINGLES = ["<wbr>", "<!-- c -->", "<code>x.y</code> ", "<code>VERSION</code> "]
+SINGLES = [
+    "<wbr>",
+    "<!-- c -->",
+    "<code>x.y</code> ",
+    "<code>VERSION</code> ",
+    "<code>red door</code>. ",
+    "ab<code>One, end</code> ",
+    "{{ x |\n y }} ",
+]
 LEAVES = st.sampled_from([*WORDS, *SINGLES, *(f"{part} " for part in PARTS)])
 TREES = st.recursive(
     st.lists(LEAVES, max_size=5),
@@ -54,6 +62,8 @@ def check_nested(text):
 @example(nodes=["red ", ("b", ["red ", "%s "])], seed=None, is_aligned=True)
 @example(nodes=[("b", ["red "]), ("b", ["red ", "\n"])], seed=None, is_aligned=True)
 @example(nodes=["{a} ", "{ab} ", "{a} "], seed=1, is_aligned=True)
+@example(nodes=["<code>red door</code>. ", "red ", "one, "], seed=3, is_aligned=True)
+@example(nodes=["ab<code>One, end</code> ", "red ", "one, "], seed=2, is_aligned=True)
 def test_each_tag_and_part_stays_once(nodes, seed, is_aligned):
     source = f"<p>{page(nodes, [])}</p>"
     translator = Reordering(seed, is_aligned=is_aligned)
