@@ -52,6 +52,7 @@ class _Placing(Generic[PartT]):
         self.nodes = nodes
         self.weights = lined.weights.copy()
         self.kept: list[Node[PartT]] = []
+        self.copies: dict[Span, int] = {}
 
     def place(self) -> list[Node[PartT]]:
         """Set the places of all nodes and return those at the top.
@@ -87,6 +88,7 @@ class _Placing(Generic[PartT]):
 
     def _place_kept(self) -> None:
         """Put parts that stand for words at their copies, and remove them from the tree."""
+        self.copies = self._copied_words()
         singles = [n for n in descendants(self.nodes) if n.kind == "single" and self._words(n)]
         found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []
@@ -98,11 +100,12 @@ class _Placing(Generic[PartT]):
                 waiting.append(node)
             else:
                 self._keep(node, span, taken)
-        copies = self._copied_words()
         sentences = {id(node): self._sentence(node) for node in waiting}
         # A part takes the place of its run, so no copy of another word may be inside.
         others = {
-            id(node): [span for span, column in copies.items() if column not in self._words(node)]
+            id(node): [
+                span for span, column in self.copies.items() if column not in self._words(node)
+            ]
             for node in waiting
         }
 
@@ -121,7 +124,7 @@ class _Placing(Generic[PartT]):
             start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
             if start < end:
                 self._keep(node, (start, end), taken)
-                self._set_strays(node, copies, taken)
+                self._set_strays(node, taken)
         # Placed parts leave the tree, as a copy may stand outside of the pair that its part was in.
         kept = set(map(id, self.kept))
         for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
@@ -138,11 +141,13 @@ class _Placing(Generic[PartT]):
                 copies[span] = column
         return copies
 
-    def _set_strays(self, node: Node[PartT], copies: dict[Span, int], taken: list[Span]) -> None:
+    def _set_strays(self, node: Node[PartT], taken: list[Span]) -> None:
         """Mark the words of a part's copy that stand elsewhere: the part has them all."""
         words, target = self._words(node), self.lined.target
-        inside = {n for (a, b), n in copies.items() if a < node.target[1] and node.target[0] < b}
-        for span, column in copies.items():
+        inside = {
+            n for (a, b), n in self.copies.items() if a < node.target[1] and node.target[0] < b
+        }
+        for span, column in self.copies.items():
             if column not in words or column in inside:
                 continue
             start, end = _core(target, span, but=_text(node))
@@ -343,6 +348,13 @@ class _Placing(Generic[PartT]):
             # first.
             rank = sum(start < node.start for start, _ in sources[wanted]) % max(1, len(spans))
             spans = [*spans[rank:], *spans[:rank]]
+        elif len(spans) < len(sources[wanted]):  # words of two parts may read as one of them
+            own = self._words(node)
+            spans = [
+                span
+                for span in spans
+                if all(n in own for word, n in self.copies.items() if _is_around(span, word))
+            ]
         free = (s for s in spans if not any(a < s[1] and s[0] < b for a, b in taken))
         return next(free, None)
 

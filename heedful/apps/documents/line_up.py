@@ -110,20 +110,20 @@ def _divided(
     if column == len(of_source) or of_source[column][0] >= border or not len(of_target):
         return of_source, of_target, weights
     start, end = of_source[column]
-    halves = [(start, border), (border, end)]
-    if not all(any(map(str.isalnum, source[a:b])) for a, b in halves):
-        return of_source, of_target, weights  # signs beside a part belong to its word
-    of_source = [*of_source[:column], *halves, *of_source[column + 1 :]]
+    of_source[column : column + 1] = [(start, border), (border, end)]
+    # What comes from a word with punctuation comes from the word.
+    words = [any(map(str.isalnum, source[a:b])) for a, b in of_source[column : column + 2]]
+    shares = [0.5, 0.5] if words[0] == words[1] else words
     weights = np.insert(weights, column, weights[:, column], axis=1)
-    weights[:, column : column + 2] /= 2
-    row = int(weights[:, column].argmax())
+    weights[:, column : column + 2] *= shares
+    row = int(weights[:, column : column + 2].sum(1).argmax())
     first, last = of_target[row]
     if (
         target[first:last].casefold() == source[start:end].casefold()
         and last - first == end - start
     ):
         middle = first + border - start
-        of_target = [*of_target[:row], (first, middle), (middle, last), *of_target[row + 1 :]]
+        of_target[row : row + 1] = [(first, middle), (middle, last)]
         weights = np.insert(weights, row, weights[row], axis=0)
         for half in (0, 1):
             weights[row + half] = 0.0
