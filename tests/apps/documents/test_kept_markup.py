@@ -79,6 +79,20 @@ def test_each_tag_and_part_stays_once(nodes, seed, is_aligned):
 
 
 @pytest.mark.parametrize(
+    ("format", "around"),
+    [("html", "<P>%s</P>"), ("markdown", "%s"), ("yaml", "A: |\n  %s"), ("yaml", "A: >\n  %s")],
+)
+def test_placeholders_over_two_lines_stay(format, around):
+    source = around % 'So {{ a.b |\n  where: "c" }} is {% d\n  e="f" %} here.'
+    found = shouted(source, format)
+    assert found == source.replace("So", "SO").replace("is", "IS").replace("here.", "HERE.")
+
+
+def test_placeholders_of_plain_text_stay():
+    assert shouted("See %d or {a.b} at x@y.org\n", "text") == "SEE %d OR {a.b} AT x@y.org\n"
+
+
+@pytest.mark.parametrize(
     "text", ["<p><b>Open it</b><i></i></p>", "<p><i></i><b>A b</b><u></u><i> </i></p>"]
 )
 def test_empty_elements_beside_others_stay(text):

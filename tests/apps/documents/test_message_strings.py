@@ -75,6 +75,9 @@ IN_CAPITALS = {
     "%{count} books, $t(common.more), @:name, {{x}}, :count, %s": (
         "%{count} BOOKS, $t(common.more), @:name, {{x}}, :count, %s"
     ),
+    "See {{ a |\n b: 'c' }} here, <%= d.e %> {% f\n g %}": (
+        "SEE {{ a |\n b: 'c' }} HERE, <%= d.e %> {% f\n g %}"
+    ),
     "Tom &amp; Jerry &unknown; ": "TOM &amp; JERRY &UNKNOWN; ",
     ":count apple|:count apples": ":count APPLE|:count APPLES",
     "one apple | {n} apples": "ONE APPLE | {n} APPLES",
