@@ -52,7 +52,7 @@ class _Placing(Generic[PartT]):
         self.nodes = nodes
         self.weights = lined.weights.copy()
         self.kept: list[Node[PartT]] = []
-        self.copies: dict[Span, int] = {}
+        self.copies = self._copied_words()
 
     def place(self) -> list[Node[PartT]]:
         """Set the places of all nodes and return those at the top.
@@ -88,7 +88,6 @@ class _Placing(Generic[PartT]):
 
     def _place_kept(self) -> None:
         """Put parts that stand for words at their copies, and remove them from the tree."""
-        self.copies = self._copied_words()
         singles = [n for n in descendants(self.nodes) if n.kind == "single" and self._words(n)]
         found = copies_of({_text(node) for node in singles}, self.lined.source, self.lined.target)
         taken: list[Span] = []
@@ -101,20 +100,9 @@ class _Placing(Generic[PartT]):
             else:
                 self._keep(node, span, taken)
         sentences = {id(node): self._sentence(node) for node in waiting}
-        # A part takes the place of its run, so no copy of another word may be inside.
-        others = {
-            id(node): [
-                span for span, column in self.copies.items() if column not in self._words(node)
-            ]
-            for node in waiting
-        }
-
-        def best(node: Node[PartT]) -> tuple[float, Span | None]:
-            return self._best(node, sentences[id(node)], [*taken, *others[id(node)]])
-
-        found_runs = {id(node): best(node) for node in waiting}
+        found_runs = {id(node): self._best(node, sentences[id(node)], taken) for node in waiting}
         for node in sorted(waiting, key=lambda node: -found_runs[id(node)][0]):
-            certainty, run = best(node)
+            certainty, run = self._best(node, sentences[id(node)], taken)
             if run is None or certainty <= 0:  # no word of the translation is its copy
                 continue
             last = min(run[1] - 1, run[0] + len(self._words(node)))
@@ -130,24 +118,24 @@ class _Placing(Generic[PartT]):
         for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
             siblings[:] = [node for node in siblings if id(node) not in kept]
 
-    def _copied_words(self) -> dict[Span, int]:
-        """Return the target words that repeat the source word they come from, and its index."""
-        lined, copies = self.lined, {}
-        for row, span in enumerate(lined.target_words if self.weights.size else ()):
+    def _copied_words(self) -> np.ndarray:
+        """Return, for each target word, the source word that it comes from and repeats, or -1."""
+        lined = self.lined
+        copies = np.full(len(self.cores), -1)
+        for row, core in enumerate(self.cores if self.weights.size else ()):
             column = int(self.weights[row].argmax())
-            core = _core(lined.source, lined.source_words[column])
-            texts = lined.source[slice(*core)], lined.target[slice(*self.cores[row])]
-            if self.weights[row, column] > _WEAK and texts[0].casefold() == texts[1].casefold():
-                copies[span] = column
+            word = lined.source[slice(*_core(lined.source, lined.source_words[column]))]
+            is_copy = word.casefold() == lined.target[slice(*core)].casefold()
+            if is_copy and self.weights[row, column] > _WEAK:
+                copies[row] = column
         return copies
 
     def _set_strays(self, node: Node[PartT], taken: list[Span]) -> None:
         """Mark the words of a part's copy that stand elsewhere: the part has them all."""
-        words, target = self._words(node), self.lined.target
-        inside = {
-            n for (a, b), n in self.copies.items() if a < node.target[1] and node.target[0] < b
-        }
-        for span, column in self.copies.items():
+        (first, last), target, words = node.target, self.lined.target, self._words(node)
+        rows = [*zip(self.lined.target_words, self.copies.tolist(), strict=True)]
+        inside = {column for (a, b), column in rows if a < last and first < b}
+        for span, column in rows:
             if column not in words or column in inside:
                 continue
             start, end = _core(target, span, but=_text(node))
@@ -255,6 +243,9 @@ class _Placing(Generic[PartT]):
         words = self._words(node)
         inside, scores = self._scores(words)
         allowed = self._allowed(within, taken)
+        if node.kind == "single":  # it takes the place of its run, but of no other word's copy
+            copies = self.copies
+            allowed &= (copies < 0) | ((words.start <= copies) & (copies < words.stop))
         best, span = _heaviest_run(scores, allowed)
         if span is not None and best > 0:
             return best, span
@@ -353,7 +344,11 @@ class _Placing(Generic[PartT]):
             spans = [
                 span
                 for span in spans
-                if all(n in own for word, n in self.copies.items() if _is_around(span, word))
+                if all(
+                    n in own
+                    for word, n in zip(self.lined.target_words, self.copies, strict=True)
+                    if n >= 0 and _is_around(span, word)
+                )
             ]
         free = (s for s in spans if not any(a < s[1] and s[0] < b for a, b in taken))
         return next(free, None)

@@ -96,12 +96,12 @@ class Passage:
         return frozenset(start for start, part in pairs if part.kind == "soft")
 
     @property
-    def borders(self) -> frozenset[int]:
+    def borders(self) -> list[int]:
         """Offsets in the text at which a kept part with words begins or ends."""
         starts = accumulate((len(part.text) for part in self.parts), initial=0)
         pairs = zip(starts, self.parts, strict=False)
         ranges = ((start, start + len(part.text)) for start, part in pairs if part.kind == "single")
-        return frozenset(offset for each in ranges for offset in each)
+        return sorted({offset for each in ranges for offset in each})
 
     @property
     def is_in_place(self) -> bool:

@@ -68,7 +68,7 @@ class _Writer:
         }
 
     def write(self, nodes: Sequence[Node[PassagePart]]) -> str:
-        self.strays = [span for node in descendants(nodes) for span in node.strays]
+        self.strays = sorted(span for node in descendants(nodes) for span in node.strays)
         return self._nodes(nodes, (0, len(self.lined.target)), None)
 
     def _nodes(
@@ -112,22 +112,24 @@ class _Writer:
         return self.copy(closing.start, closing.end)
 
     def _text(self, span: Span, parent: PassagePart | None) -> str:
-        for stray in self.strays:
-            start, end = max(stray[0], span[0]), min(stray[1], span[1])
-            if start < end:
-                return self._text((span[0], start), parent) + self._text((end, span[1]), parent)
+        pieces, done = [], span[0]
+        for start, end in self.strays:
+            if start < span[1] and done < end:
+                pieces.append((done, max(done, start)))
+                done = min(end, span[1])
         written = ""
-        for region in self.lined.regions:
-            start, end = max(span[0], region.target[0]), min(span[1], region.target[1])
-            if start >= end:
-                continue
-            place = Surroundings(parent, self.at_line_start)
-            if region.is_copy and self.passage.copies:
-                shift = region.source[0] - region.target[0]
-                written += self._copied((start + shift, end + shift), place)
-            else:
-                written += self._encoded(self.lined.target[start:end], place)
-            self.at_line_start = False
+        for first, last in (*pieces, (done, span[1])):
+            for region in self.lined.regions:
+                start, end = max(first, region.target[0]), min(last, region.target[1])
+                if start >= end:
+                    continue
+                place = Surroundings(parent, self.at_line_start)
+                if region.is_copy and self.passage.copies:
+                    shift = region.source[0] - region.target[0]
+                    written += self._copied((start + shift, end + shift), place)
+                else:
+                    written += self._encoded(self.lined.target[start:end], place)
+                self.at_line_start = False
         return written
 
     def _encoded(self, text: str, place: Surroundings) -> str:
