@@ -138,11 +138,7 @@ class _Placing(Generic[PartT]):
         for span, column in rows:
             if column not in words or column in inside:
                 continue
-            start, end = _core(target, span, but=_text(node))
-            before = len(target[:start].rstrip())
-            if before == start:
-                end += len(target[end:]) - len(target[end:].lstrip())
-            node.strays.append((before, end))
+            node.strays.append(_core(target, span, but=_text(node)))
             taken.append(span)
 
     def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
@@ -339,8 +335,9 @@ class _Placing(Generic[PartT]):
             # first.
             rank = sum(start < node.start for start, _ in sources[wanted]) % max(1, len(spans))
             spans = [*spans[rank:], *spans[:rank]]
-        elif len(spans) < len(sources[wanted]):  # words of two parts may read as one of them
-            own = self._words(node)
+        own = self._words(node)
+        # Words of two parts may read as one of them.
+        if len(own) > 1 or len(spans) < len(sources[wanted]):
             spans = [
                 span
                 for span in spans

@@ -115,8 +115,12 @@ class _Writer:
         pieces, done = [], span[0]
         for start, end in self.strays:
             if start < span[1] and done < end:
-                pieces.append((done, max(done, start)))
-                done = min(end, span[1])
+                # The space before it goes, or else the one after it.
+                before = self.lined.target[done : max(done, start)]
+                pieces.append((done, done + len(before.rstrip(" "))))
+                after = self.lined.target[end : span[1]]
+                is_glued = before == before.rstrip(" ")
+                done = min(end + is_glued * (len(after) - len(after.lstrip(" "))), span[1])
         written = ""
         for first, last in (*pieces, (done, span[1])):
             for region in self.lined.regions:

@@ -22,6 +22,7 @@ SINGLES = [
     "<code>x.y</code> ",
     "<code>VERSION</code> ",
     "<code>red door</code>. ",
+    "ab<code>One, end</code> ",
     "{{ x |\n y }} ",
 ]
 LEAVES = st.sampled_from([*WORDS, *SINGLES, *(f"{part} " for part in PARTS)])
@@ -63,6 +64,7 @@ def check_nested(text):
 @example(nodes=["{a} ", "{ab} ", "{a} "], seed=1, is_aligned=True)
 @example(nodes=["<code>red door</code>. ", "red ", "one, "], seed=3, is_aligned=True)
 @example(nodes=["ab<code>One, end</code> ", "red ", "one, "], seed=2, is_aligned=True)
+@example(nodes=["ab<code>One, end</code> "] * 2, seed=None, is_aligned=True)
 def test_each_tag_and_part_stays_once(nodes, seed, is_aligned):
     source = f"<p>{page(nodes, [])}</p>"
     translator = Reordering(seed, is_aligned=is_aligned)

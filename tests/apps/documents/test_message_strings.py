@@ -78,6 +78,7 @@ IN_CAPITALS = {
     "See {{ a |\n b: 'c' }} here, <%= d.e %> {% f\n g %}": (
         "SEE {{ a |\n b: 'c' }} HERE, <%= d.e %> {% f\n g %}"
     ),
+    "at https://${{ a.b }}.c.org/d": "AT https://${{ a.b }}.c.org/d",
     "Tom &amp; Jerry &unknown; ": "TOM &amp; JERRY &UNKNOWN; ",
     ":count apple|:count apples": ":count APPLE|:count APPLES",
     "one apple | {n} apples": "ONE APPLE | {n} APPLES",
