@@ -43,7 +43,7 @@ def check(
     """Check given translations.
 
     Each pair gives one output line: the names of the failed checks, or ok; with --json, a report
-    with values and positions. A table of all checks goes to standard error.
+    with values and positions. A table of the failed checks goes to standard error.
 
     For example:
 
@@ -80,7 +80,10 @@ def check(
     counts = Counter(result.name for each in reports for result in each.checks if result.failed)
     advice = {result.name for each in reports[:1] for result in each.checks if result.advisory}
     doubted = sum(each.in_doubt for each in reports)
-    if not output.json:
+    if not output.json and not counts:
+        pairs = "1 pair" if len(reports) == 1 else f"{len(reports):,} pairs"
+        say(f"{pairs} checked, nothing found.")
+    elif not output.json:
         rows = [
             [name + " (advice only)" * (name in advice), CHECKS[name], f"{counts[name]:,}"]
             for name in CHECKS

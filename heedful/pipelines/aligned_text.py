@@ -166,6 +166,7 @@ class Node(Generic[PartT]):
         children: markup inside a pair.
         target: range of characters of the translation; (-1, -1) for a line break that has none.
         before, after: space that sets it apart from the translation.
+        strays: ranges outside of `target` with further words of its copy, which are not written.
     """
 
     opening: PartT | None
@@ -176,6 +177,7 @@ class Node(Generic[PartT]):
     target: Span = (0, 0)
     before: str = ""
     after: str = ""
+    strays: list[Span] = field(default_factory=list)
 
     @property
     def kind(self) -> Kind | Literal["pair"]:

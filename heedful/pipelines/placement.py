@@ -52,6 +52,7 @@ class _Placing(Generic[PartT]):
         self.nodes = nodes
         self.weights = lined.weights.copy()
         self.kept: list[Node[PartT]] = []
+        self.copies = self._copied_words()
 
     def place(self) -> list[Node[PartT]]:
         """Set the places of all nodes and return those at the top.
@@ -111,10 +112,34 @@ class _Placing(Generic[PartT]):
             start, end = _clipped(_core(self.lined.target, span, but=_text(node)), taken)
             if start < end:
                 self._keep(node, (start, end), taken)
+                self._set_strays(node, taken)
         # Placed parts leave the tree, as a copy may stand outside of the pair that its part was in.
         kept = set(map(id, self.kept))
         for siblings in (self.nodes, *(node.children for node in descendants(self.nodes))):
             siblings[:] = [node for node in siblings if id(node) not in kept]
+
+    def _copied_words(self) -> np.ndarray:
+        """Return, for each target word, the source word that it comes from and repeats, or -1."""
+        lined = self.lined
+        copies = np.full(len(self.cores), -1)
+        for row, core in enumerate(self.cores if self.weights.size else ()):
+            column = int(self.weights[row].argmax())
+            word = lined.source[slice(*_core(lined.source, lined.source_words[column]))]
+            is_copy = word.casefold() == lined.target[slice(*core)].casefold()
+            if is_copy and self.weights[row, column] > _WEAK:
+                copies[row] = column
+        return copies
+
+    def _set_strays(self, node: Node[PartT], taken: list[Span]) -> None:
+        """Mark the words of a part's copy that stand elsewhere: the part has them all."""
+        (first, last), target, words = node.target, self.lined.target, self._words(node)
+        rows = [*zip(self.lined.target_words, self.copies.tolist(), strict=True)]
+        inside = {column for (a, b), column in rows if a < last and first < b}
+        for span, column in rows:
+            if column not in words or column in inside:
+                continue
+            node.strays.append(_core(target, span, but=_text(node)))
+            taken.append(span)
 
     def _keep(self, node: Node[PartT], span: Span, taken: list[Span]) -> None:
         """Place a part, and link its words only with those of its copy."""
@@ -214,6 +239,9 @@ class _Placing(Generic[PartT]):
         words = self._words(node)
         inside, scores = self._scores(words)
         allowed = self._allowed(within, taken)
+        if node.kind == "single":  # it takes the place of its run, but of no other word's copy
+            copies = self.copies
+            allowed &= (copies < 0) | ((words.start <= copies) & (copies < words.stop))
         best, span = _heaviest_run(scores, allowed)
         if span is not None and best > 0:
             return best, span
@@ -307,6 +335,18 @@ class _Placing(Generic[PartT]):
             # first.
             rank = sum(start < node.start for start, _ in sources[wanted]) % max(1, len(spans))
             spans = [*spans[rank:], *spans[:rank]]
+        own = self._words(node)
+        # Words of two parts may read as one of them.
+        if len(own) > 1 or len(spans) < len(sources[wanted]):
+            spans = [
+                span
+                for span in spans
+                if all(
+                    n in own
+                    for word, n in zip(self.lined.target_words, self.copies, strict=True)
+                    if n >= 0 and _is_around(span, word)
+                )
+            ]
         free = (s for s in spans if not any(a < s[1] and s[0] < b for a, b in taken))
         return next(free, None)
 

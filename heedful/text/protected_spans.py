@@ -29,13 +29,14 @@ _EMOJI = (
     "\U0001f004\U0001f0cf\U0001f170-\U0001f1e5\U0001f201-\U0001f251]"
 )
 _EMAIL = r"\b[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
-_IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)|\{\w+\}|\[[\w-]+\](?=/)"
+_IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)|\{\w+\}|\{\{[^{}\n]*\}\}|\[[\w-]+\](?=/)"
 _BEFORE_NAME = r"(?<![^\s(\[\"'“„«>¿¡])"
 _PATTERNS: dict[SpanKind, str] = {
     # A full stop or bracket after an address does not belong to it, but "c_(d)" does.
     "urls": (
         rf"(?:https?|ftps?|file)://(?:{_IN_URL})*"
-        r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\)|\{\w+\})"
+        r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\)|\{\w+\}"
+        r"|\{\{[^{}\n]*\}\})"
         rf"|\bmailto:{_EMAIL}|\bwww\.[\w.-]+\.\w+(?:/[\w/.-]*\w)?"
         r"|(?<![\w@./-])(?:[a-z\d-]+\.)+(?:com|org|net|edu|gov|io|dev|app)(?![\w@-]|\.\w)"
         r"(?:/(?:[\w/.~%?=&#-]*\w)?)?"
@@ -43,7 +44,7 @@ _PATTERNS: dict[SpanKind, str] = {
     "emails": _EMAIL,
     # `text <target>` of reStructuredText is no span here: a backquote follows.
     "tags": (
-        r"</?(?:[A-Za-z][\w:.-]*|\d+)(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->|<%[^\n]{0,200}?%>"
+        r"</?(?:[A-Za-z][\w:.-]*|\d+)(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->|<%(?:.|\n){0,200}?%>"
         r"|&(?:[A-Za-z]\w{1,30}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
     ),
     # Roles, substitutions and footnotes of reStructuredText.
@@ -53,8 +54,8 @@ _PATTERNS: dict[SpanKind, str] = {
     # The backquote that ends `a link`_ begins no code.
     "code": r"``[^\n]+?``(?!`)|(?<![`\w])`(?![\s_`])[^`\n]*[^`\s]`(?![`\w])",
     "placeholders": (
-        r"\{\{\{[^{}\n]*\}\}\}|\$?\{\{(?:[^{}\n]|\{[^{}\n]*\})*\}\}"  # Mustache, GitHub
-        r"|\{%[^\n]*?%\}"  # Jinja
+        # Mustache, GitHub and Jinja; long ones are written on several lines.
+        r"\{\{\{[^{}]*\}\}\}|\$?\{\{(?:[^{}]|\{[^{}]*\})*\}\}|\{%(?:.|\n){0,400}?%\}"
         r"|\$t\([^()\n]*\)"  # i18next
         r"|[$#%]\{[^{}\s]*\}|\$\([^()\s]*\)"  # shells, JavaScript, Ruby
         r"|\{[^\W\d]?[\w.\[\]!-]*=?(?::[^{}\s]*)?\}"  # {}, {0}, {name!r:>10}

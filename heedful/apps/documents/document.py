@@ -138,7 +138,9 @@ class MarkedText:
         if not unchanged:
             written = "".join(
                 write_passage(
-                    piece, line_up(piece.text, sentences, answers[numbers], piece.breaks), copy
+                    piece,
+                    line_up(piece.text, sentences, answers[numbers], piece.breaks, piece.borders),
+                    copy,
                 )
                 for piece, sentences, numbers in planned.pieces()
             )

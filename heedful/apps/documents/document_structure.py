@@ -90,9 +90,9 @@ def _lost_placeholder(before: str, after: str) -> str | None:
     pairs = [[_ORDER.sub("%", text) for text in (before, after)]]
     pairs.append([_BRANCH.sub(r"\1 ", text) for text in pairs[0]])
     for match in _KEPT.finditer(pairs[1][0]):
-        # %seven does not contain %s, but letters of another script may follow %s directly.
+        # Neither %seven nor %sé contains %s; letters of another script may follow it directly.
         whole = re.compile(
-            re.escape(match[0]) + (r"(?![A-Za-z\d_])" if match[0][-1].isalnum() else "")
+            re.escape(match[0]) + (r"(?![A-Za-zÀ-ɏ\d_])" if match[0][-1].isalnum() else "")
         )
         counts = [[len(whole.findall(text)) for text in pair] for pair in pairs]
         if all(count != found for count, found in counts):

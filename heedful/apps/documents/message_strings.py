@@ -61,7 +61,7 @@ _SCAN = (
     r"|<(?P<slash>/)?(?P<name>[A-Za-z][\w:.-]*|\d+)"
     # A tag with attributes contains an equals sign or a placeholder: "a <b or c> d" has no tag.
     r"(?P<attributes>\s(?=[^<>]*[={%$])(?:\"[^\"]*\"|'[^']*'|[^<>\"'])*?)?\s*(?P<single>/)?>"
-    r"|(?P<comment><!--.*?-->)"
+    r"|(?P<comment><!--.*?-->)|<%.{0,200}?%>"
     rf"|(?P<entity>{_ENTITY.pattern})"
     # Links of Markdown.
     r"|(?P<opens_link>\[)(?=[^\[\]\n]+\]\([^()\s]+\))|(?P<ends_link>\]\([^()\s]+\))"

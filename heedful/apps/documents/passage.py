@@ -96,6 +96,14 @@ class Passage:
         return frozenset(start for start, part in pairs if part.kind == "soft")
 
     @property
+    def borders(self) -> list[int]:
+        """Offsets in the text at which a kept part with words begins or ends."""
+        starts = accumulate((len(part.text) for part in self.parts), initial=0)
+        pairs = zip(starts, self.parts, strict=False)
+        ranges = ((start, start + len(part.text)) for start, part in pairs if part.kind == "single")
+        return sorted({offset for each in ranges for offset in each})
+
+    @property
     def is_in_place(self) -> bool:
         """True if the translation replaces the source text itself."""
         return self.start <= self.parts[0].start and self.parts[-1].end <= self.end
@@ -187,7 +195,7 @@ def protected(parts: Iterable[PassagePart], pattern: re.Pattern[str]) -> tuple[P
     result: list[PassagePart] = []
     stretch: list[PassagePart] = []
     for part in parts:
-        if part.kind == "text":
+        if part.kind in ("text", "soft"):
             stretch.append(part)
             continue
         result += _protected_stretch(stretch, pattern)
@@ -203,7 +211,9 @@ def _protected_stretch(parts: Sequence[PassagePart], pattern: re.Pattern[str]) -
     for match in pattern.finditer(text):
         result += cut(parts, done, match.start())
         inner = cut(parts, match.start(), match.end())
-        result.append(PassagePart(inner[0].start, inner[-1].end, "single", match[0]))
+        # A translator reads single spaces.
+        words = " ".join(match[0].split())
+        result.append(PassagePart(inner[0].start, inner[-1].end, "single", words))
         done = match.end()
     return [*result, *cut(parts, done, len(text))]
 

@@ -36,7 +36,8 @@ def _refuse_torn_parts(passage: Passage, lined: LineUp, nodes: Sequence[Node[Pas
     if not singles:
         return
     rest, done = "", 0
-    for start, end in sorted(node.target for node in descendants(nodes) if node.kind == "single"):
+    single = [node for node in descendants(nodes) if node.kind == "single"]
+    for start, end in sorted(span for node in single for span in (node.target, *node.strays)):
         if start >= done:
             rest, done = f"{rest}{lined.target[done:start]}\n", end
     rest += lined.target[done:]
@@ -55,6 +56,7 @@ class _Writer:
         self.lined = lined
         self.copy = copy
         self.at_line_start = True
+        self.strays: list[Span] = []
         # A character that is escaped in an unusual way in the source is escaped the same way again;
         # a backslash is written only where the format requires it.
         self.spelled = {
@@ -66,6 +68,7 @@ class _Writer:
         }
 
     def write(self, nodes: Sequence[Node[PassagePart]]) -> str:
+        self.strays = sorted(span for node in descendants(nodes) for span in node.strays)
         return self._nodes(nodes, (0, len(self.lined.target)), None)
 
     def _nodes(
@@ -109,18 +112,28 @@ class _Writer:
         return self.copy(closing.start, closing.end)
 
     def _text(self, span: Span, parent: PassagePart | None) -> str:
+        pieces, done = [], span[0]
+        for start, end in self.strays:
+            if start < span[1] and done < end:
+                # The space before it goes, or else the one after it.
+                before = self.lined.target[done : max(done, start)]
+                pieces.append((done, done + len(before.rstrip(" "))))
+                after = self.lined.target[end : span[1]]
+                is_glued = before == before.rstrip(" ")
+                done = min(end + is_glued * (len(after) - len(after.lstrip(" "))), span[1])
         written = ""
-        for region in self.lined.regions:
-            start, end = max(span[0], region.target[0]), min(span[1], region.target[1])
-            if start >= end:
-                continue
-            place = Surroundings(parent, self.at_line_start)
-            if region.is_copy and self.passage.copies:
-                shift = region.source[0] - region.target[0]
-                written += self._copied((start + shift, end + shift), place)
-            else:
-                written += self._encoded(self.lined.target[start:end], place)
-            self.at_line_start = False
+        for first, last in (*pieces, (done, span[1])):
+            for region in self.lined.regions:
+                start, end = max(first, region.target[0]), min(last, region.target[1])
+                if start >= end:
+                    continue
+                place = Surroundings(parent, self.at_line_start)
+                if region.is_copy and self.passage.copies:
+                    shift = region.source[0] - region.target[0]
+                    written += self._copied((start + shift, end + shift), place)
+                else:
+                    written += self._encoded(self.lined.target[start:end], place)
+                self.at_line_start = False
         return written
 
     def _encoded(self, text: str, place: Surroundings) -> str:

@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from heedful.apps.documents.document_settings import DocumentSettings
-from heedful.apps.documents.passage import Passage, PassagePart, lines_of, make_passage
+from heedful.apps.documents.passage import (
+    PLACEHOLDERS,
+    Passage,
+    PassagePart,
+    lines_of,
+    make_passage,
+)
 
 _ITEM = re.compile(r"\s*(?:[-*+•–—]|\(?\d{1,3}[.)]|\(?[a-zA-Z][.)])\s")
 _GAP = re.compile(r" {3,}|\t+")
@@ -52,7 +58,7 @@ def _passage(text: str, lines: list[Line]) -> Iterator[Passage]:
     item = _ITEM.match(text, *lines[0])
     if item is not None:
         lines[0] = (item.end(), lines[0][1])
-    yield from make_passage(_wrapped_parts(text, lines))
+    yield from make_passage(_wrapped_parts(text, lines), kept=PLACEHOLDERS)
 
 
 def _wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[PassagePart]:

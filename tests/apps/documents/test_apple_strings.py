@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heedful.apps.documents.formats import translate_document
@@ -71,6 +71,7 @@ def test_a_table_in_utf_16() -> None:
 
 
 @given(st.dictionaries(WORDS, WORDS, max_size=3))
+@example({"": "%a%aé"})
 def test_any_table(values: dict[str, str]) -> None:
     def quoted(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

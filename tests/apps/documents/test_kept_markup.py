@@ -16,7 +16,15 @@ from .translators import Dictionary, Reordering, echoed, shouted
 
 PARTS = ["%s", "{a}", "{ab}", "http://a.b/c", "a@b.de", "😀"]
 WORDS = ["red ", "house ", "one, ", "end. ", "a &amp; b ", "(so) ", "VERSION ", "\n"]
-SINGLES = ["<wbr>", "<!-- c -->", "<code>x.y</code> ", "<code>VERSION</code> "]
+SINGLES = [
+    "<wbr>",
+    "<!-- c -->",
+    "<code>x.y</code> ",
+    "<code>VERSION</code> ",
+    "<code>red door</code>. ",
+    "ab<code>One, end</code> ",
+    "{{ x |\n y }} ",
+]
 LEAVES = st.sampled_from([*WORDS, *SINGLES, *(f"{part} " for part in PARTS)])
 TREES = st.recursive(
     st.lists(LEAVES, max_size=5),
@@ -54,6 +62,9 @@ def check_nested(text):
 @example(nodes=["red ", ("b", ["red ", "%s "])], seed=None, is_aligned=True)
 @example(nodes=[("b", ["red "]), ("b", ["red ", "\n"])], seed=None, is_aligned=True)
 @example(nodes=["{a} ", "{ab} ", "{a} "], seed=1, is_aligned=True)
+@example(nodes=["<code>red door</code>. ", "red ", "one, "], seed=3, is_aligned=True)
+@example(nodes=["ab<code>One, end</code> ", "red ", "one, "], seed=2, is_aligned=True)
+@example(nodes=["ab<code>One, end</code> "] * 2, seed=None, is_aligned=True)
 def test_each_tag_and_part_stays_once(nodes, seed, is_aligned):
     source = f"<p>{page(nodes, [])}</p>"
     translator = Reordering(seed, is_aligned=is_aligned)
@@ -67,6 +78,20 @@ def test_each_tag_and_part_stays_once(nodes, seed, is_aligned):
         assert {part: len(before[part]) for part in PARTS} == {
             part: len(after[part]) for part in PARTS
         }
+
+
+@pytest.mark.parametrize(
+    ("format", "around"),
+    [("html", "<P>%s</P>"), ("markdown", "%s"), ("yaml", "A: |\n  %s"), ("yaml", "A: >\n  %s")],
+)
+def test_placeholders_over_two_lines_stay(format, around):
+    source = around % 'So {{ a.b |\n  where: "c" }} is {% d\n  e="f" %} here.'
+    found = shouted(source, format)
+    assert found == source.replace("So", "SO").replace("is", "IS").replace("here.", "HERE.")
+
+
+def test_placeholders_of_plain_text_stay():
+    assert shouted("See %d or {a.b} at x@y.org\n", "text") == "SEE %d OR {a.b} AT x@y.org\n"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import markdown
 import pytest
@@ -99,16 +100,22 @@ def test_a_translation_that_reads_otherwise_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("translation", "reason"),
-    [("`x <y>` take", ""), ("x take <y>", "<y> would be there twice")],
+    ("translation", "links", "found", "reason"),
+    [
+        ("`x <y>` take", (1, 0, 2), r"\``x <y>`\` take", ""),
+        ("x take <y>", (1, 0, 2), "`x <y>` take", ""),
+        ("x take <y>", (1, 0, None), "take `x <y>`", "<y> would be there twice"),
+    ],
 )
-def test_a_part_that_is_torn_apart_is_told(translation: str, reason: str) -> None:
+def test_a_part_that_is_torn_apart_is_whole_or_told(
+    translation: str, links: Sequence[int | None], found: str, reason: str
+) -> None:
     """Its pieces would stand in the sentence beside the part."""
     document = open_document(b"take `x <y>`", format="markdown")
-    answers = Dictionary({"take x <y>": (translation, (1, 0, 2))}).translate(
+    answers = Dictionary({"take x <y>": (translation, links)}).translate(
         ["take x <y>"], alignment=True
     )
-    document.write(answers)
+    assert document.write(answers).decode() == found
     assert document.left_out == ((f"line 1 (take `x <y>`): {reason}",) if reason else ())
 
 

@@ -75,6 +75,10 @@ IN_CAPITALS = {
     "%{count} books, $t(common.more), @:name, {{x}}, :count, %s": (
         "%{count} BOOKS, $t(common.more), @:name, {{x}}, :count, %s"
     ),
+    "See {{ a |\n b: 'c' }} here, <%= d.e %> {% f\n g %}": (
+        "SEE {{ a |\n b: 'c' }} HERE, <%= d.e %> {% f\n g %}"
+    ),
+    "at https://${{ a.b }}.c.org/d": "AT https://${{ a.b }}.c.org/d",
     "Tom &amp; Jerry &unknown; ": "TOM &amp; JERRY &UNKNOWN; ",
     ":count apple|:count apples": ":count APPLE|:count APPLES",
     "one apple | {n} apples": "ONE APPLE | {n} APPLES",

@@ -135,4 +135,19 @@ def test_given_translations_are_checked(tmp_path: Path, capsys: pytest.CaptureFi
     assert [json.loads(line)["failed"] for line in captured.out.splitlines()] == [["numbers"], []]
     assert "1 of 2 translations are in doubt" in captured.err
     assert main([*words, "--model", "en-de", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.split() == ["numbers", "ok"]
+    captured = capsys.readouterr()
+    assert captured.out.split() == ["numbers", "ok"]
+    assert "a translation passes if" in captured.err
+
+
+def test_pairs_without_faults_are_counted_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = (tmp_path / name for name in ("a.en", "a.de"))
+    source.write_text("He has 12 sons.\nShe sings.\n")
+    target.write_text("Er hat 12 Söhne.\nSie singt.\n")
+    words = ["check", str(source), str(target), "--languages", "en-de"]
+    assert main(words) == 0
+    assert capsys.readouterr().err == "2 pairs checked, nothing found.\n"
+    assert main([*words, "--json"]) == 0
+    assert "checked" not in capsys.readouterr().err
