@@ -222,8 +222,8 @@ class Likelihood:
 def least_evidence(directions: Sequence[Likelihood], sources: Sequence[str]) -> float:
     """Return the evidence that pairs need in order to belong together.
 
-    In a file of given translations, that is what most of them lack with the source of another line:
-    a familiar domain has 0.9 to 1.1 there, and news, whose words the model does not know, 0.4.
+    In a file of given translations, most of them do not reach it with the source of another line.
+    In a familiar domain it is 0.9 to 1.1, in news, whose words the model does not know, 0.4.
 
     Args:
         directions: likelihoods of the targets, and of the sources where there is a reverse model.

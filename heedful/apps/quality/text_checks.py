@@ -92,7 +92,7 @@ class CheckSettings(Config):
         None,
         description="minimum mean gain in log-probability of a target token by the source, plus "
         "what both texts have in common; if unset, 0.75, and in files what 95 of 100 translations "
-        "lack with the source of another line",
+        "do not reach with the source of another line",
     )
     least_repair: float = Field(
         -10.0,
