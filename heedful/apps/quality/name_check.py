@@ -111,7 +111,13 @@ def file_words(texts: Sequence[str], language: str | None = None) -> FileWords:
                 if _is_capitalized(one):
                     full_names |= {(one.text, other.text), (other.text, one.text)}
     nouns = (w for w, count in after_article.items() if count > max(1, _NOUN * capitalized[w]))
-    return FileWords(*map(frozenset, (common, names, capitalized, nouns, full_names)))
+    return FileWords(
+        frozenset(common),
+        frozenset(names),
+        frozenset(capitalized),
+        frozenset(nouns),
+        frozenset(full_names),
+    )
 
 
 class NameRepairs:

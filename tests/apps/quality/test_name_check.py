@@ -75,8 +75,10 @@ def test_part_of_a_full_name_may_be_left_out_or_stand_for_another() -> None:
 
 
 def test_abbreviations_derived_names_and_quoted_titles_are_translated() -> None:
-    for name in ("the TVs", "my PhD", "Syrians", "“House”"):
-        assert repairs(f"it was about {name} again.", "es ging noch einmal um Tolkien.") == []
+    target, others = "es ging noch einmal um Tolkien.", "Later we saw Tolkien there."
+    assert repairs("it was about Rowling again.", target, others=others)
+    for name in ("TVs", "PhD", "Syrians", "“House”"):
+        assert repairs(f"it was about {name} again.", target, others=others) == []
 
 
 def test_a_noun_that_has_an_article_elsewhere_is_no_name() -> None:
