@@ -162,7 +162,7 @@ class Checker:
         warn: Warn | None,
     ) -> None:
         """Add the checks by likelihood, except for texts that were translated in several pieces."""
-        from heedful.apps.quality.likelihood import Likelihood, ScoredPair
+        from heedful.apps.quality.likelihood import Likelihood, ScoredPair, least_evidence
         from heedful.apps.quality.model_checks import check_detached
 
         assert self.pipeline is not None
@@ -189,12 +189,14 @@ class Checker:
             shorts = [results[p.place][n] for p, n in zip(pairs, places, strict=True)]
             for pair, n, each in zip(pairs, places, forward.unfinished(shorts), strict=True):
                 results[pair.place][n] = each
+        directions = [forward, *([backward] if backward else [])]
+        least = self.settings.least_difference
+        if least is None:
+            least = least_evidence(directions, sources)
         for number, pair in enumerate(pairs):
-            gains = forward.gains(number) + (backward.gains(number) if backward else [])
+            gains = [gain for each in directions for gain in each.gains(number)]
             results[pair.place] += [
-                check_detached(
-                    pair.source, pair.target, gains, least=self.settings.least_difference
-                ),
+                check_detached(pair.source, pair.target, gains, least=least),
                 names[number],
             ]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 
+from heedful.apps.quality.name_check import plain_letters
 from heedful.apps.quality.reports import CheckResult, Evidence
-from heedful.apps.quality.wording_checks import word_keys
+from heedful.apps.quality.wording_checks import has_final_mark, length_deviation, text_length
 from heedful.search.alignment import Alignment
 
 FEWEST_LETTERS = 3
@@ -111,27 +114,64 @@ def check_detached(
 ) -> CheckResult:
     """Check that the source makes a translation more probable than other sources do.
 
-    In an unfamiliar domain a model gains little from any source. Names, numbers and loanwords that
-    both texts share are then better evidence than the model.
-
     Args:
         source: source text.
         target: text of the translation.
         gains: mean gains in log-probability of a token from the source, compared with each of the
             other sources or in each direction, in nats.
-        least: gain below which the target counts as the translation of another text.
+        least: evidence below which the target counts as the translation of another text.
     """
-    shared = min(len(word_keys(source, _KEY) & word_keys(target, _KEY)), _MOST_SHARED)
-    value = sum(gains) / max(len(gains), 1) + _SHARED_WORD * shared
+    value = evidence_of_relation(source, target, gains)
     failed = value < least
     whole = (Evidence("target", 0, len(target), target, "as probable with another source"),)
     return CheckResult("detached", failed, value, least, whole if failed else ())
 
 
-# Letters that a shared word begins with: Persians, Perser. Five gave twice as many false alarms.
-_KEY = 4
-_SHARED_WORD = 0.4
-_MOST_SHARED = 3
+def evidence_of_relation(source: str, target: str, gains: Sequence[float]) -> float:
+    """Return the evidence that a text is the translation of another, in nats a token.
+
+    In an unfamiliar domain a model gains little from any source. What the texts have in common is
+    then better evidence: letters of names and loanwords, figures, punctuation and length.
+
+    Args:
+        source, target: texts.
+        gains: mean gains in log-probability of a token from the source; see `check_detached`.
+    """
+    deviation = abs(length_deviation(text_length(source), text_length(target)))
+    left, right = _shingles(source), _shingles(target)
+    return (
+        sum(gains) / max(len(gains), 1)
+        + _ALIKE * len(left & right) / max(min(len(left), len(right)), 1)
+        - _LENGTH * min(deviation, _MOST_DEVIATION)
+        - _MARK * sum(a != b for a, b in zip(_marks(source), _marks(target), strict=True))
+        - _NUMBERS * (set(_NUMBER.findall(source)) != set(_NUMBER.findall(target)))
+    )
+
+
+# Weights by logistic regression, beside the gain: 4,946 clean pairs of news, captions and everyday
+# sentences, and twice as many of their translations with the source of another line. With shared
+# words alone three times as many clean pairs of news were as poor as 5 % of the unrelated ones.
+_ALIKE = 6.0
+_LENGTH = 0.25
+_MOST_DEVIATION = 5.0
+_MARK = 0.3
+_NUMBERS = 0.6
+_SHINGLE = 4  # letters: with three, "the" and "der" would count as parts of names
+_SIGNS = ("?؟", "!", '"“”„«»「」『』', "(", ":", ";", "...")
+_NUMBER = re.compile(r"\d+")
+_BETWEEN = re.compile(r"\W+")
+
+
+def _shingles(text: str) -> set[str]:
+    """Return all runs of four letters, without case and accents, where a space is a letter."""
+    plain = f" {_BETWEEN.sub(' ', plain_letters(text)).strip()} "
+    return {plain[start : start + _SHINGLE] for start in range(len(plain) - _SHINGLE + 1)}
+
+
+def _marks(text: str) -> list[bool]:
+    """Return which kinds of punctuation a text has."""
+    plain = unicodedata.normalize("NFKC", text)  # full-width signs
+    return [*(any(sign in plain for sign in kind) for kind in _SIGNS), has_final_mark(text)]
 
 
 def token_spans(target: str, tokens: Sequence[str]) -> list[tuple[int, int, int]]:

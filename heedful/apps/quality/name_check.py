@@ -12,6 +12,7 @@ import difflib
 import functools
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,6 +27,9 @@ _FEWEST_LETTERS = 3
 _ALIKE = 0.6  # least similarity; Naples and Neapel have 0.67
 _BEGINS = 4  # first letters that similar words share: Korea, Koreaner
 _OPENING = " \t\"'“”„«»‘’(["
+_TITLES = frozenset(("Mrs", "Miss", "Sir", "Lady", "Lord"))  # shorter ones are no names anyway
+_QUOTES = ("", *"\"'“„«»‘")
+_NOUN = 0.3  # share of its occurrences in which a noun follows an article
 _HEADLINE = 0.5  # share of capitalised words above which capitals do not mark names
 _CAPITALS = frozenset(("Lu", "Lt"))
 _LONGEST = 12  # letters; longer German words are compounds (Verteidigungsminister), not names
@@ -72,24 +76,48 @@ class FileWords(NamedTuple):
         common: words that occur in lower case, so they are no names at the start of a sentence.
         names: words that are capitalised within a sentence, so they may be names at its start.
         capitalized: words that are capitalised anywhere.
+        nouns: words that mostly follow an article, which names seldom do.
+        full_names: adjacent capitalised words, in both orders.
     """
 
     common: frozenset[str]
     names: frozenset[str]
     capitalized: frozenset[str] = frozenset()
+    nouns: frozenset[str] = frozenset()
+    full_names: frozenset[tuple[str, str]] = frozenset()
 
 
-def file_words(texts: Sequence[str]) -> FileWords:
-    """Return the words of the texts of a file, in lower case and with a capital."""
+def file_words(texts: Sequence[str], language: str | None = None) -> FileWords:
+    """Return the words of the texts of a file, in lower case and with a capital.
+
+    Args:
+        texts: texts of one language.
+        language: its code, None where unknown.
+    """
     common: set[str] = set()
     names: set[str] = set()
-    capitalized: set[str] = set()
+    full_names: set[tuple[str, str]] = set()
+    capitalized: Counter[str] = Counter()
+    after_article: Counter[str] = Counter()
+    article = _article(language)
     for text in texts:
         words = _words(text)
         common.update(word.text for word in words if word.text == word.folded)
         capitalized.update(word.text for word in words if _is_capitalized(word))
         names.update(w.text for w in words if _is_capitalized(w) and _is_inside(w, text))
-    return FileWords(frozenset(common), frozenset(names), frozenset(capitalized))
+        for one, other in pairwise(words):
+            if _is_capitalized(other) and other.start == one.end + 1:
+                after_article[other.text] += article.fullmatch(one.folded) is not None
+                if _is_capitalized(one):
+                    full_names |= {(one.text, other.text), (other.text, one.text)}
+    nouns = (w for w, count in after_article.items() if count > max(1, _NOUN * capitalized[w]))
+    return FileWords(
+        frozenset(common),
+        frozenset(names),
+        frozenset(capitalized),
+        frozenset(nouns),
+        frozenset(full_names),
+    )
 
 
 class NameRepairs:
@@ -112,11 +140,11 @@ class NameRepairs:
         is_common: IsCommon,
     ) -> None:
         self.translated = _translated_names(languages[0]) if languages[0] else frozenset()
-        self.article, self.target_article = (
-            _ARTICLES.get((language or "")[:2], _NOTHING) for language in languages
-        )
+        self.long_names = tuple(name for name in self.translated if len(name) > _BEGINS)
+        self.article, self.target_article = map(_article, languages)
         self.sources = sources
         self.targets = targets
+        self.full_names = sources.full_names | targets.full_names
         self.is_common = is_common
 
     def find(self, source: str, target: str) -> list[Repair]:
@@ -130,27 +158,16 @@ class NameRepairs:
         capitalized = [word for word in mine if _is_capitalized(word)]
         if len(capitalized) > max(1, _HEADLINE * len(mine)):
             return []
-        missing = [
-            word
-            for word in capitalized
-            if len(word.text) >= _FEWEST_LETTERS
-            and not word.text.isupper()  # abbreviations are translated or spelled out
-            and word.folded not in self.sources.common
-            and not {word.text, word.text.removesuffix("s")} & self.translated  # Sundays
-            and self._may_begin(word, source)
-            and not any(_are_alike(word, other) for other in others)
-        ]
-        # "Red Devils" may be translated as a whole; of "Steve Adler", at least one part is kept.
-        missing = [
-            word
-            for word in missing
-            if not any(other != word and _are_adjacent(word, other, source) for other in missing)
-        ]
+        missing = self._missing(capitalized, others, source)
+        kept = {
+            word: list(self._kept_beside(word, capitalized, others, source)) for word in missing
+        }
         unexplained = [
             word
             for word in others
             if _is_capitalized(word)
             and word.folded not in self.targets.common
+            and (word.text not in self.targets.nouns or word.text in self.sources.capitalized)
             and not any(_are_alike(word, other) for other in mine)
         ]
         titles = set(self._titles(mine, source)) if missing and unexplained else set()
@@ -158,7 +175,6 @@ class NameRepairs:
             word
             for before, word in pairwise(others)
             if self.target_article.fullmatch(before.folded) and word.start == before.end + 1
-            # "Der Gipfel des Fuji": a name, if any source has it.
             if self.sources.names and word.text not in self.sources.capitalized
         }
         pairs = sorted(
@@ -166,6 +182,10 @@ class NameRepairs:
                 (name, word, is_certain)
                 for name in missing
                 for word in unexplained
+                # "Kit" may be "Harington", if another line has "Kit Harington". Beside "Trump",
+                # the name for "Donald" is beside him, too, unless it was left out.
+                if (name.text, word.text) not in self.full_names
+                and (not kept[name] or any(_are_adjacent(word, k, target) for k in kept[name]))
                 if (is_certain := self._is_name(word))
                 or (
                     name not in titles
@@ -183,6 +203,39 @@ class NameRepairs:
             for a, b, is_certain in pairs[:MOST_REPAIRS]
         ]
 
+    def _missing(
+        self, capitalized: Sequence[Word], others: Sequence[Word], source: str
+    ) -> list[Word]:
+        """Return the names of a source that nothing in its translation is like."""
+        missing = [
+            word
+            for word in capitalized
+            if len(word.text) >= _FEWEST_LETTERS
+            # Abbreviations are translated or spelled out: UN, MPs, PhD.
+            and 2 * sum(map(str.isupper, word.text)) <= len(word.text)
+            and word.folded not in self.sources.common
+            and word.text not in _TITLES
+            and word.text not in self.translated
+            and not word.text.startswith(self.long_names)  # Sundays, Syrians
+            and self._may_begin(word, source)
+            and not any(_are_alike(word, other) for other in others)
+        ]
+        # "Red Devils" may be translated as a whole; of "Steve Adler", at least one part is kept.
+        return [
+            word
+            for word in missing
+            if not any(other != word and _are_adjacent(word, other, source) for other in missing)
+        ]
+
+    def _kept_beside(
+        self, name: Word, capitalized: Sequence[Word], others: Sequence[Word], source: str
+    ) -> Iterator[Word]:
+        """Yield the words of a translation that stand for the neighbours of a missing name."""
+        for beside in capitalized:
+            gap = source[min(name.end, beside.end) : max(name.start, beside.start)]
+            if gap in (" ", "-") and len(beside.text) >= _FEWEST_LETTERS:
+                yield from (o for o in others if _stem(o) == _stem(beside))
+
     def _may_begin(self, word: Word, source: str) -> bool:
         """Return True for a word that may be a name, even at the start of a sentence."""
         return self._is_a_name_here(word, source) or not self.is_common(word.text)
@@ -194,6 +247,7 @@ class NameRepairs:
         """Return True for a word of a translation that is a name in sources of the file."""
         return (
             word.text in self.sources.names
+            and word.folded not in self.sources.common  # Fall, Land
             and len(word.text) >= _FEWEST_LETTERS
             and not word.text.isupper()
         )
@@ -210,6 +264,10 @@ class NameRepairs:
                 yield word
 
 
+def _article(language: str | None) -> re.Pattern[str]:
+    return _ARTICLES.get((language or "")[:2], _NOTHING)
+
+
 def _place(word: Word, text: str) -> float:
     return word.start / len(text)
 
@@ -224,7 +282,9 @@ def _are_adjacent(one: Word, other: Word, text: str) -> bool:
 
 
 def _is_inside(word: Word, text: str) -> bool:
-    """Return True for a word that begins neither a sentence nor a quotation."""
+    """Return True for a word that begins neither a sentence nor a quotation, nor a quoted title."""
+    if text[word.start - 1 : word.start] in _QUOTES:
+        return False
     return text[: word.start].rstrip(_OPENING)[-1:] not in ("", *".!?:…-–")
 
 
@@ -233,16 +293,20 @@ def _is_capitalized(word: Word) -> bool:
 
 
 @functools.lru_cache(maxsize=50_000)
-def _plain(text: str) -> str:
-    """Return a word without case, accents and ß, which makes München more similar to Munich."""
+def plain_letters(text: str) -> str:
+    """Return a text without case, accents and ß, which makes München more similar to Munich."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     letters = "".join(each for each in decomposed if not unicodedata.combining(each))
     return letters.replace("c", "k").replace("ph", "f")  # California, Kalifornien
 
 
+def _stem(word: Word) -> str:
+    return plain_letters(word.text).removesuffix("s")  # a genitive
+
+
 def _are_alike(one: Word, other: Word) -> bool:
     """Return True for words that may be the same name, or a name and a word derived from it."""
-    a, b = _plain(one.text), _plain(other.text)
+    a, b = plain_letters(one.text), plain_letters(other.text)
     shorter, longer = sorted((a, b), key=len)
     if a == b or (len(shorter) >= _FEWEST_LETTERS and longer.startswith(shorter)):
         return True

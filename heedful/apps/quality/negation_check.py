@@ -12,13 +12,15 @@ from heedful.apps.quality.reports import CheckResult, Evidence, counted
 _WORDS = {
     "da": ("ikke aldrig ingen intet ingenting hverken", "uden nej næppe"),
     "de": (
-        "nicht nichts kein kein(?:s|e[mnrs]?|erlei|esfalls|eswegs|ste[mnrs]) nie niemals "
+        "nicht nichts nix kein kein(?:s|e[mnrs]?|erlei|esfalls|eswegs|ste[mnrs]) nie niemals "
         "niemand(?:e[mn])? nirgend(?:s|wo\\w*) weder",
         "ohne nein kaum vergeblich\\w* erfolglos\\w* erst mitnichten un(?!d\\b|s\\b|ter|ser)\\w+ "
         "vermeid\\w* vermied\\w* verhinder\\w* \\w*weiger\\w* erspar\\w* widerspr\\w+ leugn\\w* "
         "bestreit\\w* bestritt\\w* zurück\\w*wiesen abgelehnt ablehn\\w* fehl(?:t|te|ten|en) "
         "mangel\\w* entf[aä]ll\\w* entfiel\\w* übers(?:ah|äh|eh|ieh)\\w* verzicht\\w* scheiter\\w* "
-        "ausblieb\\w* blieb\\w*(?=[^.,;]*\\baus\\b) weiterhin",
+        "ausblieb\\w* blieb\\w*(?=[^.,;]*\\baus\\b) weiterhin "
+        "wenig(?:en?)? spätestens in\\w{3,}[ai]bel\\w* egal gleichgültig\\w* vergebens "
+        "\\w{3,}los(?:e[mnrs]?)? ausgeschlossen ausschließlich nee nö nich net",
     ),
     "en": (
         "not no never nobody nothing none neither nor nowhere cannot \\w+n['’]t",
@@ -52,7 +54,9 @@ be a counterpart. Languages that negate only by endings or prefixes of verbs are
 _NO_DENIAL = {
     "en": r", ?(?:\w+n['’]t|am not) \w+ ?\?|(?:n['’]t|\bnot) (?:only|until|just)\b"
     r"|\bno[ -](?:doubt|matter|brainer)\b|\bno(?:t|n)?-\w+|\bwarn\w*\b[^.,;]{1,40}\bnot to\b"
-    r"|-(?:\w+n['’]t|not?)-\w+|\bNo\. ?\d|n['’]t\b[^.,;!?]{1,40}\buntil\b"
+    r"|-(?:\w+n['’]t|not?)-\w+|\bNo\. ?\d|(?:n['’]t|\bnot)\b[^.,;!?]{1,40}\b(?:until|unless)\b"
+    r"|\bno(?:t|n['’]t)? (?:later than|long (?:after|before|ago))\b|\bnever more so\b"
+    r"|\bno (?:kidding|way)\b|\bnothing but\b|\bnone the\b|\bcouldn['’]t (?:help|agree more)\b"
     r"|\b(?:why|how about|would|wo|do|did|is|are|can|could|should)n['’]t (?:we|you|I)\b[^.]*\?",
     "de": r"\bnicht (?:nur|zuletzt|selten)\b|\bwie kein\w*\b|, (?:nicht wahr|oder nicht|nicht) ?\?",
     "fr": r", n['’]est-ce pas ?\?|\bne\b[^.,;]{1,40}\bque\b|\bn['’][^.,;]{1,40}\bque\b",

@@ -163,17 +163,10 @@ def text_length(text: str) -> float:
 _KEY = 5
 
 
-def word_keys(text: str, letters: int = _KEY) -> frozenset[str]:
-    """Return the beginnings of the words of a text, which identify names and loanwords.
-
-    Args:
-        text: text of any language.
-        letters: number of letters of a beginning.
-    """
+def word_keys(text: str) -> frozenset[str]:
+    """Return the beginnings of the words of a text, which identify names and loanwords."""
     return frozenset(
-        word[:letters]
-        for word in _LETTERS.findall(text.casefold())
-        if len(word) > 3 or word.isdigit()
+        word[:_KEY] for word in _LETTERS.findall(text.casefold()) if len(word) > 3 or word.isdigit()
     )
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from heedful.apps.quality.checker import Checker
+from heedful.apps.quality.model_checks import evidence_of_relation
 from heedful.apps.quality.reports import TranslationReport
 from heedful.apps.quality.text_checks import CHECKS, CheckSettings
 from heedful.errors import DataError
@@ -121,8 +122,12 @@ def test_given_translations_are_compared_with_other_sources(
     sources, targets = many(translator)
     checks = Checker(translator, ("en", "de"))
     assert sum(each.in_doubt for each in checks.report_pairs(sources, targets)) <= 1
-    moved = checks.report_pairs(sources, targets[10:] + targets[:10])
+    moved_targets = targets[10:] + targets[:10]
+    moved = checks.report_pairs(sources, moved_targets)
     assert sum("detached" in each.failed for each in moved) >= 0.9 * len(sources)
+    # A threshold that is set holds, whatever the other lines of the file are like.
+    loose = Checker(translator, ("en", "de"), CheckSettings(least_difference=-9.0))
+    assert not any(each["detached"].failed for each in loose.report_pairs(sources, moved_targets))
     halves = [" ".join(each.split()[: len(each.split()) // 2]) for each in targets]
     cut = checks.report_pairs(sources, halves)
     assert sum("too_short" in each.failed for each in cut) >= 0.9 * len(sources)
@@ -190,3 +195,27 @@ def test_two_directions_are_one_opinion(translator: TranslationPipeline) -> None
         for each in (Checker(translator, ("en", "de")), both)
     )
     assert two["detached"].value < one["detached"].value
+
+
+def test_what_texts_have_in_common_is_evidence_that_they_belong_together() -> None:
+    def evidence(target: str) -> float:
+        return evidence_of_relation("Did Tchaikovsky write 6 symphonies?", target, [0.5])
+
+    best = evidence("Schrieb Tschaikowski 6 Symphonien?")
+    for poorer in (
+        "Schrieb Tschaikowski 9 Symphonien?",
+        "Schrieb Tschaikowski 6 Symphonien.",
+        "Schrieb er 6 davon, und wann hat er das getan?",
+    ):
+        assert evidence(poorer) < best - 0.25
+    # Signs of other scripts are the same signs.
+    signs = "\uff1f\uff01\uff1a"
+    assert evidence_of_relation("a?!:", f"b{signs}", []) == evidence_of_relation("a?!:", "b?!:", [])
+
+
+def test_files_of_like_lines_do_not_raise_the_threshold(translator: TranslationPipeline) -> None:
+    sources = [f"Tom lives in house number {n}." for n in range(10, 34)]
+    targets = [f"Tom wohnt im Haus Nummer {n}." for n in range(10, 34)]
+    reports = Checker(translator, ("en", "de")).report_pairs(sources, targets)
+    assert reports[0]["detached"].threshold <= 1.2
+    assert not any(each["detached"].failed for each in reports)

@@ -59,3 +59,32 @@ def test_a_name_of_another_line_is_certain() -> None:
     )
     # An office in the place of a name of another line is another person's.
     assert repairs("Then we met the Speaker.", "Dann trafen wir Tolkien.", others=others)[0][2]
+
+
+def test_part_of_a_full_name_may_be_left_out_or_stand_for_another() -> None:
+    source = "then we all met John Rowling there today."
+    assert repairs(source, "dort trafen wir alle Rowling in großer Eile.") == []
+    assert repairs(source, "dort trafen wir alle John in großer Eile.") == []
+    assert repairs(source, "wir trafen dort heute alle John Tolkien.")[0][:2] == (
+        "Rowling",
+        "Tolkien",
+    )
+    line = "then we all met Emma there."
+    assert repairs(line, "wir trafen dort alle Watson.", others="Later Peter Watson came.")
+    assert repairs(line, "wir trafen dort alle Watson.", others="Later Emma Watson came.") == []
+
+
+def test_abbreviations_derived_names_and_quoted_titles_are_translated() -> None:
+    target, others = "es ging noch einmal um Tolkien.", "Later we saw Tolkien there."
+    assert repairs("it was about Rowling again.", target, others=others)
+    for name in ("TVs", "PhD", "Syrians", "“House”"):
+        assert repairs(f"it was about {name} again.", target, others=others) == []
+
+
+def test_a_noun_that_has_an_article_elsewhere_is_no_name() -> None:
+    targets = file_words(["Er sah das Land.", "Sie mag das Land.", "da kam Tolkien."], "de")
+    assert targets.nouns == {"Land"}
+    found = NameRepairs(("en", "de"), NOTHING, targets, lambda word: False).find(
+        "Then they met Rowling.", "da sahen sie Land und Tolkien."
+    )
+    assert {each.word.text for each in found} == {"Tolkien"}

@@ -319,6 +319,8 @@ def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
         ("It hasn't changed.", "Das hat sich in keinster Weise geändert.", set()),
         ("We don't need a fire.", "Wir wollen ein Feuer vermeiden.", set()),
         ("He vows not to stop.", "Er gelobt, es auch weiterhin zu tun.", set()),
+        ("It isn't surprising.", "Das ist wenig überraschend.", set()),
+        ("It starts no later than Friday.", "Es beginnt bis Freitag.", set()),
         ("His will-he-won't-he bid is back.", "Seine zweifelhafte Kandidatur ist zurück.", set()),
         ("They shouted “No justice”.", "Sie riefen „No justice“.", set()),
         ("They shouted “No justice”.", "Sie riefen „Gerechtigkeit“.", {"negation"}),
