@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from heedful.errors import ModelError, UserError, suggest
+from heedful.errors import ModelError, UserError
 from heedful.interop import architectures
 from heedful.interop.config_fields import Fields, sizes_checked
+from heedful.interop.inert_settings import is_inert
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CommonSpec, ModelSpec
@@ -48,6 +49,9 @@ class Architecture(Generic[S]):
         compared: function that drops from a spec what config.json leaves to other files, before
             `differences` compares it.
         missing: function from a spec to descriptions of parts that the architecture lacks.
+        classes: classes of transformers that compute it, as `architectures` of config.json names
+            them; any class if empty.
+        inert: settings without effect on its outputs, beside those of `inert_settings`.
     """
 
     family: ClassVar[str] = "architecture"
@@ -60,6 +64,8 @@ class Architecture(Generic[S]):
     rewrites: tuple[Rewrite[S], ...] = ()
     compared: Callable[[S], S] = lambda spec: spec
     missing: Callable[[S], list[str]] = lambda spec: []
+    classes: tuple[str, ...] = ()
+    inert: tuple[str, ...] = ()
 
     def known_as(self) -> str:
         """Return the `model_type`; see `Registrable`."""
@@ -69,12 +75,17 @@ class Architecture(Generic[S]):
         """Return the spec that a config.json describes, by the names of the tensors; see `read`.
 
         Raises:
-            ModelError: when a field is missing, wrong or without counterpart here, or there are
-                more layers than tensors.
+            ModelError: when a field is missing, wrong, unknown or without counterpart here, or
+                there are more layers than tensors.
             ConfigError: when a size or a probability is out of range.
         """
+        fields = Fields(config, where)
+        written = fields.texts("architectures")
+        if self.classes and (len(written) > 1 or not set(self.classes).issuperset(written)):
+            raise fields.wrong("architectures", f"Heedful reads one of {', '.join(self.classes)}")
         with sizes_checked(where):
-            spec = self.read(Fields(config, where), names)
+            spec = self.read(fields, names)
+        fields.refuse_unread(lambda key, value: is_inert(key, value, self.inert))
         check_layers(sum(stack.num_layers for stack in spec.stacks().values()), names, where)
         return spec
 
@@ -133,10 +144,11 @@ def find_architecture(model_type: str, *, where: str) -> Architecture[Any]:
     try:
         found: Architecture[Any] = find("architecture", model_type, MODEL_TYPES)
     except ValueError as error:
+        # No "did you mean": nobody typed the word, and a file with another one is another model.
         raise ModelError(
             f"Models of type {model_type!r} cannot be imported: {error}",
             where=where,
-            remedy=suggest(model_type, MODEL_TYPES),
+            remedy="docs/guides/other-models.md says what is read, and what becomes of it",
         ) from None
     return found
 

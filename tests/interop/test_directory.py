@@ -175,7 +175,10 @@ DAMAGE = {
     "config no JSON": (_file("config.json", "{"), r"config\.json.*JSON"),
     "config a list": (_file("config.json", "[]"), r"config\.json.*object"),
     "no model_type": (_file("config.json", "{}"), "model_type"),
-    "unknown type": (lambda t: t.write_config(model_type="gtp2"), "Did you mean 'gpt2'"),
+    "unknown type": (
+        lambda t: t.write_config(model_type="gtp2"),
+        "gtp2.*Known: bart, .*other-models",
+    ),
     "activation": (lambda t: t.write_config(activation_function="gelu_neu"), "gelu_neu.*gelu_new"),
     "a width of text": (lambda t: t.write_config(n_embd="16"), "n_embd"),
     "heads": (lambda t: t.write_config(n_head=3), "num_heads 3"),

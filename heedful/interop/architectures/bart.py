@@ -70,6 +70,11 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
 
 def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec:
     """Return the spec of an encoder or a decoder; raise a `ModelError` for fields unknown here."""
+    fields.check_aliases(
+        hidden_size="d_model",
+        num_hidden_layers="encoder_layers",
+        num_attention_heads="encoder_attention_heads",
+    )
     # Settings of pre-norm variants (mBART) that transformers once kept in this config.
     fields.refuse_unless("normalize_before", [False], False)
     fields.refuse_unless("add_final_layer_norm", [False], False)
@@ -177,6 +182,20 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
     return rules, copies
 
 
+INERT = (
+    # Of the first files: whether logits have a bias follows from the tensors, the number of unused
+    # rows from the class, and the rest describes how distilled students were made.
+    *("add_bias_logits", "extra_pos_embeddings", "do_blenderbot_90_layernorm"),
+    *("student_encoder_layers", "student_decoder_layers", "replacing_rate", "save_step"),
+)
+"""Settings without effect of BART and its relatives."""
+
 ARCHITECTURE = Architecture(
-    model_type="bart", kind="translator", read=_read, write=_write, tensors=_table
+    model_type="bart",
+    kind="translator",
+    read=_read,
+    write=_write,
+    tensors=_table,
+    classes=("BartForConditionalGeneration", "BartModel"),
+    inert=INERT,
 )

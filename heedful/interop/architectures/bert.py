@@ -60,6 +60,9 @@ class BertNames:
             write=self._write,
             tensors=self._table,
             missing=self._missing,
+            classes=tuple(self.classes),
+            # Read where a head predicts tokens.
+            inert=("tie_word_embeddings",),
         )
 
     def _read(self, fields: Fields, names: Names) -> EncoderSpec:
@@ -112,8 +115,6 @@ class BertNames:
     def _head_kinds(self, fields: Fields, names: Names) -> tuple[str, ...]:
         """Return the kinds of heads of the class, and of other heads among the tensors."""
         written = fields.texts("architectures")
-        if len(written) > 1 or any(name not in self.classes for name in written):
-            raise fields.wrong("architectures", f"Heedful reads one of {', '.join(self.classes)}")
         kinds = set(self.classes[written[0]]) if written else set()
         for kind in _PRETRAINED:
             layers = self.head_layers.get(kind, {})

@@ -107,4 +107,5 @@ ARCHITECTURE = Architecture(
     read=_read,
     write=_write,
     tensors=functools.partial(decoder_table, norms=_NORMS),
+    classes=("Gemma2ForCausalLM", "Gemma2Model"),
 )

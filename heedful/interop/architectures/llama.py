@@ -63,7 +63,7 @@ _NORMS = {
     # pre-norm.
     "post_attention_layernorm": "feedforward_norm",
 }
-_SLIDING, _FULL = "sliding_attention", "full_attention"
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def read_decoder(
@@ -152,13 +152,18 @@ def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
     # Phi and StableLM rotate only a part of each head, which is not supported.
     fields.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
     base = fields.number("rope_theta", _BASE)
-    rope = fields.table("rope_scaling") or fields.table("rope_parameters")
+    older, rope = fields.table("rope_scaling"), fields.table("rope_parameters")
+    if older and rope and fields.get("rope_scaling") != fields.get("rope_parameters"):
+        raise fields.wrong("rope_scaling", "rope_parameters says something else")
+    rope = rope or older
     if rope is None:
         return RotarySpec(base=base)
     rope.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
     # `rope_parameters`, of transformers 5, holds the base as well.
     base = rope.number("rope_theta", base)
     # Older files say `type`.
+    if rope.has("rope_type"):
+        rope.check_aliases(type="rope_type")
     key = "rope_type" if rope.has("rope_type") else "type"
     scaling = rope.choice(key, {name: name for name in _SCALINGS}, "default")
     if scaling == "default":
@@ -252,11 +257,12 @@ def read_windows(
     check_layers(num_layers, names, fields.where)
     types = fields.texts("layer_types")
     if not types:
-        types = tuple(_SLIDING if usual(number) else _FULL for number in range(num_layers))
-    if len(types) != num_layers or not {_SLIDING, _FULL}.issuperset(types):
-        raise fields.wrong("layer_types", f"{_SLIDING} or {_FULL} of each layer is needed")
-    window = fields.integer("sliding_window", sizes["sliding_window"]) if _SLIDING in types else 0
-    windows = [window if each == _SLIDING else None for each in types]
+        types = tuple(SLIDING if usual(number) else FULL for number in range(num_layers))
+    if len(types) != num_layers or not {SLIDING, FULL}.issuperset(types):
+        raise fields.wrong("layer_types", f"{SLIDING} or {FULL} of each layer is needed")
+    fields.ignore("sliding_window")
+    window = fields.integer("sliding_window", sizes["sliding_window"]) if SLIDING in types else 0
+    windows = [window if each == SLIDING else None for each in types]
     # The shortest repeating pattern is returned: [4096, None] for Gemma 2 instead of 26 layers.
     for period in range(1, num_layers):
         if all(windows[i] == windows[i % period] for i in range(num_layers)):
@@ -268,7 +274,7 @@ def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
     """Return the fields that `read_windows` reads."""
     windows = [window_of(block) for block in spec.decoder.blocks]
     size = next((window for window in windows if window is not None), None)
-    types = [_FULL if window is None else _SLIDING for window in windows]
+    types = [FULL if window is None else SLIDING for window in windows]
     return {"sliding_window": size, "layer_types": types}
 
 
@@ -364,6 +370,7 @@ def decoder_architecture(
     model_type: str,
     read: Callable[[Fields, Names], CausalLMSpec],
     write: Callable[[CausalLMSpec], dict[str, Any]],
+    *classes: str,
 ) -> Architecture[CausalLMSpec]:
     """Return the architecture of a decoder whose tensors have LLaMA's names."""
     return Architecture(
@@ -373,7 +380,12 @@ def decoder_architecture(
         write=write,
         tensors=decoder_table,
         rewrites=(scaled_embeddings,),
+        classes=classes,
+        # An older name of the longest text, a mark of the writer, a note about training.
+        inert=("max_sequence_length", "is_llama_config", "finetuned"),
     )
 
 
-ARCHITECTURE = decoder_architecture("llama", _read, _write)
+ARCHITECTURE = decoder_architecture(
+    "llama", _read, _write, "LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"
+)

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.interop.architecture import Architecture, Names
-from heedful.interop.architectures.bart import has_bias, read_stack, stack_rules, write_stacks
+from heedful.interop.architectures.bart import (
+    INERT,
+    has_bias,
+    read_stack,
+    stack_rules,
+    write_stacks,
+)
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import sinusoids_in_halves
 from heedful.interop.tensor_table import Rule, Table, prefix_of
@@ -121,4 +127,6 @@ ARCHITECTURE = Architecture(
     write=_write,
     tensors=_table,
     rewrites=(sinusoids_in_halves,),
+    classes=("MarianMTModel", "MarianModel"),
+    inert=INERT,
 )

@@ -49,6 +49,12 @@ _TRAINED_LENGTH = 512
 
 
 def _read(fields: Fields, names: Names) -> TranslatorSpec:
+    fields.check_aliases(
+        hidden_size="d_model",
+        num_hidden_layers="num_layers",
+        num_attention_heads="num_heads",
+        head_dim="d_kv",
+    )
     width, vocabulary = fields.integer("d_model"), fields.integer("vocab_size")
     layers = fields.integer("num_layers")
     # Only a tied output projection needs scaled states, so older files have one field for both.
@@ -197,4 +203,7 @@ ARCHITECTURE = Architecture(
     write=_write,
     tensors=_table,
     rewrites=(scaled_embeddings, scaled_queries),
+    classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"),
+    # Both follow from `feed_forward_proj`.
+    inert=("dense_act_fn", "is_gated_act"),
 )

@@ -28,10 +28,7 @@ _QUERY_KEY_VALUE = {
 
 
 def _read(fields: Fields, names: Names) -> VisionSpec:
-    written = fields.texts("architectures")
-    if len(written) > 1 or not {_ENCODER, _CLASSIFIER}.issuperset(written):
-        raise fields.wrong("architectures", f"Heedful reads {_ENCODER} or {_CLASSIFIER}")
-    classifies = _CLASSIFIER in written
+    classifies = _CLASSIFIER in fields.texts("architectures")
     # `add_pooling_layer` is an argument of the class and not in config.json, so names decide.
     pooler = any(n.endswith("pooler.dense.weight") for n in names) if names else not classifies
     width = fields.integer("hidden_size", 768)
@@ -156,4 +153,6 @@ ARCHITECTURE = Architecture(
     tensors=_table,
     compared=_compared,
     missing=_missing,
+    classes=(_ENCODER, _CLASSIFIER),
+    inert=("tie_word_embeddings",),
 )
