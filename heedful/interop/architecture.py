@@ -23,7 +23,13 @@ from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CommonSpec, ModelSpec
 from heedful.registry import find, registered
 
-MODEL_TYPES = tuple(sorted(module.name for module in pkgutil.iter_modules(architectures.__path__)))
+# Names of modules have no hyphens.
+_HYPHENS = {"xlm_roberta": "xlm-roberta", "xlm_roberta_xl": "xlm-roberta-xl"}
+_MODULES = {
+    _HYPHENS.get(module.name, module.name): module.name
+    for module in pkgutil.iter_modules(architectures.__path__)
+}
+MODEL_TYPES = tuple(sorted(_MODULES))
 """The `model_type` of every architecture, which is also the name of its module."""
 
 Names = Collection[str]
@@ -199,7 +205,7 @@ def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
 
 
 def _load(model_type: str) -> Architecture[Any]:
-    module = importlib.import_module(f"{architectures.__name__}.{model_type}")
+    module = importlib.import_module(f"{architectures.__name__}.{_MODULES[model_type]}")
     architecture: Architecture[Any] = module.ARCHITECTURE
     return architecture
 

@@ -52,7 +52,7 @@ class Fields:
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self._config = config
         self._read: set[str] = set()
-        self._tables: list[Fields] = []
+        self._tables: dict[str, Fields] = {}
         self.where = where
 
     def get(self, key: str) -> Any:
@@ -88,7 +88,7 @@ class Fields:
                     "Check that model_type names the architecture of these weights; "
                     "docs/guides/other-models.md lists what is read",
                 )
-        for table in self._tables:
+        for table in self._tables.values():
             table.refuse_unread(without_effect)
 
     def has(self, key: str) -> bool:
@@ -147,9 +147,7 @@ class Fields:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(key, "a table is needed")
-        table = Fields(value, f"{self.where}, {key}")
-        self._tables.append(table)
-        return table
+        return self._tables.setdefault(key, Fields(value, f"{self.where}, {key}"))
 
     def choice(self, key: str, mapping: Mapping[str, T], default: str | None = None) -> T:
         """Return our value for one of their names.

@@ -9,12 +9,20 @@ from typing import Any, Literal
 from heedful.config import PlainActivation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
+from heedful.interop.rewrites import (
+    one_segment,
+    padding_row,
+    scaled_embeddings,
+    tabled_positions,
+)
 from heedful.interop.tensor_table import RepeatedTensor, Rule, Table, renamed, same
 from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
 
 # Files of a pre-trained model often hold these heads although config.json names a class without
 # them: `bert-base-uncased` says BertForMaskedLM and has the next-sentence head too.
 _PRETRAINED = ("masked_lm", "next_sentence")
+# An encoder trained here has a scale, no segments, and positions from the first row on.
+_REWRITES = (scaled_embeddings, tabled_positions, one_segment, padding_row)
 _LAYER = {
     "attention.self.query": "self_attention.query",
     "attention.self.key": "self_attention.key",
@@ -24,6 +32,12 @@ _LAYER = {
     "intermediate.dense": "feedforward.up",
     "output.dense": "feedforward.down",
     "output.LayerNorm": "feedforward_norm",
+}
+_PRE_NORM_LAYER = {
+    theirs.replace("attention.output.LayerNorm", "attention.self_attn_layer_norm").replace(
+        "output.LayerNorm", "LayerNorm"
+    ): ours
+    for theirs, ours in _LAYER.items()
 }
 
 
@@ -40,6 +54,8 @@ class BertNames:
         sequence_source: state that labels of a text are predicted from.
         lm_activation: activation of the masked language model's head; the encoder's if None.
         padding_rows: flag of a position table with unused rows up to that of the padding id.
+        pre_norm: flag of norms before the sub-layers and after the stack, and of none of the
+            embeddings.
     """
 
     model_type: str
@@ -50,6 +66,7 @@ class BertNames:
     sequence_source: Literal["pooled", "first"]
     lm_activation: PlainActivation | None
     padding_rows: bool
+    pre_norm: bool = False
 
     def architecture(self) -> Architecture[EncoderSpec]:
         """Return the architecture with these names."""
@@ -60,6 +77,8 @@ class BertNames:
             write=self._write,
             tensors=self._table,
             missing=self._missing,
+            compared=self._compared,
+            rewrites=_REWRITES if self.pre_norm else (),
             classes=tuple(self.classes),
             # Read where a head predicts tokens.
             inert=("tie_word_embeddings",),
@@ -88,13 +107,15 @@ class BertNames:
                 "scale": False,
                 "num_segments": fields.integer("type_vocab_size", 2),
                 "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
-                "norm": norm,
+                "norm": None if self.pre_norm else norm,
                 "dropout": dropout,
             },
             "encoder": {
                 "num_layers": fields.integer("num_hidden_layers"),
+                "final_norm": norm if self.pre_norm else None,
                 "block": {
                     "norm": norm,
+                    "norm_placement": "pre" if self.pre_norm else "post",
                     "self_attention": {
                         "num_heads": fields.integer("num_attention_heads"),
                         "dropout": fields.number("attention_probs_dropout_prob", 0.1),
@@ -176,6 +197,15 @@ class BertNames:
             config |= _write_head(head)
         return config
 
+    def _compared(self, spec: EncoderSpec) -> EncoderSpec:
+        """Return a spec as config.json can say it: lengths and answers are matters of a search."""
+        heads = tuple(
+            head.model_copy(update={"unanswerable": False}) if head.kind == "span" else head
+            for head in spec.heads
+        )
+        length = spec.embedding.positions.max_length
+        return spec.model_copy(update={"heads": heads, "max_length": length})
+
     def _missing(self, spec: EncoderSpec) -> list[str]:
         return [
             f"it has no {head.kind} head"
@@ -193,11 +223,16 @@ class BertNames:
             same(f"{embeddings}word_embeddings.weight", "embedding.weight"),
             same(f"{embeddings}position_embeddings.weight", "input.positions.weight"),
             same(f"{embeddings}token_type_embeddings.weight", "input.segments.weight"),
-            *renamed({"LayerNorm": "input.norm"}, theirs=embeddings),
         ]
+        if self.pre_norm:
+            stack = {"LayerNorm": "encoder.final_norm"}
+            rules += renamed(stack, theirs=f"{prefix}encoder.")
+        else:
+            rules += renamed({"LayerNorm": "input.norm"}, theirs=embeddings)
+        layer = _PRE_NORM_LAYER if self.pre_norm else _LAYER
         for number in range(spec.encoder.num_layers):
             theirs, ours = f"{prefix}encoder.layer.{number}.", f"encoder.blocks.{number}."
-            rules += renamed(_LAYER, theirs=theirs, ours=ours)
+            rules += renamed(layer, theirs=theirs, ours=ours)
         if spec.pooler:
             rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
         copies: tuple[RepeatedTensor, ...] = ()
