@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from heedful.errors import ModelError, UserError
 from heedful.interop import architectures
 from heedful.interop.config_fields import Fields, sizes_checked
+from heedful.interop.export_advice import flags_to_change, refusal, without_flag
 from heedful.interop.inert_settings import is_inert
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
@@ -34,8 +35,6 @@ MODEL_TYPES = tuple(sorted(_MODULES))
 
 Names = Collection[str]
 S = TypeVar("S", bound=CommonSpec)
-
-_MAX_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +107,7 @@ class Architecture(Generic[S]):
         if missing := self.missing(spec):
             return missing
         try:
-            # Round trip: whether an architecture can express a spec follows from write and read,
-            # without further rules.
-            names = self.table(spec).their_names()
-            again = self.read_config(self.write_config(spec), where="config.json", names=names)
-        # A value of ours, such as an activation, may have no name there.
+            again = self.nearest(spec)
         except UserError as error:
             return [error.what]
         ours, theirs = (dict(_leaves(_canonical(each))) for each in (self.compared(spec), again))
@@ -125,6 +120,17 @@ class Architecture(Generic[S]):
                 shown = re.sub(r"pattern\.\d+", "block", dotted)
                 lines[f"{shown} is {_show(ours, path)} here and {_show(theirs, path)} there"] = None
         return list(lines)
+
+    def nearest(self, spec: S) -> S:
+        """Return the spec that its own config.json describes, read back.
+
+        Raises:
+            UserError: when a part of the model has no name there.
+        """
+        # Round trip: whether an architecture can express a spec follows from write and read,
+        # without further rules.
+        names = self.table(spec).their_names()
+        return self.read_config(self.write_config(spec), where="config.json", names=names)
 
     def fits(self, spec: ModelSpec) -> bool:
         """Return True if a config.json of this architecture describes a spec completely."""
@@ -170,9 +176,9 @@ def fitting_architecture(
         where: name of the model, for the error message.
 
     Raises:
-        ModelError: when no architecture can express it; the differences from each are listed.
+        ModelError: when no architecture can express it, with the flags that make it the nearest.
     """
-    reasons: list[str] = []
+    refusals: list[tuple[int, int, str, list[str], list[str]]] = []
     for architecture in _architectures(model_type):
         if architecture.kind != spec.kind:
             continue
@@ -181,25 +187,39 @@ def fitting_architecture(
         if architecture.rewrites:
             forms.append(apply_rewrites(spec, architecture.rewrites))
         for form in forms:
-            differences = architecture.differences(form.spec)
-            if not differences:
+            if not architecture.differences(form.spec):
                 return architecture, form
-            more = len(differences) - _MAX_REASONS
-            rest = f" and {more} more" if more > 0 else ""
-            listed_differences = "; ".join(differences[:_MAX_REASONS])
-            reasons.append(f"{architecture.model_type}: {listed_differences}{rest}")
+            flags, reasons = _advice(architecture, form.spec)
+            # A difference without a flag outweighs those that a person can set.
+            refusals.append((len(reasons), len(flags), architecture.model_type, flags, reasons))
+    # The first of equals, so the oldest of a family.
+    *_, name, flags, reasons = min(refusals, key=lambda each: each[:2])
+    other = "ctranslate2" if spec.generates else "onnx"
     raise ModelError(
-        f"None of their architectures computes what this model does. {'. '.join(reasons)}",
+        refusal(name, flags, reasons),
         where=where,
-        remedy="Train a model with settings that one has; the guide on exporting lists them",
+        remedy=f"Train one like it, or try --format {other}",
     )
+
+
+def _advice(architecture: Architecture[S], spec: S) -> tuple[list[str], list[str]]:
+    """Return the flags to change, and the differences that no flag takes away."""
+    differences = architecture.differences(spec)
+    try:
+        flags = flags_to_change(spec, architecture.nearest(spec))
+    # A part has no name there, as that of another model than a Transformer.
+    except UserError:
+        flags = flags_to_change(spec, None)
+        return flags, [] if flags else differences
+    return flags, without_flag(differences) or ([] if flags else differences)
 
 
 def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
     if first is not None and first not in MODEL_TYPES:
         yield find_architecture(first, where="origin.model_type")
-    # False sorts before True, so the named architecture is first and the rest stay alphabetical.
-    for name in sorted(MODEL_TYPES, key=lambda name: name != first):
+    # The named architecture, then the shortest names: the first of a family has no addition to its
+    # name, and two of them may compute the same (T5 and mT5).
+    for name in sorted(MODEL_TYPES, key=lambda name: (name != first, len(name))):
         yield _load(name)
     yield from (each for name, each in registered("architecture") if name != first)
 

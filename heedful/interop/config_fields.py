@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 # A damaged `num_labels` must not make billions of names.
 _MAX_LABELS = 1_000_000
+_MAX_SHOWN = 4
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -75,19 +76,25 @@ class Fields:
                 raise self.wrong(alias, f"{key} is {_show(self.get(key))}, and the two are one")
 
     def refuse_unread(self, without_effect: Callable[[str, Any], bool]) -> None:
-        """Raise a `ModelError` about the first field that was never asked for, tables included.
+        """Raise a `ModelError` about fields that were never asked for, tables included.
 
         Args:
             without_effect: function from key and value to True for a field that changes nothing.
         """
-        for key, value in self._config.items():
-            if key not in self._read and value is not None and not without_effect(key, value):
-                raise self.wrong(
-                    key,
-                    "Heedful does not know this setting, and it may change what is computed",
-                    "Check that model_type names the architecture of these weights; "
-                    "docs/guides/other-models.md lists what is read",
-                )
+        unread = [
+            f"{key} = {_show(value)}"
+            for key, value in self._config.items()
+            if key not in self._read and value is not None and not without_effect(key, value)
+        ]
+        if unread:
+            more = f" and {len(unread) - _MAX_SHOWN} more" if len(unread) > _MAX_SHOWN else ""
+            raise ModelError(
+                f"{', '.join(unread[:_MAX_SHOWN])}{more}: Heedful does not know what this changes "
+                "in the model",
+                where=self.where,
+                remedy="Check that model_type names the architecture of these weights; "
+                "docs/guides/other-models.md lists what is read",
+            )
         for table in self._tables.values():
             table.refuse_unread(without_effect)
 

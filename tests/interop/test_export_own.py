@@ -6,18 +6,24 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import tokenizers
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heedful.cli.main import main
+from heedful.errors import ModelError
+from heedful.interop.architecture import fitting_architecture
 from heedful.interop.hf_tokenizers import read_tokenizers
 from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
+from heedful.models.model_spec import MaskedLMHeadSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -202,13 +208,21 @@ def test_two_tokenizers(make_model, tmp_path) -> None:
     [
         (
             lambda n: translator_spec(shape(positions="alibi"), n, n),
-            ["t5: ", "bart: ", "marian: ", "encoder.block.self_attention.position_bias"],
+            ["the nearest is marian, a model with --model.positions sinusoidal."],
         ),
         (
             lambda n: causal_lm_spec(shape(), n, 30),
-            ["gpt2: ", "llama: ", 'norm_placement is "after" here and "before" there'],
+            ["the nearest is gpt2, a model with --model.norm-placement pre."],
         ),
-        (lambda n: translator_spec(shape(num_experts=2), n, n), ["feedforward.experts"]),
+        (
+            lambda n: causal_lm_spec(shape(**MODERN, positions="rotary"), n, 30),
+            ["the nearest is llama, a model with --model.activation swiglu."],
+        ),
+        (
+            lambda n: causal_lm_spec(shape(mixer="rwkv", positions="none"), n, 30),
+            ["a model with --model.mixer attention."],
+        ),
+        (lambda n: translator_spec(shape(num_experts=2), n, n), ["no --model.num-experts."]),
     ],
 )
 def test_what_does_not_fit_is_listed(make_model, tmp_path, capsys, spec, told) -> None:
@@ -217,7 +231,52 @@ def test_what_does_not_fit_is_listed(make_model, tmp_path, capsys, spec, told) -
     text = " ".join(capsys.readouterr().err.split())
     for words in told:
         assert words in text, text
+    assert len(text) - len(str(directory)) <= 300
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
+
+
+OPTIONS = {
+    "positions": ["sinusoidal", "learned", "rotary", "t5", "alibi"],
+    "norm": ["layer", "rms"],
+    "norm_placement": ["post", "pre", "none"],
+    "activation": ["relu", "gelu", "silu", "swiglu", "geglu_tanh"],
+    "bias": [True, False],
+    "share_embeddings": ["all", "none"],
+    "num_kv_heads": [None, 2],
+    "window": [None, 5],
+    "residual": [True, False],
+}
+KINDS_OF_MODELS = {
+    "translator": lambda options: translator_spec(shape(**options), 40, 40),
+    "causal_lm": lambda options: causal_lm_spec(shape(**options), 40, 30),
+    "encoder": lambda options: encoder_spec(shape(**options), 40, 30, (MaskedLMHeadSpec(),)),
+}
+
+
+def advice(kind, options) -> str:
+    """What a refusal says; nothing for a model that can leave."""
+    try:
+        fitting_architecture(KINDS_OF_MODELS[kind](options), None, where="run")
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(KINDS_OF_MODELS)),
+    options=st.fixed_dictionaries({name: st.sampled_from(o) for name, o in OPTIONS.items()}),
+)
+def test_a_model_with_the_flags_that_are_named_can_leave(kind, options) -> None:
+    # More than four flags are named in a second refusal.
+    while text := advice(kind, options):
+        assert len(text) <= 300
+        flags = re.findall(r"(no )?--model\.([a-z0-9-]+)(?: ([a-z0-9_]+))?", text)
+        named = {name.replace("-", "_"): None if no else value for no, name, value in flags}
+        assert OPTIONS.keys() >= named.keys() != set(), text
+        values = {k: v == "true" if k in ("bias", "residual") else v for k, v in named.items()}
+        assert any(options[name] != value for name, value in values.items()), text
+        options = options | values
 
 
 @pytest.mark.parametrize("format", ["hf", "ctranslate2"])

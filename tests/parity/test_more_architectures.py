@@ -1,4 +1,4 @@
-"""Architectures that are a table entry beside another: read, equal in numbers, and written again."""
+"""Architectures that are a table entry beside another: read, equal in numbers, written again."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_the_writer_is_a_gpt2(exported):
 def test_the_filler_is_an_xlm_roberta_xl(exported):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    path, ours, pieces = exported("english-masked", "xlm-roberta-xl")
+    path, ours, _ = exported("english-masked", "xlm-roberta-xl")
     theirs, tokenizer = load(AutoModelForMaskedLM, path), AutoTokenizer.from_pretrained(path)
     texts = [text.replace("dogs", tokenizer.mask_token) for text in TEXTS]
     batch = tokenizer(texts, return_tensors="pt", padding=True)

@@ -175,6 +175,8 @@ class BertNames:
     def _write(self, spec: EncoderSpec) -> dict[str, Any]:
         block, positions = spec.encoder.block, spec.embedding.positions
         kinds = tuple(head.kind for head in spec.heads)
+        # Positions that are no table have no number; reading back then shows that they are none.
+        length = positions.max_length or spec.max_length or 512
         config: dict[str, Any] = {
             # Empty for a combination of heads that no class has; `differences` then reports them.
             "architectures": [name for name, heads in self.classes.items() if heads == kinds],
@@ -186,13 +188,13 @@ class BertNames:
             "hidden_act": ACTIVATION_NAMES.get(block.feedforward.activation),
             "hidden_dropout_prob": block.dropout,
             "attention_probs_dropout_prob": block.self_attention.dropout,
-            "max_position_embeddings": (positions.max_length or 0) + positions.unused_rows,
+            "max_position_embeddings": length + positions.unused_rows,
             "type_vocab_size": spec.embedding.num_segments,
             "layer_norm_eps": block.norm.epsilon,
         }
         if self.padding_rows:
             # The table's offset is not stored; transformers derives it from the padding id.
-            config["pad_token_id"] = positions.unused_rows - 1
+            config["pad_token_id"] = max(positions.unused_rows - 1, 0)
         for head in spec.heads:
             config |= _write_head(head)
         return config
