@@ -12,7 +12,14 @@ from typing import Any
 _WRITER = {  # about the file and the program that wrote it
     *("model_type", "architectures", "transformers_version", "_name_or_path", "name_or_path"),
     *("_commit_hash", "adapters_version", "unsloth_fixed", "unsloth_version", "license", "tags"),
-    *("_comment", "description", "_diffusers_version", "sbert_ce_default_activation_function"),
+    *(
+        "_comment",
+        "description",
+        "name",
+        "base_model",
+        "_diffusers_version",
+        "sbert_ce_default_activation_function",
+    ),
     # The code beside the weights is never run; `architectures` is compared instead.
     *("auto_map", "custom_pipelines", "sentence_transformers", "transformers.js_config"),
     *("tokenizer_class", "processor_class", "feature_extractor_type", "language", "directionality"),

@@ -21,7 +21,12 @@ from heedful.interop.hf_tokenizers import read_tokenizers
 from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.model_spec import MaskedLMHeadSpec
+from heedful.models.model_spec import (
+    MaskedLMHeadSpec,
+    SequenceHeadSpec,
+    SpanHeadSpec,
+    TokenHeadSpec,
+)
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.pipelines.translation import TranslationPipeline
@@ -133,6 +138,10 @@ MODELS = {
         shape(share_embeddings="none", activation="silu"), n, n
     ),
     "t5": lambda n: translator_spec(shape(**MODERN, positions="t5", activation="geglu_tanh"), n, n),
+    "pegasus": lambda n: translator_spec(shape(norm_placement="pre"), n, n),
+    "gpt_neox": lambda n: causal_lm_spec(
+        shape(norm_placement="pre", activation="gelu", positions="rotary"), n, 30
+    ),
     "gpt2": lambda n: causal_lm_spec(shape(norm_placement="pre", activation="gelu"), n, 30),
     "gpt2, learned": lambda n: causal_lm_spec(
         shape(norm_placement="pre", positions="learned", share_embeddings="none"), n, 30
@@ -183,6 +192,37 @@ def test_transformers_computes_the_same(make_model, tmp_path, capsys, name) -> N
         if file.suffix == ".json":
             assert json.loads((again / file.name).read_text()) == json.loads(file.read_text())
     assert (again / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+GUIDE = {"norm_placement": "pre", "activation": "gelu"}
+TASKS = {
+    "masked_lm": (MaskedLMHeadSpec(), "MaskedLM"),
+    "classify": (SequenceHeadSpec(labels=("x", "y"), source="first"), "SequenceClassification"),
+    "tag": (TokenHeadSpec(labels=("x", "y", "z")), "TokenClassification"),
+    "answer": (SpanHeadSpec(unanswerable=True), "QuestionAnswering"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@torch.no_grad()
+def test_an_encoder_of_each_task_leaves(make_model, tmp_path, task) -> None:
+    import transformers
+
+    head, name = TASKS[task]
+    directory, out = tmp_path / "model", tmp_path / "out"
+    make_model(directory, lambda n: encoder_spec(shape(**GUIDE), n, 30, (head,)))
+    assert main(["export", str(directory), str(out), "--format", "hf"]) == 0
+    cls = getattr(transformers, f"XLMRobertaXLFor{name}")
+    theirs, told = cls.from_pretrained(out, output_loading_info=True)
+    assert not any(told.values()), told
+    ours, _ = load_model(directory)
+    ids = torch.randint(5, 40, (2, 9))
+    found = theirs.eval()(ids)
+    logits = found.logits if task != "answer" else torch.stack([found[0], found[1]], -1)
+    states = ours(ids, torch.arange(9).expand(2, -1))
+    (own,) = ours.heads.values()
+    expected = own(states[:, 0] if task == "classify" else states)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_two_tokenizers(make_model, tmp_path) -> None:
