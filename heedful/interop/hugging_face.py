@@ -183,8 +183,8 @@ def _check_ids(
     )
     if before != after:
         raise ModelError(
-            f"The ids of the tokenizer's special tokens, {dict(ids)}, move the positions of a model "
-            f"of type {architecture.model_type!r}",
+            f"The ids of the tokenizer's special tokens, {dict(ids)}, move the positions of a "
+            f"model of type {architecture.model_type!r}",
             where="pad_token_id",
             remedy="Export it with --format onnx, or train it with a tokenizer of Heedful's own",
         )

@@ -18,6 +18,7 @@ from heedful.cli.main import main
 from heedful.errors import ModelError
 from heedful.interop.architecture import fitting_architecture
 from heedful.interop.hf_tokenizers import read_tokenizers
+from heedful.interop.hugging_face import export_model
 from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
@@ -223,6 +224,27 @@ def test_an_encoder_of_each_task_leaves(make_model, tmp_path, task) -> None:
     (own,) = ours.heads.values()
     expected = own(states[:, 0] if task == "classify" else states)
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_padding_id_that_would_move_positions_is_refused(make_model, tmp_path, monkeypatch):
+    ids = {"pad_token_id": 3, "eos_token_id": 1, "bos_token_id": 2}
+    monkeypatch.setattr("heedful.interop.hugging_face.token_ids", lambda *_: ids)
+    head, _ = TASKS["masked_lm"]
+    directory = make_model(
+        tmp_path / "model", lambda n: encoder_spec(shape(**GUIDE), n, 30, (head,))
+    )
+    with pytest.raises(ModelError, match=r"'pad_token_id': 3.*move the positions"):
+        export_model(directory, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("model_type", ["xlm-roberta", "m2m_100", "pegasus"])
+def test_pieces_whose_ids_their_class_moves_are_refused(tmp_path, model_type) -> None:
+    for name in ("spiece.model", "sentencepiece.bpe.model"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(ModelError, match=r"other ids.*tokenizer\.json"):
+            read_tokenizers(tmp_path, {"model_type": model_type})
+        (tmp_path / name).unlink()
 
 
 def test_two_tokenizers(make_model, tmp_path) -> None:
