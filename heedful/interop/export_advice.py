@@ -88,8 +88,8 @@ def flags_to_change(spec: CommonSpec, nearest: CommonSpec | None) -> list[str]:
 
     Args:
         spec: spec of the model.
-        nearest: what the architecture makes of it; None for parts that it has no words for, which
-            are those of other models than Transformers.
+        nearest: spec that the architecture makes of it; None for parts that it has no words for,
+            which are those of other models than Transformers.
     """
     ours = options_of(spec)
     if nearest is None:
