@@ -200,13 +200,15 @@ class BertNames:
         return config
 
     def _compared(self, spec: EncoderSpec) -> EncoderSpec:
-        """Return a spec as config.json can say it: lengths and answers are matters of a search."""
+        """Return a spec as config.json can say it: whether to answer is a matter of a search."""
         heads = tuple(
             head.model_copy(update={"unanswerable": False}) if head.kind == "span" else head
             for head in spec.heads
         )
+        spec = spec.model_copy(update={"heads": heads})
+        # An encoder trained here has a position more than its longest text, for the end token.
         length = spec.embedding.positions.max_length
-        return spec.model_copy(update={"heads": heads, "max_length": length})
+        return spec.model_copy(update={"max_length": length}) if self.pre_norm else spec
 
     def _missing(self, spec: EncoderSpec) -> list[str]:
         return [
