@@ -23,8 +23,10 @@ def import_(
 ) -> None:
     """Import a Hugging Face model.
 
-    Supported architectures: BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT. Every tensor and
-    setting must be used; otherwise nothing is written, and the error names unused or missing items.
+    Supported architectures: BERT and RoBERTa with their relatives, GPT-2, GPT-NeoX, LLaMA, Mistral,
+    Qwen 2 and 3, Gemma 1 and 2, SmolLM 3, T5, mT5, BART, mBART, M2M-100, PEGASUS, Marian, ViT and
+    I-JEPA. Every tensor and setting must be used; otherwise nothing is written, and the error names
+    unused or missing items.
     Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are refused. A name
     that is no directory on this machine is fetched from the Hugging Face hub, and its commit is
     recorded in the new directory.
@@ -124,10 +126,11 @@ def export(
 ) -> None:
     """Export a model to Hugging Face, CTranslate2 or ONNX.
 
-    `hf` chooses the architecture that computes the same function: Marian for translators with the
-    settings of the Transformer paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. Exporting an
-    imported model restores its tensors bit for bit. If a chosen library has no such architecture,
-    nothing is written, and the error names the settings that do not fit.
+    `hf` chooses the architecture that computes the same function: Marian or PEGASUS for
+    translators, GPT-2 or GPT-NeoX for language models, XLM-RoBERTa-XL for encoders, ViT or I-JEPA
+    for images, and others by the model's settings. Exporting an imported model restores its tensors
+    bit for bit. If no architecture fits, nothing is written, and the error names the nearest and
+    the flags to change.
 
     For example:
 

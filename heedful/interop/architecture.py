@@ -14,21 +14,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from heedful.errors import ModelError, UserError, suggest
+from heedful.errors import ModelError, UserError
 from heedful.interop import architectures
 from heedful.interop.config_fields import Fields, sizes_checked
+from heedful.interop.export_advice import flags_to_change, refusal, without_flag
+from heedful.interop.inert_settings import is_inert
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CommonSpec, ModelSpec
 from heedful.registry import find, registered
 
-MODEL_TYPES = tuple(sorted(module.name for module in pkgutil.iter_modules(architectures.__path__)))
+# Names of modules have no hyphens.
+_HYPHENS = {"xlm_roberta": "xlm-roberta", "xlm_roberta_xl": "xlm-roberta-xl"}
+_MODULES = {
+    _HYPHENS.get(module.name, module.name): module.name
+    for module in pkgutil.iter_modules(architectures.__path__)
+}
+MODEL_TYPES = tuple(sorted(_MODULES))
 """The `model_type` of every architecture, which is also the name of its module."""
 
 Names = Collection[str]
 S = TypeVar("S", bound=CommonSpec)
-
-_MAX_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +54,9 @@ class Architecture(Generic[S]):
         compared: function that drops from a spec what config.json leaves to other files, before
             `differences` compares it.
         missing: function from a spec to descriptions of parts that the architecture lacks.
+        classes: classes of transformers that compute it, as `architectures` of config.json names
+            them; any class if empty.
+        inert: settings without effect on its outputs, beside those of `inert_settings`.
     """
 
     family: ClassVar[str] = "architecture"
@@ -60,6 +69,8 @@ class Architecture(Generic[S]):
     rewrites: tuple[Rewrite[S], ...] = ()
     compared: Callable[[S], S] = lambda spec: spec
     missing: Callable[[S], list[str]] = lambda spec: []
+    classes: tuple[str, ...] = ()
+    inert: tuple[str, ...] = ()
 
     def known_as(self) -> str:
         """Return the `model_type`; see `Registrable`."""
@@ -69,12 +80,17 @@ class Architecture(Generic[S]):
         """Return the spec that a config.json describes, by the names of the tensors; see `read`.
 
         Raises:
-            ModelError: when a field is missing, wrong or without counterpart here, or there are
-                more layers than tensors.
+            ModelError: when a field is missing, wrong, unknown or without counterpart here, or
+                there are more layers than tensors.
             ConfigError: when a size or a probability is out of range.
         """
+        fields = Fields(config, where)
+        written = fields.texts("architectures")
+        if self.classes and (len(written) > 1 or not set(self.classes).issuperset(written)):
+            raise fields.wrong("architectures", f"Heedful reads one of {', '.join(self.classes)}")
         with sizes_checked(where):
-            spec = self.read(Fields(config, where), names)
+            spec = self.read(fields, names)
+        fields.refuse_unread(lambda key, value: is_inert(key, value, self.inert))
         check_layers(sum(stack.num_layers for stack in spec.stacks().values()), names, where)
         return spec
 
@@ -91,11 +107,7 @@ class Architecture(Generic[S]):
         if missing := self.missing(spec):
             return missing
         try:
-            # Round trip: whether an architecture can express a spec follows from write and read,
-            # without further rules.
-            names = self.table(spec).their_names()
-            again = self.read_config(self.write_config(spec), where="config.json", names=names)
-        # A value of ours, such as an activation, may have no name there.
+            again = self.nearest(spec)
         except UserError as error:
             return [error.what]
         ours, theirs = (dict(_leaves(_canonical(each))) for each in (self.compared(spec), again))
@@ -108,6 +120,17 @@ class Architecture(Generic[S]):
                 shown = re.sub(r"pattern\.\d+", "block", dotted)
                 lines[f"{shown} is {_show(ours, path)} here and {_show(theirs, path)} there"] = None
         return list(lines)
+
+    def nearest(self, spec: S) -> S:
+        """Return the spec that its own config.json describes, read back.
+
+        Raises:
+            UserError: when a part of the model has no name there.
+        """
+        # Round trip: whether an architecture can express a spec follows from write and read,
+        # without further rules.
+        names = self.table(spec).their_names()
+        return self.read_config(self.write_config(spec), where="config.json", names=names)
 
     def fits(self, spec: ModelSpec) -> bool:
         """Return True if a config.json of this architecture describes a spec completely."""
@@ -133,10 +156,11 @@ def find_architecture(model_type: str, *, where: str) -> Architecture[Any]:
     try:
         found: Architecture[Any] = find("architecture", model_type, MODEL_TYPES)
     except ValueError as error:
+        # No "did you mean": nobody typed the word, and a file with another one is another model.
         raise ModelError(
             f"Models of type {model_type!r} cannot be imported: {error}",
             where=where,
-            remedy=suggest(model_type, MODEL_TYPES),
+            remedy="docs/guides/other-models.md says what is read, and what becomes of it",
         ) from None
     return found
 
@@ -152,9 +176,9 @@ def fitting_architecture(
         where: name of the model, for the error message.
 
     Raises:
-        ModelError: when no architecture can express it; the differences from each are listed.
+        ModelError: when no architecture can express it, with the flags that make it the nearest.
     """
-    reasons: list[str] = []
+    refusals: list[tuple[int, int, str, list[str], list[str]]] = []
     for architecture in _architectures(model_type):
         if architecture.kind != spec.kind:
             continue
@@ -163,31 +187,45 @@ def fitting_architecture(
         if architecture.rewrites:
             forms.append(apply_rewrites(spec, architecture.rewrites))
         for form in forms:
-            differences = architecture.differences(form.spec)
-            if not differences:
+            if not architecture.differences(form.spec):
                 return architecture, form
-            more = len(differences) - _MAX_REASONS
-            rest = f" and {more} more" if more > 0 else ""
-            listed_differences = "; ".join(differences[:_MAX_REASONS])
-            reasons.append(f"{architecture.model_type}: {listed_differences}{rest}")
+            flags, reasons = _advice(architecture, form.spec)
+            # A difference without a flag outweighs those that a person can set.
+            refusals.append((len(reasons), len(flags), architecture.model_type, flags, reasons))
+    # The first of equals, so the oldest of a family.
+    *_, name, flags, reasons = min(refusals, key=lambda each: each[:2])
+    other = "ctranslate2" if spec.generates else "onnx"
     raise ModelError(
-        f"None of their architectures computes what this model does. {'. '.join(reasons)}",
+        refusal(name, flags, reasons),
         where=where,
-        remedy="Train a model with settings that one has; the guide on exporting lists them",
+        remedy=f"Train one like it, or try --format {other}",
     )
+
+
+def _advice(architecture: Architecture[S], spec: S) -> tuple[list[str], list[str]]:
+    """Return the flags to change, and the differences that no flag takes away."""
+    differences = architecture.differences(spec)
+    try:
+        flags = flags_to_change(spec, architecture.nearest(spec))
+    # A part has no name there, as that of another model than a Transformer.
+    except UserError:
+        flags = flags_to_change(spec, None)
+        return flags, [] if flags else differences
+    return flags, without_flag(differences) or ([] if flags else differences)
 
 
 def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
     if first is not None and first not in MODEL_TYPES:
         yield find_architecture(first, where="origin.model_type")
-    # False sorts before True, so the named architecture is first and the rest stay alphabetical.
-    for name in sorted(MODEL_TYPES, key=lambda name: name != first):
+    # The named architecture, then the shortest names: the first of a family has no addition to its
+    # name, and two of them may compute the same (T5 and mT5).
+    for name in sorted(MODEL_TYPES, key=lambda name: (name != first, len(name))):
         yield _load(name)
     yield from (each for name, each in registered("architecture") if name != first)
 
 
 def _load(model_type: str) -> Architecture[Any]:
-    module = importlib.import_module(f"{architectures.__name__}.{model_type}")
+    module = importlib.import_module(f"{architectures.__name__}.{_MODULES[model_type]}")
     architecture: Architecture[Any] = module.ARCHITECTURE
     return architecture
 

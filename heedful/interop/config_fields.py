@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pydantic
 
 from heedful.config import Activation
-from heedful.errors import ModelError, suggest
+from heedful.errors import ModelError
 
 T = TypeVar("T")
 
 # A damaged `num_labels` must not make billions of names.
 _MAX_LABELS = 1_000_000
+_MAX_SHOWN = 4
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -42,6 +43,8 @@ ACTIVATION_NAMES: Mapping[Activation, str] = {
 class Fields:
     """Fields of a config.json or of a table in it; null counts as a missing field.
 
+    They remember which of them were asked for, so that a setting nobody reads can be refused.
+
     Args:
         config: content of the file or table.
         where: name of the file and key of the table, for error messages.
@@ -49,11 +52,51 @@ class Fields:
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self._config = config
+        self._read: set[str] = set()
+        self._tables: dict[str, Fields] = {}
         self.where = where
 
     def get(self, key: str) -> Any:
         """Return the raw value of a field; None if it is missing."""
+        self._read.add(key)
         return self._config.get(key)
+
+    def ignore(self, *keys: str) -> None:
+        """Count fields as read that another field has put out of effect."""
+        self._read.update(keys)
+
+    def check_aliases(self, **names: str) -> None:
+        """Raise a `ModelError` if a field's second name in their classes has another value.
+
+        Args:
+            names: name of the field by the second name.
+        """
+        for alias, key in names.items():
+            if self.has(alias) and self.get(alias) != self.get(key):
+                raise self.wrong(alias, f"{key} is {_show(self.get(key))}, and the two are one")
+
+    def refuse_unread(self, without_effect: Callable[[str, Any], bool]) -> None:
+        """Raise a `ModelError` about fields that were never asked for, tables included.
+
+        Args:
+            without_effect: function from key and value to True for a field that changes nothing.
+        """
+        unread = [
+            f"{key} = {_show(value)}"
+            for key, value in self._config.items()
+            if key not in self._read and value is not None and not without_effect(key, value)
+        ]
+        if unread:
+            more = f" and {len(unread) - _MAX_SHOWN} more" if len(unread) > _MAX_SHOWN else ""
+            raise ModelError(
+                f"{', '.join(unread[:_MAX_SHOWN])}{more}: Heedful does not know what this changes "
+                "in the model",
+                where=self.where,
+                remedy="Check that model_type names the architecture of these weights; "
+                "docs/guides/other-models.md lists what is read",
+            )
+        for table in self._tables.values():
+            table.refuse_unread(without_effect)
 
     def has(self, key: str) -> bool:
         """Return True if a field has a value other than null."""
@@ -61,7 +104,7 @@ class Fields:
 
     def is_null(self, key: str) -> bool:
         """Return True if a field is null, for fields whose absence means something else."""
-        return key in self._config and self._config[key] is None
+        return key in self._config and self.get(key) is None
 
     def integer(self, key: str, default: int | None = None) -> int:
         """Return an integer field.
@@ -97,7 +140,7 @@ class Fields:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings, empty for a missing field; raise a `ModelError` for others."""
-        value = self._config.get(key)
+        value = self.get(key)
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -106,12 +149,12 @@ class Fields:
 
     def table(self, key: str) -> Fields | None:
         """Return the table under a key, None if missing; raise a `ModelError` for other values."""
-        value = self._config.get(key)
+        value = self.get(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(key, "a table is needed")
-        return Fields(value, f"{self.where}, {key}")
+        return self._tables.setdefault(key, Fields(value, f"{self.where}, {key}"))
 
     def choice(self, key: str, mapping: Mapping[str, T], default: str | None = None) -> T:
         """Return our value for one of their names.
@@ -126,12 +169,13 @@ class Fields:
         """
         value = self.text(key, default)
         if value not in mapping:
-            raise self.wrong(key, "this is not known", suggest(value, mapping))
+            # No "did you mean": the person wrote no such file, and another value is another model.
+            raise self.wrong(key, f"Heedful knows {', '.join(mapping)}")
         return mapping[value]
 
     def refuse_unless(self, key: str, allowed: Collection[object], default: object) -> None:
         """Raise a `ModelError` unless a field, or the default of a missing one, is allowed."""
-        value = self._config.get(key)
+        value = self.get(key)
         value = default if value is None else value
         # In Python 1 == True, but a file that says 1 for a flag was not written by transformers.
         if not any(value == item and type(value) is type(item) for item in allowed):
@@ -147,7 +191,7 @@ class Fields:
         Raises:
             ModelError: when the ids are not 0, 1, 2 ….
         """
-        names = self._config.get("id2label")
+        names = self.get("id2label")
         if names is None:
             count = self.integer("num_labels", 2)
             if count > _MAX_LABELS:
@@ -170,7 +214,7 @@ class Fields:
         )
 
     def _typed(self, key: str, default: object, kind: Any, needed: str) -> Any:
-        value = self._config.get(key)
+        value = self.get(key)
         value = default if value is None else value
         if value is None:
             raise ModelError(

@@ -25,6 +25,8 @@ TARGET_DIRECTORY = "target_tokenizer"
 """Subdirectory with the target's tokenizer of a translator with two tokenizers."""
 _SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+# Their classes move the ids of all pieces, each in its own way.
+_OTHER_IDS = ("camembert", "m2m_100", "mbart", "pegasus", "xlm-roberta", "xlm-roberta-xl")
 # Default of `extra_ids` in transformers' T5Tokenizer.
 _T5_SENTINELS = 100
 
@@ -148,6 +150,13 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
             f"{' nor '.join(_SENTENCEPIECE_FILES)}",
             where=str(settings.directory),
             remedy="Copy the tokenizer's files beside the model's",
+        )
+    if settings.config.text("model_type", "") in _OTHER_IDS:
+        raise ModelError(
+            f"The pieces of {file.name} have other ids in this architecture than in the file",
+            where=str(settings.directory),
+            remedy="Let transformers write tokenizer.json: "
+            "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)",
         )
     # T5's SentencePiece model has 32,000 pieces; the sentinels are added by the tokenizer's class.
     usual = _T5_SENTINELS if settings.config.text("model_type") == "t5" else 0

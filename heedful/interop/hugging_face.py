@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.interop.architecture import find_architecture, fitting_architecture
+from heedful.interop.architecture import Architecture, find_architecture, fitting_architecture
 from heedful.interop.hf_files import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -147,6 +147,7 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
     if facts.spec.kind == "vision":
         companions = with_preprocessor(companions, facts.spec)
+    _check_ids(architecture, config, ids or {}, theirs.keys())
     config |= ids or {}
 
     def write(fresh: Path) -> None:
@@ -166,6 +167,27 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
 
     write_directory(out, write)
     return config
+
+
+def _check_ids(
+    architecture: Architecture[Any],
+    config: Mapping[str, Any],
+    ids: Mapping[str, Any],
+    names: Collection[str],
+) -> None:
+    """Raise a `ModelError` if ids of special tokens make another model of a config.json."""
+    # RoBERTa's positions begin after the padding id, wherever the model's own begin.
+    before, after = (
+        architecture.read_config(each, where=CONFIG_FILE, names=names)
+        for each in (config, {**config, **ids})
+    )
+    if before != after:
+        raise ModelError(
+            f"The ids of the tokenizer's special tokens, {dict(ids)}, move the positions of a "
+            f"model of type {architecture.model_type!r}",
+            where="pad_token_id",
+            remedy="Export it with --format onnx, or train it with a tokenizer of Heedful's own",
+        )
 
 
 def describe_any(path: Path) -> Description:

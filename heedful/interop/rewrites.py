@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from heedful.models.model_spec import CausalLMSpec, CommonSpec, TranslatorSpec
+from heedful.models.model_spec import CausalLMSpec, CommonSpec, EncoderSpec, TranslatorSpec
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.positions import SinusoidalPositions
 from heedful.nn.spec import AttentionSpec
@@ -24,7 +24,8 @@ from heedful.nn.spec import AttentionSpec
 Tensors = Mapping[str, Tensor]
 Convert = Callable[[Tensors], dict[str, Tensor]]
 S = TypeVar("S", bound=CommonSpec)
-Text = TypeVar("Text", TranslatorSpec, CausalLMSpec)
+Text = TypeVar("Text", TranslatorSpec, CausalLMSpec, EncoderSpec)
+OneText = TypeVar("OneText", CausalLMSpec, EncoderSpec)
 
 
 @dataclass(frozen=True)
@@ -100,26 +101,28 @@ def scaled_embeddings(spec: Text) -> Rewritten[Text] | None:
     if spec.embedding.scale is not True:
         return None
     factor = math.sqrt(spec.width)
-    tied = spec.ties().get("output_projection.weight")
+    # Its name is that of a head in an encoder.
+    tied = {
+        name: table for name, table in spec.ties().items() if name.endswith("projection.weight")
+    }
 
     def convert(tensors: Tensors) -> dict[str, Tensor]:
         scaled = {
             name: tensor * factor if name.endswith("embedding.weight") else tensor
             for name, tensor in tensors.items()
         }
-        if tied is not None:
-            # The output projection used the table without the factor, so it gets the old one.
-            scaled["output_projection.weight"] = tensors[tied]
-        return scaled
+        # The output projection used the table without the factor, so it gets the old one.
+        return scaled | {name: tensors[table] for name, table in tied.items()}
 
     embedding = spec.embedding.model_copy(update={"scale": False})
     return Rewritten(spec.untied().model_copy(update={"embedding": embedding}), convert)
 
 
-def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
+def tabled_positions(spec: OneText) -> Rewritten[OneText] | None:
     """Replace sinusoids by a table of positions, up to the model's longest sequence."""
     positions = spec.embedding.positions
-    length = spec.max_length
+    # Of an encoder, as many as learned positions would be: a text has one token more around it.
+    length = spec.max_length and spec.max_length + (not spec.generates)
     # If the length is unlimited, no table is long enough.
     if length is None or positions.kind != "sinusoidal":
         return None
@@ -135,6 +138,37 @@ def tabled_positions(spec: CausalLMSpec) -> Rewritten[CausalLMSpec] | None:
         update={"kind": "learned", "max_length": length, "layout": "pairs"}
     )
     embedding = spec.embedding.model_copy(update={"positions": learned})
+    return Rewritten(spec.model_copy(update={"embedding": embedding}), convert)
+
+
+def one_segment(spec: EncoderSpec) -> Rewritten[EncoderSpec] | None:
+    """Give an encoder without segments a table of one, which adds zeros."""
+    if spec.embedding.num_segments is not None:
+        return None
+
+    def convert(tensors: Tensors) -> dict[str, Tensor]:
+        zeros = torch.zeros_like(tensors["embedding.weight"][:1])
+        return {**tensors, "input.segments.weight": zeros}
+
+    embedding = spec.embedding.model_copy(update={"num_segments": 1})
+    return Rewritten(spec.model_copy(update={"embedding": embedding}), convert)
+
+
+def padding_row(spec: EncoderSpec) -> Rewritten[EncoderSpec] | None:
+    """Put a row that is never used before learned positions, that of the padding id 0."""
+    positions = spec.embedding.positions
+    if positions.kind != "learned" or positions.unused_rows:
+        return None
+
+    def convert(tensors: Tensors) -> dict[str, Tensor]:
+        table = tensors["input.positions.weight"]
+        return {
+            **tensors,
+            "input.positions.weight": torch.cat([torch.zeros_like(table[:1]), table]),
+        }
+
+    moved = positions.model_copy(update={"unused_rows": 1})
+    embedding = spec.embedding.model_copy(update={"positions": moved})
     return Rewritten(spec.model_copy(update={"embedding": embedding}), convert)
 
 

@@ -396,6 +396,14 @@ class EncoderSpec(CommonSpec):
         alias = "heads.masked_lm.projection.weight"
         return {alias: "embedding.weight"} if self.sharing == "all" else {}
 
+    def untied(self) -> Self:
+        """Return a copy whose masked-LM head, if any, has a table of its own."""
+        heads = (
+            head.model_copy(update={"tied": False}) if head.kind == "masked_lm" else head
+            for head in self.heads
+        )
+        return self.model_copy(update={"heads": tuple(heads)})
+
 
 class VisionSpec(CommonSpec):
     """An encoder of images cut into patches (Dosovitskiy 2021)."""

@@ -6,18 +6,30 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import tokenizers
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heedful.cli.main import main
+from heedful.errors import ModelError
+from heedful.interop.architecture import fitting_architecture
 from heedful.interop.hf_tokenizers import read_tokenizers
+from heedful.interop.hugging_face import export_model
 from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
+from heedful.models.model_spec import (
+    MaskedLMHeadSpec,
+    SequenceHeadSpec,
+    SpanHeadSpec,
+    TokenHeadSpec,
+)
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -127,6 +139,10 @@ MODELS = {
         shape(share_embeddings="none", activation="silu"), n, n
     ),
     "t5": lambda n: translator_spec(shape(**MODERN, positions="t5", activation="geglu_tanh"), n, n),
+    "pegasus": lambda n: translator_spec(shape(norm_placement="pre"), n, n),
+    "gpt_neox": lambda n: causal_lm_spec(
+        shape(norm_placement="pre", activation="gelu", positions="rotary"), n, 30
+    ),
     "gpt2": lambda n: causal_lm_spec(shape(norm_placement="pre", activation="gelu"), n, 30),
     "gpt2, learned": lambda n: causal_lm_spec(
         shape(norm_placement="pre", positions="learned", share_embeddings="none"), n, 30
@@ -179,6 +195,58 @@ def test_transformers_computes_the_same(make_model, tmp_path, capsys, name) -> N
     assert (again / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
+GUIDE = {"norm_placement": "pre", "activation": "gelu"}
+TASKS = {
+    "masked_lm": (MaskedLMHeadSpec(), "MaskedLM"),
+    "classify": (SequenceHeadSpec(labels=("x", "y"), source="first"), "SequenceClassification"),
+    "tag": (TokenHeadSpec(labels=("x", "y", "z")), "TokenClassification"),
+    "answer": (SpanHeadSpec(unanswerable=True), "QuestionAnswering"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@torch.no_grad()
+def test_an_encoder_of_each_task_leaves(make_model, tmp_path, task) -> None:
+    import transformers
+
+    head, name = TASKS[task]
+    directory, out = tmp_path / "model", tmp_path / "out"
+    make_model(directory, lambda n: encoder_spec(shape(**GUIDE), n, 30, (head,)))
+    assert main(["export", str(directory), str(out), "--format", "hf"]) == 0
+    cls = getattr(transformers, f"XLMRobertaXLFor{name}")
+    theirs, told = cls.from_pretrained(out, output_loading_info=True)
+    assert not any(told.values()), told
+    ours, _ = load_model(directory)
+    ids = torch.randint(5, 40, (2, 9))
+    found = theirs.eval()(ids)
+    logits = found.logits if task != "answer" else torch.stack([found[0], found[1]], -1)
+    states = ours(ids, torch.arange(9).expand(2, -1))
+    (own,) = ours.heads.values()
+    expected = own(states[:, 0] if task == "classify" else states)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_padding_id_that_would_move_positions_is_refused(make_model, tmp_path, monkeypatch):
+    ids = {"pad_token_id": 3, "eos_token_id": 1, "bos_token_id": 2}
+    monkeypatch.setattr("heedful.interop.hugging_face.token_ids", lambda *_: ids)
+    head, _ = TASKS["masked_lm"]
+    directory = make_model(
+        tmp_path / "model", lambda n: encoder_spec(shape(**GUIDE), n, 30, (head,))
+    )
+    with pytest.raises(ModelError, match=r"'pad_token_id': 3.*move the positions"):
+        export_model(directory, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("model_type", ["xlm-roberta", "m2m_100", "pegasus"])
+def test_pieces_whose_ids_their_class_moves_are_refused(tmp_path, model_type) -> None:
+    for name in ("spiece.model", "sentencepiece.bpe.model"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(ModelError, match=r"other ids.*tokenizer\.json"):
+            read_tokenizers(tmp_path, {"model_type": model_type})
+        (tmp_path / name).unlink()
+
+
 def test_two_tokenizers(make_model, tmp_path) -> None:
     directory = make_model(tmp_path / "model", MODELS["marian, own tables"], joint=False)
     out, back, again = (tmp_path / name for name in ("out", "back", "again"))
@@ -202,13 +270,21 @@ def test_two_tokenizers(make_model, tmp_path) -> None:
     [
         (
             lambda n: translator_spec(shape(positions="alibi"), n, n),
-            ["t5: ", "bart: ", "marian: ", "encoder.block.self_attention.position_bias"],
+            ["the nearest is marian, a model with --model.positions sinusoidal."],
         ),
         (
             lambda n: causal_lm_spec(shape(), n, 30),
-            ["gpt2: ", "llama: ", 'norm_placement is "after" here and "before" there'],
+            ["the nearest is gpt2, a model with --model.norm-placement pre."],
         ),
-        (lambda n: translator_spec(shape(num_experts=2), n, n), ["feedforward.experts"]),
+        (
+            lambda n: causal_lm_spec(shape(**MODERN, positions="rotary"), n, 30),
+            ["the nearest is llama, a model with --model.activation swiglu."],
+        ),
+        (
+            lambda n: causal_lm_spec(shape(mixer="rwkv", positions="none"), n, 30),
+            ["a model with --model.mixer attention."],
+        ),
+        (lambda n: translator_spec(shape(num_experts=2), n, n), ["no --model.num-experts."]),
     ],
 )
 def test_what_does_not_fit_is_listed(make_model, tmp_path, capsys, spec, told) -> None:
@@ -217,7 +293,52 @@ def test_what_does_not_fit_is_listed(make_model, tmp_path, capsys, spec, told) -
     text = " ".join(capsys.readouterr().err.split())
     for words in told:
         assert words in text, text
+    assert len(text) - len(str(directory)) <= 300
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
+
+
+OPTIONS = {
+    "positions": ["sinusoidal", "learned", "rotary", "t5", "alibi"],
+    "norm": ["layer", "rms"],
+    "norm_placement": ["post", "pre", "none"],
+    "activation": ["relu", "gelu", "silu", "swiglu", "geglu_tanh"],
+    "bias": [True, False],
+    "share_embeddings": ["all", "none"],
+    "num_kv_heads": [None, 2],
+    "window": [None, 5],
+    "residual": [True, False],
+}
+KINDS_OF_MODELS = {
+    "translator": lambda options: translator_spec(shape(**options), 40, 40),
+    "causal_lm": lambda options: causal_lm_spec(shape(**options), 40, 30),
+    "encoder": lambda options: encoder_spec(shape(**options), 40, 30, (MaskedLMHeadSpec(),)),
+}
+
+
+def advice(kind, options) -> str:
+    """What a refusal says; nothing for a model that can leave."""
+    try:
+        fitting_architecture(KINDS_OF_MODELS[kind](options), None, where="run")
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(KINDS_OF_MODELS)),
+    options=st.fixed_dictionaries({name: st.sampled_from(o) for name, o in OPTIONS.items()}),
+)
+def test_a_model_with_the_flags_that_are_named_can_leave(kind, options) -> None:
+    # More than four flags are named in a second refusal.
+    while text := advice(kind, options):
+        assert len(text) <= 300
+        flags = re.findall(r"(no )?--model\.([a-z0-9-]+)(?: ([a-z0-9_]+))?", text)
+        named = {name.replace("-", "_"): None if no else value for no, name, value in flags}
+        assert OPTIONS.keys() >= named.keys() != set(), text
+        values = {k: v == "true" if k in ("bias", "residual") else v for k, v in named.items()}
+        assert any(options[name] != value for name, value in values.items()), text
+        options = options | values
 
 
 @pytest.mark.parametrize("format", ["hf", "ctranslate2"])

@@ -1,7 +1,8 @@
-"""BART (Lewis 2020), with the rules for post-norm stacks that Marian's files share."""
+"""BART (Lewis 2020), with the rules for stacks that its relatives' files share."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 from heedful.interop.architecture import Architecture, Names
@@ -31,7 +32,7 @@ _NO_LAYER_DROP = (0, 0.0)
 _ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 _LAYER = {
     **{f"self_attn.{theirs}": f"self_attention.{ours}" for theirs, ours in _ATTENTION.items()},
-    # Post-norm: the norm of a sub-layer's residual sum.
+    # Of a sub-layer's residual sum here (post-norm), of its input in pre-norm relatives.
     "self_attn_layer_norm": "self_attention_norm",
     "fc1": "feedforward.up",
     "fc2": "feedforward.down",
@@ -44,7 +45,7 @@ _CROSS_ATTENTION = {
 }
 
 
-def _read(fields: Fields, names: Names) -> TranslatorSpec:
+def _read(fields: Fields, names: Names, pre_norm: bool) -> TranslatorSpec:
     fields.refuse_unless("normalize_embedding", [True], True)
     fields.refuse_unless("static_position_embeddings", [False], False)
     vocabulary, positions = fields.integer("vocab_size"), fields.integer("max_position_embeddings")
@@ -61,19 +62,39 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
             norm=NormSpec(),
             dropout=fields.number("dropout", 0.1),
         ),
-        encoder=read_stack(fields, "encoder"),
-        decoder=read_stack(fields, "decoder"),
+        encoder=read_stack(fields, "encoder", pre_norm),
+        decoder=read_stack(fields, "decoder", pre_norm),
         output_bias=has_bias(names),
         max_length=positions - _FRAME,
     )
 
 
-def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec:
-    """Return the spec of an encoder or a decoder; raise a `ModelError` for fields unknown here."""
-    # Settings of pre-norm variants (mBART) that transformers once kept in this config.
-    fields.refuse_unless("normalize_before", [False], False)
-    fields.refuse_unless("add_final_layer_norm", [False], False)
-    fields.refuse_unless(f"{side}_layerdrop", _NO_LAYER_DROP, 0.0)
+def read_stack(
+    fields: Fields,
+    side: Literal["encoder", "decoder"],
+    pre_norm: bool = False,
+    activation: str = "gelu",
+) -> StackSpec:
+    """Return the spec of an encoder or a decoder; raise a `ModelError` for fields unknown here.
+
+    Args:
+        fields: fields of config.json.
+        side: name of the stack.
+        pre_norm: flag of norms before the sub-layers, and of one after the stack.
+        activation: name of theirs that a missing field means.
+    """
+    fields.ignore(f"{side}_layerdrop")
+    fields.check_aliases(
+        hidden_size="d_model",
+        num_hidden_layers="encoder_layers",
+        num_attention_heads="encoder_attention_heads",
+    )
+    # Settings of the time when one class of transformers computed all of them.
+    fields.refuse_unless("normalize_before", [pre_norm], pre_norm)
+    fields.refuse_unless("add_final_layer_norm", [pre_norm], pre_norm)
+    # The training of M2M-100 skipped layers at random; all are there when it is used.
+    if not pre_norm:
+        fields.refuse_unless(f"{side}_layerdrop", _NO_LAYER_DROP, 0.0)
     attention = AttentionSpec(
         num_heads=fields.integer(f"{side}_attention_heads"),
         dropout=fields.number("attention_dropout", 0.0),
@@ -82,15 +103,17 @@ def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec
     return StackSpec.of(
         num_layers=fields.integer(f"{side}_layers"),
         block=BlockSpec.of(
+            norm_placement="pre" if pre_norm else "post",
             self_attention=attention.model_copy(update={"mask": mask}),
             cross_attention=attention if side == "decoder" else None,
             feedforward=FeedForwardSpec(
                 width=fields.integer(f"{side}_ffn_dim"),
-                activation=fields.choice("activation_function", ACTIVATIONS, "gelu"),
+                activation=fields.choice("activation_function", ACTIVATIONS, activation),
                 dropout=fields.number("activation_dropout", 0.0),
             ),
             dropout=fields.number("dropout", 0.1),
         ),
+        final_norm=NormSpec() if pre_norm else None,
     )
 
 
@@ -100,9 +123,9 @@ def has_bias(names: Names) -> bool:
     return not names or _BIAS in names
 
 
-def _write(spec: TranslatorSpec) -> dict[str, Any]:
+def _write(spec: TranslatorSpec, name: str) -> dict[str, Any]:
     return {
-        "architectures": ["BartForConditionalGeneration"],
+        "architectures": [name],
         **write_stacks(spec),
         "vocab_size": spec.target_vocabulary,
         "max_position_embeddings": spec.embedding.positions.max_length,
@@ -113,14 +136,12 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
 def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
     """Return the fields of both stacks, from which `read_stack` reads them."""
     block = spec.encoder.block
-    activation = block.feedforward.activation
     config: dict[str, Any] = {
         "d_model": spec.width,
         "dropout": block.dropout,
         "attention_dropout": block.self_attention.dropout,
         "activation_dropout": block.feedforward.dropout,
-        # An activation that has no name of theirs keeps ours, which reading back refuses.
-        "activation_function": ACTIVATION_NAMES.get(activation, activation),
+        "activation_function": ACTIVATION_NAMES.get(block.feedforward.activation),
         "scale_embedding": spec.embedding.scale,
         "is_encoder_decoder": True,
     }
@@ -174,9 +195,42 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
         for number in range(stack.num_layers):
             theirs, ours = f"{prefix}{side}.layers.{number}.", f"{side}.blocks.{number}."
             rules += renamed(modules, theirs=theirs, ours=ours)
+        if stack.final_norm is not None:
+            rules += renamed(
+                {"layer_norm": "final_norm"}, theirs=f"{prefix}{side}.", ours=f"{side}."
+            )
     return rules, copies
 
 
-ARCHITECTURE = Architecture(
-    model_type="bart", kind="translator", read=_read, write=_write, tensors=_table
+INERT = (
+    # Of the first files: whether logits have a bias follows from the tensors, the number of unused
+    # rows from the class, and the rest describes how distilled students were made.
+    *("add_bias_logits", "extra_pos_embeddings", "do_blenderbot_90_layernorm"),
+    *("student_encoder_layers", "student_decoder_layers", "replacing_rate", "save_step"),
 )
+"""Settings without effect of BART and its relatives."""
+
+
+def bart_architecture(
+    model_type: str, name: str, *, pre_norm: bool
+) -> Architecture[TranslatorSpec]:
+    """Return the architecture of a translator with BART's tensors and positions.
+
+    Args:
+        model_type: name of the architecture in config.json.
+        name: beginning of the names of its classes.
+        pre_norm: flag of norms before the sub-layers, and of one after each stack.
+    """
+    classes = (f"{name}ForConditionalGeneration", f"{name}Model")
+    return Architecture(
+        model_type=model_type,
+        kind="translator",
+        read=functools.partial(_read, pre_norm=pre_norm),
+        write=functools.partial(_write, name=classes[0]),
+        tensors=_table,
+        classes=classes,
+        inert=INERT,
+    )
+
+
+ARCHITECTURE = bart_architecture("bart", "Bart", pre_norm=False)

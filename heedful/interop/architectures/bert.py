@@ -9,12 +9,20 @@ from typing import Any, Literal
 from heedful.config import PlainActivation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
+from heedful.interop.rewrites import (
+    one_segment,
+    padding_row,
+    scaled_embeddings,
+    tabled_positions,
+)
 from heedful.interop.tensor_table import RepeatedTensor, Rule, Table, renamed, same
 from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
 
 # Files of a pre-trained model often hold these heads although config.json names a class without
 # them: `bert-base-uncased` says BertForMaskedLM and has the next-sentence head too.
 _PRETRAINED = ("masked_lm", "next_sentence")
+# An encoder trained here has a scale, no segments, and positions from the first row on.
+_REWRITES = (scaled_embeddings, tabled_positions, one_segment, padding_row)
 _LAYER = {
     "attention.self.query": "self_attention.query",
     "attention.self.key": "self_attention.key",
@@ -24,6 +32,12 @@ _LAYER = {
     "intermediate.dense": "feedforward.up",
     "output.dense": "feedforward.down",
     "output.LayerNorm": "feedforward_norm",
+}
+_PRE_NORM_LAYER = {
+    theirs.replace("attention.output.LayerNorm", "attention.self_attn_layer_norm").replace(
+        "output.LayerNorm", "LayerNorm"
+    ): ours
+    for theirs, ours in _LAYER.items()
 }
 
 
@@ -40,6 +54,8 @@ class BertNames:
         sequence_source: state that labels of a text are predicted from.
         lm_activation: activation of the masked language model's head; the encoder's if None.
         padding_rows: flag of a position table with unused rows up to that of the padding id.
+        pre_norm: flag of norms before the sub-layers and after the stack, and of none of the
+            embeddings.
     """
 
     model_type: str
@@ -50,6 +66,7 @@ class BertNames:
     sequence_source: Literal["pooled", "first"]
     lm_activation: PlainActivation | None
     padding_rows: bool
+    pre_norm: bool = False
 
     def architecture(self) -> Architecture[EncoderSpec]:
         """Return the architecture with these names."""
@@ -60,6 +77,11 @@ class BertNames:
             write=self._write,
             tensors=self._table,
             missing=self._missing,
+            compared=self._compared,
+            rewrites=_REWRITES if self.pre_norm else (),
+            classes=tuple(self.classes),
+            # Read where a head predicts tokens.
+            inert=("tie_word_embeddings",),
         )
 
     def _read(self, fields: Fields, names: Names) -> EncoderSpec:
@@ -85,13 +107,15 @@ class BertNames:
                 "scale": False,
                 "num_segments": fields.integer("type_vocab_size", 2),
                 "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
-                "norm": norm,
+                "norm": None if self.pre_norm else norm,
                 "dropout": dropout,
             },
             "encoder": {
                 "num_layers": fields.integer("num_hidden_layers"),
+                "final_norm": norm if self.pre_norm else None,
                 "block": {
                     "norm": norm,
+                    "norm_placement": "pre" if self.pre_norm else "post",
                     "self_attention": {
                         "num_heads": fields.integer("num_attention_heads"),
                         "dropout": fields.number("attention_probs_dropout_prob", 0.1),
@@ -112,8 +136,6 @@ class BertNames:
     def _head_kinds(self, fields: Fields, names: Names) -> tuple[str, ...]:
         """Return the kinds of heads of the class, and of other heads among the tensors."""
         written = fields.texts("architectures")
-        if len(written) > 1 or any(name not in self.classes for name in written):
-            raise fields.wrong("architectures", f"Heedful reads one of {', '.join(self.classes)}")
         kinds = set(self.classes[written[0]]) if written else set()
         for kind in _PRETRAINED:
             layers = self.head_layers.get(kind, {})
@@ -153,6 +175,8 @@ class BertNames:
     def _write(self, spec: EncoderSpec) -> dict[str, Any]:
         block, positions = spec.encoder.block, spec.embedding.positions
         kinds = tuple(head.kind for head in spec.heads)
+        # Positions that are no table have no number; reading back then shows that they are none.
+        length = positions.max_length or spec.max_length or 512
         config: dict[str, Any] = {
             # Empty for a combination of heads that no class has; `differences` then reports them.
             "architectures": [name for name, heads in self.classes.items() if heads == kinds],
@@ -164,16 +188,27 @@ class BertNames:
             "hidden_act": ACTIVATION_NAMES.get(block.feedforward.activation),
             "hidden_dropout_prob": block.dropout,
             "attention_probs_dropout_prob": block.self_attention.dropout,
-            "max_position_embeddings": (positions.max_length or 0) + positions.unused_rows,
+            "max_position_embeddings": length + positions.unused_rows,
             "type_vocab_size": spec.embedding.num_segments,
             "layer_norm_eps": block.norm.epsilon,
         }
         if self.padding_rows:
             # The table's offset is not stored; transformers derives it from the padding id.
-            config["pad_token_id"] = positions.unused_rows - 1
+            config["pad_token_id"] = max(positions.unused_rows - 1, 0)
         for head in spec.heads:
             config |= _write_head(head)
         return config
+
+    def _compared(self, spec: EncoderSpec) -> EncoderSpec:
+        """Return a spec as config.json can say it: whether to answer is a matter of a search."""
+        heads = tuple(
+            head.model_copy(update={"unanswerable": False}) if head.kind == "span" else head
+            for head in spec.heads
+        )
+        spec = spec.model_copy(update={"heads": heads})
+        # An encoder trained here has a position more than its longest text, for the end token.
+        length = spec.embedding.positions.max_length
+        return spec.model_copy(update={"max_length": length}) if self.pre_norm else spec
 
     def _missing(self, spec: EncoderSpec) -> list[str]:
         return [
@@ -192,11 +227,16 @@ class BertNames:
             same(f"{embeddings}word_embeddings.weight", "embedding.weight"),
             same(f"{embeddings}position_embeddings.weight", "input.positions.weight"),
             same(f"{embeddings}token_type_embeddings.weight", "input.segments.weight"),
-            *renamed({"LayerNorm": "input.norm"}, theirs=embeddings),
         ]
+        if self.pre_norm:
+            stack = {"LayerNorm": "encoder.final_norm"}
+            rules += renamed(stack, theirs=f"{prefix}encoder.")
+        else:
+            rules += renamed({"LayerNorm": "input.norm"}, theirs=embeddings)
+        layer = _PRE_NORM_LAYER if self.pre_norm else _LAYER
         for number in range(spec.encoder.num_layers):
             theirs, ours = f"{prefix}encoder.layer.{number}.", f"encoder.blocks.{number}."
-            rules += renamed(_LAYER, theirs=theirs, ours=ours)
+            rules += renamed(layer, theirs=theirs, ours=ours)
         if spec.pooler:
             rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
         copies: tuple[RepeatedTensor, ...] = ()

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architectures.gemma import as_gemma
 from heedful.interop.architectures.llama import (
     GATED,
     GATED_NAMES,
@@ -17,8 +18,6 @@ from heedful.interop.architectures.llama import (
 )
 from heedful.interop.config_fields import Fields
 from heedful.models.model_spec import CausalLMSpec
-from heedful.models.stack_spec import BlockSpec
-from heedful.nn.spec import NormSpec
 
 # Defaults of transformers' Gemma2Config, which a config.json may leave out.
 _SIZES = {
@@ -54,26 +53,11 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
         scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
         softcap=_read_softcap(fields, "attn_logit_softcapping", 50.0),
     )
-    # The factor is 1 + weight, so that weight decay pulls it to 1; the files hold the weight.
-    norm = NormSpec(kind="rms", epsilon=spec.decoder.pattern[0].norm.epsilon, unit_offset=True)
     # Their code uses this field; `hidden_act` is in some files too and may differ.
     activation = fields.choice("hidden_activation", GATED, "gelu_pytorch_tanh")
-
-    def sandwiched(block: BlockSpec) -> BlockSpec:
-        feedforward = block.feedforward.model_copy(update={"activation": activation})
-        return block.replace(feedforward=feedforward, norm=norm, norm_placement="both")
-
-    pattern = tuple(map(sandwiched, spec.decoder.pattern))
-    return spec.model_copy(
-        update={
-            "decoder": spec.decoder.model_copy(update={"pattern": pattern, "final_norm": norm}),
-            # The factor sqrt(D) is cast to the dtype of the states first:
-            # for a width of 3072 it is 55.5 in bfloat16, not 55.43.
-            "embedding": spec.embedding.model_copy(update={"scale": "rounded"}),
-            "tied": fields.flag("tie_word_embeddings", True),
-            "logits_softcap": _read_softcap(fields, "final_logit_softcapping", 30.0),
-        }
-    )
+    softcap = _read_softcap(fields, "final_logit_softcapping", 30.0)
+    spec = as_gemma(spec, fields, "both", activation)
+    return spec.model_copy(update={"logits_softcap": softcap})
 
 
 def _read_softcap(fields: Fields, key: str, default: float) -> float | None:
@@ -83,7 +67,7 @@ def _read_softcap(fields: Fields, key: str, default: float) -> float | None:
 
 def _write(spec: CausalLMSpec) -> dict[str, Any]:
     block = spec.decoder.pattern[0]
-    attention, activation = block.self_attention, block.feedforward.activation
+    attention = block.self_attention
     config = write_decoder(spec) | write_windows(spec)
     # Their field is `hidden_activation`.
     del config["hidden_act"]
@@ -91,7 +75,7 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     return {
         "architectures": ["Gemma2ForCausalLM"],
         **config,
-        "hidden_activation": GATED_NAMES.get(activation, activation),
+        "hidden_activation": GATED_NAMES.get(block.feedforward.activation),
         "attention_bias": attention.bias,
         # The field is an integer: reading it back refuses a scale that is not the inverse square
         # root of one.
@@ -107,4 +91,5 @@ ARCHITECTURE = Architecture(
     read=_read,
     write=_write,
     tensors=functools.partial(decoder_table, norms=_NORMS),
+    classes=("Gemma2ForCausalLM", "Gemma2Model"),
 )

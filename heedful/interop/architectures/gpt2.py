@@ -31,6 +31,12 @@ _LINEAR = {
 
 
 def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    fields.check_aliases(
+        hidden_size="n_embd",
+        num_hidden_layers="n_layer",
+        num_attention_heads="n_head",
+        max_position_embeddings="n_positions",
+    )
     # This option scales the scores of every layer differently.
     fields.refuse_unless("scale_attn_by_inverse_layer_idx", [False], False)
     fields.refuse_unless("add_cross_attention", [False], False)
@@ -124,4 +130,7 @@ ARCHITECTURE = Architecture(
     write=_write,
     tensors=_table,
     rewrites=(scaled_embeddings, tabled_positions),
+    classes=("GPT2LMHeadModel", "GPT2Model"),
+    # The size of the stored causal mask; tokens that were to be added to the vocabulary.
+    inert=("n_ctx", "n_special", "predict_special_tokens"),
 )

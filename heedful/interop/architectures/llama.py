@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from heedful.config import Activation
 from heedful.interop.architecture import Architecture, Names, check_layers
@@ -30,6 +30,8 @@ from heedful.nn.spec import (
     PositionSpec,
     RotarySpec,
 )
+
+T = TypeVar("T")
 
 # A gated network names only the activation of its gate in config.json (Shazeer 2020).
 GATED: Mapping[str, Activation] = {
@@ -63,7 +65,7 @@ _NORMS = {
     # pre-norm.
     "post_attention_layernorm": "feedforward_norm",
 }
-_SLIDING, _FULL = "sliding_attention", "full_attention"
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def read_decoder(
@@ -72,6 +74,7 @@ def read_decoder(
     *,
     windows: Sequence[int | None] = (None,),
     feedforward_bias: bool = False,
+    activation: str = "silu",
     **attention: Any,
 ) -> CausalLMSpec:
     """Return the spec of a decoder with the structure of LLaMA.
@@ -82,12 +85,17 @@ def read_decoder(
         windows: window of each layer of the pattern, in keys; None for causal attention without
             window.
         feedforward_bias: flag of biases in the feed-forward network.
+        activation: name of theirs that a missing field means.
         **attention: further settings of `AttentionSpec`.
 
     Raises:
         ModelError: when a value is wrong or cannot be represented.
     """
     max_length = fields.integer("max_position_embeddings", sizes["max_position_embeddings"])
+    # Phi and StableLM rotate a part of each head, which these classes do not.
+    for table in (fields, fields.table("rope_scaling"), fields.table("rope_parameters")):
+        if table is not None:
+            table.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
     norm = NormSpec(kind="rms", epsilon=fields.number("rms_norm_eps", 1e-6))
     kv_heads = sizes.get("num_key_value_heads")
     own_attention = AttentionSpec(
@@ -100,12 +108,12 @@ def read_decoder(
         dropout=fields.number("attention_dropout", 0.0),
         # Half-split layout, channel i with i + E/2: transformers permuted Meta's interleaved
         # weights when it converted them.
-        rotary=_read_rotary(fields, max_length),
+        rotary=read_rotary(fields, max_length),
         **attention,
     )
     feedforward = FeedForwardSpec(
         width=fields.integer("intermediate_size", sizes["intermediate_size"]),
-        activation=fields.choice("hidden_act", GATED, "silu"),
+        activation=fields.choice("hidden_act", GATED, activation),
         bias=feedforward_bias,
     )
     pattern = tuple(
@@ -147,18 +155,26 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
     )
 
 
-def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
-    """Return the rotary embedding from `rope_parameters`, or `rope_theta` and `rope_scaling`."""
-    # Phi and StableLM rotate only a part of each head, which is not supported.
-    fields.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
-    base = fields.number("rope_theta", _BASE)
-    rope = fields.table("rope_scaling") or fields.table("rope_parameters")
+def read_rotary(fields: Fields, max_length: int, base_key: str = "rope_theta") -> RotarySpec:
+    """Return the rotary embedding from `rope_parameters`, or the base and `rope_scaling`.
+
+    Args:
+        fields: fields of config.json.
+        max_length: longest text in tokens.
+        base_key: name of the base in files without `rope_parameters`.
+    """
+    base = fields.number(base_key, _BASE)
+    older, rope = fields.table("rope_scaling"), fields.table("rope_parameters")
+    if older and rope and fields.get("rope_scaling") != fields.get("rope_parameters"):
+        raise fields.wrong("rope_scaling", "rope_parameters says something else")
+    rope = rope or older
     if rope is None:
         return RotarySpec(base=base)
-    rope.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
     # `rope_parameters`, of transformers 5, holds the base as well.
     base = rope.number("rope_theta", base)
     # Older files say `type`.
+    if rope.has("rope_type"):
+        rope.check_aliases(type="rope_type")
     key = "rope_type" if rope.has("rope_type") else "type"
     scaling = rope.choice(key, {name: name for name in _SCALINGS}, "default")
     if scaling == "default":
@@ -208,11 +224,12 @@ def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
     """Return the fields that `read_decoder` reads."""
     block = spec.decoder.pattern[0]
     attention = block.self_attention
-    rotary = attention.rotary or RotarySpec()
-    scaling = _write_scaling(rotary)
+    # SmolLM 3 has layers without it.
+    rotaries = (each.rotary for each in spec.decoder.attentions())
+    rotary = next((each for each in rotaries if each is not None), RotarySpec())
+    scaling = write_scaling(rotary)
     # The field is required there, while a model of ours need not have a longest sequence.
     length = spec.max_length or max(2048, 2 * (rotary.original_length or 0))
-    activation = block.feedforward.activation
     return {
         "vocab_size": spec.vocabulary,
         "hidden_size": spec.width,
@@ -221,7 +238,7 @@ def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
         "num_attention_heads": attention.num_heads,
         "num_key_value_heads": attention.num_kv_heads or attention.num_heads,
         "head_dim": attention.width_of_heads(spec.width),
-        "hidden_act": GATED_NAMES.get(activation, activation),
+        "hidden_act": GATED_NAMES.get(block.feedforward.activation),
         "max_position_embeddings": length,
         "rms_norm_eps": block.norm.epsilon,
         "attention_dropout": attention.dropout,
@@ -252,23 +269,28 @@ def read_windows(
     check_layers(num_layers, names, fields.where)
     types = fields.texts("layer_types")
     if not types:
-        types = tuple(_SLIDING if usual(number) else _FULL for number in range(num_layers))
-    if len(types) != num_layers or not {_SLIDING, _FULL}.issuperset(types):
-        raise fields.wrong("layer_types", f"{_SLIDING} or {_FULL} of each layer is needed")
-    window = fields.integer("sliding_window", sizes["sliding_window"]) if _SLIDING in types else 0
-    windows = [window if each == _SLIDING else None for each in types]
-    # The shortest repeating pattern is returned: [4096, None] for Gemma 2 instead of 26 layers.
-    for period in range(1, num_layers):
-        if all(windows[i] == windows[i % period] for i in range(num_layers)):
-            return windows[:period]
-    return windows
+        types = tuple(SLIDING if usual(number) else FULL for number in range(num_layers))
+    if len(types) != num_layers or not {SLIDING, FULL}.issuperset(types):
+        raise fields.wrong("layer_types", f"{SLIDING} or {FULL} of each layer is needed")
+    fields.ignore("sliding_window")
+    window = fields.integer("sliding_window", sizes["sliding_window"]) if SLIDING in types else 0
+    windows = [window if each == SLIDING else None for each in types]
+    return shortest_period(windows)
+
+
+def shortest_period(layers: list[T]) -> list[T]:
+    """Return the shortest beginning that repeats: [4096, None] for the 26 layers of Gemma 2."""
+    for period in range(1, len(layers)):
+        if all(layers[i] == layers[i % period] for i in range(len(layers))):
+            return layers[:period]
+    return layers
 
 
 def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
     """Return the fields that `read_windows` reads."""
     windows = [window_of(block) for block in spec.decoder.blocks]
     size = next((window for window in windows if window is not None), None)
-    types = [_FULL if window is None else _SLIDING for window in windows]
+    types = [FULL if window is None else SLIDING for window in windows]
     return {"sliding_window": size, "layer_types": types}
 
 
@@ -287,7 +309,8 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-def _write_scaling(rotary: RotarySpec) -> dict[str, Any]:
+def write_scaling(rotary: RotarySpec) -> dict[str, Any]:
+    """Return the table `rope_scaling` that `read_rotary` reads; empty without scaling."""
     if rotary.scaling == "none":
         return {}
     if rotary.scaling == "linear":
@@ -364,16 +387,31 @@ def decoder_architecture(
     model_type: str,
     read: Callable[[Fields, Names], CausalLMSpec],
     write: Callable[[CausalLMSpec], dict[str, Any]],
+    *classes: str,
+    tensors: Callable[[CausalLMSpec, Names], Table] = decoder_table,
 ) -> Architecture[CausalLMSpec]:
-    """Return the architecture of a decoder whose tensors have LLaMA's names."""
+    """Return the architecture of a decoder with the structure of LLaMA.
+
+    Args:
+        model_type: name of the architecture in config.json.
+        read: function from config.json to a spec.
+        write: function from a spec to the fields of config.json.
+        classes: classes of transformers.
+        tensors: function from a spec to the table of tensors, by LLaMA's names if left out.
+    """
     return Architecture(
         model_type=model_type,
         kind="causal_lm",
         read=read,
         write=write,
-        tensors=decoder_table,
+        tensors=tensors,
         rewrites=(scaled_embeddings,),
+        classes=classes,
+        # An older name of the longest text, a mark of the writer, a note about training.
+        inert=("max_sequence_length", "is_llama_config", "finetuned"),
     )
 
 
-ARCHITECTURE = decoder_architecture("llama", _read, _write)
+ARCHITECTURE = decoder_architecture(
+    "llama", _read, _write, "LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"
+)

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.interop.architecture import Architecture, Names
-from heedful.interop.architectures.bart import has_bias, read_stack, stack_rules, write_stacks
+from heedful.interop.architectures.bart import (
+    INERT,
+    has_bias,
+    read_stack,
+    stack_rules,
+    write_stacks,
+)
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import sinusoids_in_halves
 from heedful.interop.tensor_table import Rule, Table, prefix_of
@@ -79,12 +85,19 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
     }
 
 
-def _table(spec: TranslatorSpec, names: Names) -> Table:
+def sinusoid_table(spec: TranslatorSpec, names: Names, *, written: bool = False) -> Table:
+    """Return the tensor table of a translator whose sinusoids are computed, not read.
+
+    Args:
+        spec: spec of the model.
+        names: names of the files' tensors.
+        written: flag of sinusoids that an export contains.
+    """
     rules, copies = stack_rules(spec, names)
     for side in spec.stacks():
         name = f"{prefix_of(names, 'model.')}{side}.embed_positions.weight"
         # Most files do not hold the table, since it is computed when a model is built.
-        if name in names:
+        if name in names or (written and not names):
             rules.append(_sinusoid_rule(name, spec))
     return Table(tuple(rules), tuple(copies))
 
@@ -119,6 +132,8 @@ ARCHITECTURE = Architecture(
     kind="translator",
     read=_read,
     write=_write,
-    tensors=_table,
+    tensors=sinusoid_table,
     rewrites=(sinusoids_in_halves,),
+    classes=("MarianMTModel", "MarianModel"),
+    inert=INERT,
 )

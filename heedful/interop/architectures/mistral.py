@@ -41,4 +41,4 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-ARCHITECTURE = decoder_architecture("mistral", _read, _write)
+ARCHITECTURE = decoder_architecture("mistral", _read, _write, "MistralForCausalLM", "MistralModel")

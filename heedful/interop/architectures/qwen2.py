@@ -6,6 +6,7 @@ from typing import Any
 
 from heedful.interop.architecture import Names
 from heedful.interop.architectures.llama import (
+    FULL,
     decoder_architecture,
     read_decoder,
     read_windows,
@@ -40,6 +41,9 @@ def read_qwen_windows(fields: Fields, names: Names) -> list[int | None]:
     """Return the window of each layer: none, or the window in the last layers only."""
     # Published files name a `sliding_window` and turn it off by this flag.
     if not fields.flag("use_sliding_window", False):
+        fields.ignore("sliding_window", "max_window_layers")
+        if not {FULL}.issuperset(fields.texts("layer_types")):
+            raise fields.wrong("layer_types", "use_sliding_window is false")
         return [None]
     first = fields.integer("max_window_layers", _FIRST_SLIDING)
     return read_windows(fields, SIZES, lambda number: number >= first, names)
@@ -61,4 +65,4 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     return {"architectures": ["Qwen2ForCausalLM"], **config}
 
 
-ARCHITECTURE = decoder_architecture("qwen2", _read, _write)
+ARCHITECTURE = decoder_architecture("qwen2", _read, _write, "Qwen2ForCausalLM", "Qwen2Model")

@@ -35,4 +35,4 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-ARCHITECTURE = decoder_architecture("qwen3", _read, _write)
+ARCHITECTURE = decoder_architecture("qwen3", _read, _write, "Qwen3ForCausalLM", "Qwen3Model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from heedful.config import Activation
@@ -48,12 +49,19 @@ _ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
 _TRAINED_LENGTH = 512
 
 
-def _read(fields: Fields, names: Names) -> TranslatorSpec:
+def _read(fields: Fields, names: Names, activation: str, scaled: bool) -> TranslatorSpec:
+    fields.check_aliases(
+        hidden_size="d_model",
+        num_hidden_layers="num_layers",
+        num_attention_heads="num_heads",
+        head_dim="d_kv",
+    )
     width, vocabulary = fields.integer("d_model"), fields.integer("vocab_size")
     layers = fields.integer("num_layers")
     # Only a tied output projection needs scaled states, so older files have one field for both.
     # Newer files set `tie_word_embeddings` in every model and have a field for the scale.
-    scaled = fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
+    tied = fields.flag("tie_word_embeddings", True)
+    scaled = scaled and fields.flag("scale_decoder_outputs", tied)
     # Published models of version 1.1 have an output projection of their own; config.json does not
     # say so.
     own_head = not scaled and (not names or _HEAD in names)
@@ -68,15 +76,17 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
             positions=PositionSpec(kind="none"),
             dropout=fields.number("dropout_rate", 0.1),
         ),
-        encoder=_read_stack(fields, layers, decoder=False),
-        decoder=_read_stack(fields, fields.integer("num_decoder_layers", layers), decoder=True),
+        encoder=_read_stack(fields, layers, activation, decoder=False),
+        decoder=_read_stack(
+            fields, fields.integer("num_decoder_layers", layers), activation, decoder=True
+        ),
         # Mesh TensorFlow's rescaling of logits from a tied table.
         output_scale=width**-0.5 if scaled else None,
         max_length=fields.integer("n_positions", _TRAINED_LENGTH) - 1,
     )
 
 
-def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
+def _read_stack(fields: Fields, num_layers: int, activation: str, *, decoder: bool) -> StackSpec:
     dropout = fields.number("dropout_rate", 0.1)
     norm = NormSpec(kind="rms", epsilon=fields.number("layer_norm_epsilon", 1e-6))
     attention = AttentionSpec(
@@ -99,7 +109,7 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
             cross_attention=attention if decoder else None,
             feedforward=FeedForwardSpec(
                 width=fields.integer("d_ff"),
-                activation=fields.choice("feed_forward_proj", _ACTIVATIONS, "relu"),
+                activation=fields.choice("feed_forward_proj", _ACTIVATIONS, activation),
                 bias=False,
                 dropout=dropout,
             ),
@@ -118,11 +128,11 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
     )
 
 
-def _write(spec: TranslatorSpec) -> dict[str, Any]:
+def _write(spec: TranslatorSpec, scaled: bool, name: str) -> dict[str, Any]:
     """Return a config.json with the special ids of the published vocabulary."""
     block = spec.encoder.block
     config: dict[str, Any] = {
-        "architectures": ["T5ForConditionalGeneration"],
+        "architectures": [name],
         "is_encoder_decoder": True,
         "vocab_size": spec.target_vocabulary,
         "d_model": spec.width,
@@ -133,11 +143,10 @@ def _write(spec: TranslatorSpec) -> dict[str, Any]:
         "num_heads": block.self_attention.num_heads,
         "dropout_rate": block.dropout,
         "layer_norm_epsilon": block.norm.epsilon,
-        # An activation that has no name of theirs keeps ours, which reading back refuses.
-        "feed_forward_proj": _NAMES.get(block.feedforward.activation, block.feedforward.activation),
+        "feed_forward_proj": _NAMES.get(block.feedforward.activation),
         "n_positions": spec.max_length + 1,
         "tie_word_embeddings": spec.output_scale is not None,
-        "scale_decoder_outputs": spec.output_scale is not None,
+        **({"scale_decoder_outputs": spec.output_scale is not None} if scaled else {}),
         "pad_token_id": 0,
         "eos_token_id": 1,
         # There is no BOS token; the decoder starts from <pad>.
@@ -190,11 +199,30 @@ def _block_modules(block: BlockSpec) -> dict[str, str]:
     return {**modules, f"{last}.layer_norm": "feedforward_norm"}
 
 
-ARCHITECTURE = Architecture(
-    model_type="t5",
-    kind="translator",
-    read=_read,
-    write=_write,
-    tensors=_table,
-    rewrites=(scaled_embeddings, scaled_queries),
+def t5_architecture(
+    model_type: str, activation: str, scaled: bool, *classes: str
+) -> Architecture[TranslatorSpec]:
+    """Return the architecture of a translator with T5's tensors.
+
+    Args:
+        model_type: name of the architecture in config.json.
+        activation: name of theirs that a missing `feed_forward_proj` means.
+        scaled: flag of a class that scales states before a tied output projection.
+        classes: classes of transformers, that which is written first.
+    """
+    return Architecture(
+        model_type=model_type,
+        kind="translator",
+        read=functools.partial(_read, activation=activation, scaled=scaled),
+        write=functools.partial(_write, scaled=scaled, name=classes[0]),
+        tensors=_table,
+        rewrites=(scaled_embeddings, scaled_queries),
+        classes=classes,
+        # Both follow from `feed_forward_proj`.
+        inert=("dense_act_fn", "is_gated_act"),
+    )
+
+
+ARCHITECTURE = t5_architecture(
+    "t5", "relu", True, "T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"
 )

@@ -5,15 +5,48 @@ A mask token, which only models of masked patches use, is refused as an unknown 
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
-from heedful.interop.tensor_table import AFFINE, LINEAR, Table, renamed, reshaped, same
+from heedful.interop.tensor_table import AFFINE, LINEAR, Table, prefix_of, renamed, reshaped, same
 from heedful.models.model_spec import VisionSpec
 
-_ENCODER = "ViTModel"
-_CLASSIFIER = "ViTForImageClassification"
+
+@dataclass(frozen=True)
+class VitNames:
+    """Names in which ViT and its relatives differ.
+
+    Args:
+        model_type: name of the architecture in config.json.
+        encoder, classifier: classes of transformers.
+        prefix: prefix of the encoder's tensors in the classifier, which holds it as an attribute.
+        pooling: state that the classifier reads: that of a class token, or the mean.
+    """
+
+    model_type: str
+    encoder: str
+    classifier: str
+    prefix: str
+    pooling: Literal["first", "mean"]
+
+    def architecture(self) -> Architecture[VisionSpec]:
+        """Return the architecture with these names."""
+        return Architecture(
+            model_type=self.model_type,
+            kind="vision",
+            read=functools.partial(_read, names_of=self),
+            write=functools.partial(_write, names_of=self),
+            tensors=functools.partial(_table, names_of=self),
+            compared=_compared,
+            missing=_missing,
+            classes=(self.encoder, self.classifier),
+            inert=("tie_word_embeddings",),
+        )
+
+
 _LAYER = {
     "attention.output.dense": "self_attention.output",
     "intermediate.dense": "feedforward.up",
@@ -27,11 +60,8 @@ _QUERY_KEY_VALUE = {
 """Projections without bias under `qkv_bias = false`."""
 
 
-def _read(fields: Fields, names: Names) -> VisionSpec:
-    written = fields.texts("architectures")
-    if len(written) > 1 or not {_ENCODER, _CLASSIFIER}.issuperset(written):
-        raise fields.wrong("architectures", f"Heedful reads {_ENCODER} or {_CLASSIFIER}")
-    classifies = _CLASSIFIER in written
+def _read(fields: Fields, names: Names, names_of: VitNames) -> VisionSpec:
+    classifies = names_of.classifier in fields.texts("architectures")
     # `add_pooling_layer` is an argument of the class and not in config.json, so names decide.
     pooler = any(n.endswith("pooler.dense.weight") for n in names) if names else not classifies
     width = fields.integer("hidden_size", 768)
@@ -65,6 +95,7 @@ def _read(fields: Fields, names: Names) -> VisionSpec:
             },
             "final_norm": norm,
         },
+        "pooling": names_of.pooling,
         "pooler": pooler,
         "labels": fields.labels() if classifies else (),
         "dropout": dropout,
@@ -85,10 +116,10 @@ def _side(fields: Fields, key: str, default: int) -> int:
     return int(sides[0])
 
 
-def _write(spec: VisionSpec) -> dict[str, Any]:
+def _write(spec: VisionSpec, names_of: VitNames) -> dict[str, Any]:
     block, names = spec.encoder.block, spec.class_names
     config: dict[str, Any] = {
-        "architectures": [_CLASSIFIER if names else _ENCODER],
+        "architectures": [names_of.classifier if names else names_of.encoder],
         "hidden_size": spec.width,
         "image_size": spec.image_size,
         "patch_size": spec.patch_size,
@@ -118,11 +149,10 @@ def _compared(spec: VisionSpec) -> VisionSpec:
     return spec.model_copy(update={"labels": spec.class_names, "num_classes": None, "pixels": None})
 
 
-def _table(spec: VisionSpec, names: Names) -> Table:
-    # The classifier holds the encoder as its attribute `vit`.
-    prefix = "vit." if spec.class_names else ""
+def _table(spec: VisionSpec, names: Names, names_of: VitNames) -> Table:
+    prefix = names_of.prefix if spec.class_names else ""
     if names:
-        prefix = "vit." if any(name.startswith("vit.") for name in names) else ""
+        prefix = prefix_of(names, names_of.prefix)
     width, side, channels = spec.width, spec.patch_size, spec.channels
     embeddings, states = f"{prefix}embeddings.", (spec.num_states, width)
     convolution = f"{embeddings}patch_embeddings.projection"
@@ -130,11 +160,12 @@ def _table(spec: VisionSpec, names: Names) -> Table:
     # same order.
     kernel, flat = (width, channels, side, side), (width, channels * side * side)
     rules = [
-        reshaped(f"{embeddings}cls_token", "class_token", (1, 1, width), (width,)),
         reshaped(f"{embeddings}position_embeddings", "positions.weight", (1, *states), states),
         reshaped(f"{convolution}.weight", "patches.projection.weight", kernel, flat),
         same(f"{convolution}.bias", "patches.projection.bias"),
     ]
+    if spec.pooling == "first":
+        rules.append(reshaped(f"{embeddings}cls_token", "class_token", (1, 1, width), (width,)))
     for number in range(spec.encoder.num_layers):
         theirs, ours = f"{prefix}encoder.layer.{number}.", f"encoder.blocks.{number}."
         parts = AFFINE if spec.encoder.block.self_attention.bias else LINEAR
@@ -148,12 +179,10 @@ def _table(spec: VisionSpec, names: Names) -> Table:
     return Table(tuple(rules))
 
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = VitNames(
     model_type="vit",
-    kind="vision",
-    read=_read,
-    write=_write,
-    tensors=_table,
-    compared=_compared,
-    missing=_missing,
-)
+    encoder="ViTModel",
+    classifier="ViTForImageClassification",
+    prefix="vit.",
+    pooling="first",
+).architecture()

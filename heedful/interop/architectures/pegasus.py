@@ -1,0 +1,63 @@
+"""PEGASUS (Zhang 2020): a pre-norm translator with Marian's sinusoids and one table for both sides.
+
+It computes what a translator trained here with `--model.norm-placement pre` does.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architectures.bart import INERT, has_bias, read_stack, write_stacks
+from heedful.interop.architectures.marian import sinusoid_table
+from heedful.interop.config_fields import Fields
+from heedful.interop.rewrites import sinusoids_in_halves
+from heedful.models.model_spec import TranslatorSpec
+from heedful.nn.spec import EmbeddingSpec, PositionSpec
+
+
+def _read(fields: Fields, names: Names) -> TranslatorSpec:
+    fields.refuse_unless("normalize_embedding", [False], False)
+    fields.refuse_unless("static_position_embeddings", [True], True)
+    vocabulary = fields.integer("vocab_size")
+    return TranslatorSpec(
+        width=fields.integer("d_model"),
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
+        embedding=EmbeddingSpec(
+            scale=fields.flag("scale_embedding", False),
+            positions=PositionSpec(layout="halves"),
+            dropout=fields.number("dropout", 0.1),
+        ),
+        encoder=read_stack(fields, "encoder", pre_norm=True),
+        decoder=read_stack(fields, "decoder", pre_norm=True),
+        output_bias=has_bias(names),
+        max_length=fields.integer("max_position_embeddings", 1024) - 1,
+    )
+
+
+def _write(spec: TranslatorSpec) -> dict[str, Any]:
+    return {
+        "architectures": ["PegasusForConditionalGeneration"],
+        **write_stacks(spec),
+        "vocab_size": spec.target_vocabulary,
+        "max_position_embeddings": spec.max_length + 1,
+        "tie_word_embeddings": spec.share_embeddings == "all",
+        # The default of their class would end every text of the longest length by the token 1.
+        "forced_eos_token_id": None,
+    }
+
+
+ARCHITECTURE = Architecture(
+    model_type="pegasus",
+    kind="translator",
+    read=_read,
+    write=_write,
+    # Their loader would report the tables as missing, and compute them.
+    tensors=functools.partial(sinusoid_table, written=True),
+    rewrites=(sinusoids_in_halves,),
+    classes=("PegasusForConditionalGeneration", "PegasusModel"),
+    inert=INERT,
+)

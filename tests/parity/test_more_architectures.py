@@ -1,0 +1,127 @@
+"""Architectures that are a table entry beside another: read, equal in numbers, written again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from heedful.interop.architecture import find_architecture
+from heedful.models.build import build_around, canonical_weights
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 6}
+ENCODER = {**SIZES, "max_position_embeddings": 20, "pad_token_id": 1}
+PAIRS = {
+    "vocab_size": 40,
+    "d_model": 16,
+    "max_position_embeddings": 20,
+    **{f"{side}_layers": 2 for side in ("encoder", "decoder")},
+    **{f"{side}_attention_heads": 4 for side in ("encoder", "decoder")},
+    **{f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")},
+}
+MT5 = {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+NEOX = {**SIZES, "num_attention_heads": 2, "use_parallel_residual": False}
+CASES = {
+    "gemma": ("GemmaForCausalLM", DECODER),
+    "gemma, biases": ("GemmaForCausalLM", DECODER | {"attention_bias": True}),
+    "gpt_neox": ("GPTNeoXForCausalLM", NEOX),
+    "gpt_neox, half rotated, tied, no biases": (
+        "GPTNeoXForCausalLM",
+        NEOX | {"rotary_pct": 0.5, "tie_word_embeddings": True, "attention_bias": False},
+    ),
+    "smollm3": ("SmolLM3ForCausalLM", SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),
+    "smollm3, layers by name": (
+        "SmolLM3ForCausalLM",
+        SIZES | {"num_key_value_heads": 2, "pad_token_id": 0, "no_rope_layers": [0, 1, 1]},
+    ),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", ENCODER),
+    "xlm-roberta, labels": ("XLMRobertaForSequenceClassification", ENCODER),
+    "camembert": ("CamembertForTokenClassification", ENCODER),
+    "xlm-roberta-xl": ("XLMRobertaXLForMaskedLM", ENCODER),
+    "xlm-roberta-xl, labels": ("XLMRobertaXLForSequenceClassification", ENCODER),
+    "mbart": ("MBartForConditionalGeneration", PAIRS | {"scale_embedding": True}),
+    "m2m_100": ("M2M100ForConditionalGeneration", PAIRS),
+    "pegasus": ("PegasusForConditionalGeneration", PAIRS),
+    "mt5": ("MT5ForConditionalGeneration", MT5),
+    "ijepa": (
+        "IJepaForImageClassification",
+        {name: size for name, size in SIZES.items() if name != "vocab_size"}
+        | {"image_size": 8, "patch_size": 4},
+    ),
+}
+
+
+def make(name, directory):
+    """A tiny model of theirs whose tensors were drawn, saved."""
+    import transformers
+
+    cls, sizes = CASES[name]
+    cls = getattr(transformers, cls)
+    torch.manual_seed(0)
+    model = cls(cls.config_class(**sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(directory)
+    return model
+
+
+def outputs(model, theirs):
+    """What each makes of the same inputs."""
+    if model.spec.reads == "images":
+        images = torch.randn(2, 3, 8, 8)
+        return model.class_logits(model(images)), theirs(images).logits
+    ids = torch.randint(5, 40, (2, 7))
+    at = torch.arange(7).expand(2, -1)
+    if model.spec.reads == "pairs":
+        target = ids[:, :4].flip(1)
+        found = model.logits(model(ids, at, target, at[:, :4]))
+        return found, theirs(input_ids=ids, decoder_input_ids=target).logits
+    if model.spec.generates:
+        return model.logits(model(ids, at)), theirs(ids).logits
+    (kind, head), states = *model.heads.items(), model(ids, at)
+    return head(states[:, 0] if kind == "sequence" else states), theirs(ids).logits
+
+
+def close(found, expected):
+    """Equal to 1e-5 of the largest number."""
+    scale = expected.abs().max()
+    torch.testing.assert_close(found / scale, expected / scale, rtol=0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_it_computes_the_same_in_and_out(name, tmp_path):
+    theirs = make(name, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    tensors = load_file(tmp_path / "model.safetensors")
+    architecture = find_architecture(name.partition(",")[0], where="")
+    spec = architecture.read_config(config, where="config.json", names=tensors)
+    ours = architecture.table(spec, tensors).to_ours(tensors, where="model.safetensors")
+    model = build_around(spec, ours, where="", dtype=torch.float32).eval()
+    found, expected = outputs(model, theirs)
+    assert expected.std() > 0.1
+    close(found, expected)
+
+    assert architecture.differences(spec) == []
+    written = architecture.table(spec).to_theirs(canonical_weights(model))
+    out = tmp_path / "out"
+    out.mkdir()
+    # Ids of special tokens come from the tokenizer.
+    ids = {"pad_token_id": config["pad_token_id"]} if config.get("pad_token_id") is not None else {}
+    (out / "config.json").write_text(json.dumps(ids | architecture.write_config(spec)))
+    save_file(written, out / "model.safetensors", metadata={"format": "pt"})
+    again, told = type(theirs).from_pretrained(out, output_loading_info=True)
+    assert not any(told.values()), told
+    found, expected = outputs(model, again.eval())
+    close(found, expected)
