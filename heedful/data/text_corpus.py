@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from heedful.data.corpus_file import CorpusFile, check_filled, single_file
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
-from heedful.data.text_file import (
-    CorpusFile,
-    TextFile,
-    check_filled,
-    file_form,
-    parse_json,
-    single_file,
-)
+from heedful.data.record_fields import LABEL_FIELDS, RecordFields
+from heedful.data.table_file import FORMATS, open_lines
+from heedful.data.text_file import TextFile, parse_json
 from heedful.errors import DataError
 
 Unit = Literal["file", "paragraph", "line"]
 
 _TEXT_REMEDY = 'Each line must be an object like {"text": "…"}'
-_COLUMNS_REMEDY = "Each line must be a text, a tab and its label"
-_LABELLED_REMEDY = 'Each line must be an object like {"text": "…", "label": "…"}'
+_COLUMNS_REMEDY = (
+    "Each line must be a text, a tab and its label; of more columns name two by --data.source-key "
+    "and --data.target-key, or by their numbers"
+)
 
 
 class CorpusDocument(NamedTuple):
@@ -68,8 +65,8 @@ class DocumentReader(CorpusFile):
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
     def _read(self) -> Iterator[CorpusDocument]:
-        file = TextFile(self.path)
-        if self.is_jsonl:
+        file = self.opened()
+        if file.is_json:
             for line in file:
                 yield CorpusDocument(file.lines, json_text(line, f"{self.path}:{file.lines}"))
         elif self.unit == "line":
@@ -84,8 +81,15 @@ class LabelledReader(CorpusFile):
     """The labelled texts of one file; empty lines are left out.
 
     Args:
-        path: `.tsv` or `.jsonl` file, plain or gzip.
+        path: `.tsv` or `.jsonl` file, or a table with names of columns.
+        fields: rule by which text and label are found.
     """
+
+    fields: RecordFields = LABEL_FIELDS
+
+    def opened(self) -> TextFile:
+        """Open the file as lines; those of tables are JSON."""
+        return open_lines(self.path, self.fields, FORMATS.keys() - {".jsonl"})
 
     def examples(self) -> Iterator[LabelledText]:
         """Yield the texts with their labels.
@@ -93,8 +97,12 @@ class LabelledReader(CorpusFile):
         Raises:
             DataError: when a line is not a text and a label, with file and line.
         """
+        is_json = self.is_jsonl
         for number, where, line in self.filled_lines():
-            yield LabelledText(number, *(_from_object if self.is_jsonl else _split)(line, where))
+            item = parse_json(line, where, self.fields.remedy) if is_json else None
+            pair = self.fields.texts(item, where) if is_json else _split(line, where)
+            check_filled(where, self.fields.remedy, text=pair[0], label=pair[1])
+            yield LabelledText(number, pair[0], pair[1].strip())
 
     def __iter__(self) -> Iterator[CorpusDocument]:
         """Yield the texts without labels, for training a tokenizer.
@@ -109,7 +117,7 @@ class LabelledReader(CorpusFile):
         """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
         # The way of reading is part of the hash: as plain documents, the same lines would keep
         # their labels.
-        return self.hash_with(f"labelled {self.form}")
+        return self.hash_with(f"labelled {self.form}{self.fields.reading}")
 
 
 TextReader = DocumentReader | LabelledReader
@@ -132,13 +140,16 @@ def labelled_reader(spec: CorpusSpec) -> LabelledReader:
     Raises:
         DataError: when the corpus is one of sentence pairs, or of another kind of file.
     """
-    if spec.file is None or file_form(Path(spec.file)) not in (".tsv", ".jsonl"):
+    message = "A classifier is trained on single files of texts with labels"
+    reader = LabelledReader(single_file(spec, message), LABEL_FIELDS.of(spec))
+    if reader.form not in FORMATS:
         raise DataError(
-            "A classifier is trained on single files of texts with labels",
-            where=spec.file or f"{spec.source} and {spec.target}",
-            remedy='Give .tsv files of "text<TAB>label" or .jsonl files with text and label',
+            message,
+            where=spec.file,
+            remedy='Give .tsv files of "text<TAB>label", .jsonl files with text and label, or '
+            f"tables with such columns ({', '.join(FORMATS)})",
         )
-    return LabelledReader(Path(spec.file))
+    return reader
 
 
 def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[CorpusDocument]:
@@ -189,26 +200,7 @@ def _split(line: str, where: str) -> tuple[str, str]:
             where=where,
             remedy=_COLUMNS_REMEDY,
         )
-    return _checked(columns[0], columns[1], where, _COLUMNS_REMEDY)
-
-
-def _from_object(line: str, where: str) -> tuple[str, str]:
-    item = parse_json(line, where, _LABELLED_REMEDY)
-    text, label = (item.get("text"), item.get("label")) if isinstance(item, dict) else (None, None)
-    if type(label) is int:  # a common form of labels; `isinstance` would also take True and False
-        label = str(label)
-    if not isinstance(text, str) or not isinstance(label, str):
-        raise DataError(
-            "There is no text under 'text' or no label under 'label'",
-            where=where,
-            remedy=_LABELLED_REMEDY,
-        )
-    return _checked(text, label, where, _LABELLED_REMEDY)
-
-
-def _checked(text: str, label: str, where: str, remedy: str) -> tuple[str, str]:
-    check_filled(where, remedy, text=text, label=label)
-    return text, label.strip()
+    return columns[0], columns[1]
 
 
 _TAGS_REMEDY = (

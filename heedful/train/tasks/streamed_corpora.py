@@ -135,7 +135,11 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
         return SampledTexts(stream, "source", _SAMPLED_SOURCES, LongWords("characters")), ""
     texts = (CorpusTexts((spec,), "source", LongWords("characters")) for spec in specs)
     lines = (islice(each, -(-_SAMPLED_SOURCES // len(specs))) for each in texts)
-    names = [Path(spec.source).name.removesuffix(".gz") for spec in specs if spec.source]
+    names = [
+        Path(spec.source).name.removesuffix(".gz").removesuffix(".zst")
+        for spec in specs
+        if spec.source
+    ]
     endings = {name.rpartition(".")[2] for name in names}  # as in train.de and news.en-de.de.gz
     language = endings.pop() if len(endings) == 1 else ""
     known = localedata.exists(language.replace("-", "_"))
