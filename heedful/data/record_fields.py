@@ -168,7 +168,10 @@ def _name_of(language: str, record: Mapping[str, Any]) -> str:
 
 
 def _names(record: Mapping[str, Any]) -> str:
-    names = [repr(name) for name in record]
+    names: list[str] = []
+    for name, value in record.items():
+        inner = [f"{name}.{each}" for each in value] if isinstance(value, Mapping) else [name]
+        names += map(repr, inner)
     return ", ".join(names[:_NAMES_SHOWN]) + ", …" * (len(names) > _NAMES_SHOWN) or "none"
 
 

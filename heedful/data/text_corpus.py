@@ -91,6 +91,11 @@ class LabelledReader(CorpusFile):
         """Open the file as lines; those of tables are JSON."""
         return open_lines(self.path, self.fields, FORMATS.keys() - {".jsonl"})
 
+    @property
+    def has_header(self) -> bool:
+        """True for a file with tabs whose first line names the columns."""
+        return self.form == ".tsv" and self.is_jsonl and self.fields.columns is None
+
     def examples(self) -> Iterator[LabelledText]:
         """Yield the texts with their labels.
 

@@ -87,7 +87,7 @@ def split_corpus(
             raise DataError(
                 pair.why,
                 where=f"{corpus.paths[0]}:{pair.line}",
-                remedy="Correct the line",
+                remedy="Correct the line, or name the keys: --source-key and --target-key",
             )
         keys.append(text_key(letters_of(pair.source), salt))
         if pair.line % REPORT_EVERY == 0 or pair.line == corpus.pairs:

@@ -140,7 +140,9 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
         for spec in specs
         if spec.source
     ]
-    endings = {name.rpartition(".")[2] for name in names}  # as in train.de and news.en-de.de.gz
+    given = {spec.languages[0] for spec in specs if spec.languages is not None}
+    # As in train.de and news.en-de.de.gz.
+    endings = given or {name.rpartition(".")[2] for name in names}
     language = endings.pop() if len(endings) == 1 else ""
     known = localedata.exists(language.replace("-", "_"))
     return chain.from_iterable(lines), language if known else ""
