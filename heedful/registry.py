@@ -1,4 +1,4 @@
-"""Parts from outside the package, by name: mixers, position biases, tokenizers, architectures.
+"""Parts from outside the package, by name: mixers, biases, tokenizers, architectures, trackers.
 
 Code registers them by `heedful.register`. An installed distribution names them, or a module that
 registers them, as entry points of the group `heedful.plugins`; these are loaded when an unknown
@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, str] = {
     "position bias": "heedful.nn.spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
+    "tracker": "heedful.train.trackers:TRACKERS",
 }
 """Address of the package's own names, for each family."""
 
@@ -47,8 +48,8 @@ def register(entry: Entry) -> Entry:
     """Make a part from outside the package known by its name; see `heedful.register`.
 
     Args:
-        entry: a subclass of `CommonPartSpec`, `CommonBiasSpec` or `RegisteredTokenizer`, or an
-            `Architecture`. The same class again, as from a notebook's cell, replaces the first.
+        entry: a subclass of `CommonPartSpec`, `CommonBiasSpec`, `RegisteredTokenizer` or `Tracker`,
+            or an `Architecture`. The same class again, as from a notebook, replaces the first.
 
     Raises:
         ConfigError: when it belongs to no family, or another entry has its name.
@@ -58,7 +59,8 @@ def register(entry: Entry) -> Entry:
         raise ConfigError(
             f"{entry!r} cannot be registered",
             where="heedful.register",
-            remedy="Register a spec of a mixer or a position bias, a tokenizer or an Architecture",
+            remedy="Register a spec of a mixer or a position bias, a tokenizer, an Architecture or "
+            "a tracker",
         )
     name, others = entry.known_as(), _entries[family]
     # Resolved by address: importing these modules here would be an upward import.

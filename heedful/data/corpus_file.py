@@ -11,7 +11,7 @@ from typing import TypeVar
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.record_fields import LABEL_FIELDS
 from heedful.data.table_file import FORMATS, open_lines, table_parts
-from heedful.data.text_file import TextFile, content_digest, file_form
+from heedful.data.text_file import TextFile, content_digest, file_form, shards_not_read
 from heedful.errors import DataError
 
 T = TypeVar("T")
@@ -122,12 +122,3 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
             remedy="Give each file for itself",
         )
     return Path(spec.file)
-
-
-def shards_not_read(folder: str) -> DataError:
-    """Return the error for a folder of shards where only files can be read."""
-    return DataError(
-        "A folder of shards is read by translators and language models in training only",
-        where=folder,
-        remedy="Name the files that it was made from, or one of its shards, a .jsonl.gz file",
-    )

@@ -12,17 +12,6 @@ SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
 
 
-_SOURCE_KEY = (
-    "name of the sources in files with named columns or keys, such as en or translation.en; a "
-    "number, from 1, in .csv and .tsv files without a header; for the task classify that of the "
-    "texts"
-)
-_TARGET_KEY = "name of the targets, as for source_key; for the task classify that of the labels"
-_LANGUAGES = (
-    "codes of the source and target language, such as en de, by which keys are found and a sample "
-    "of the pairs is checked"
-)
-
 # fmt: off
 PAIR_FORMS = (
     ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".tar",
@@ -49,9 +38,11 @@ class CorpusSpec(Config):
         description="file of pairs or labelled examples (.tsv, .csv, .jsonl, .parquet, .arrow, "
         ".tar), folder of such files, file of text, or folder of images",
     )
-    source_key: str | None = Field(None, description=_SOURCE_KEY)
-    target_key: str | None = Field(None, description=_TARGET_KEY)
-    languages: tuple[str, str] | None = Field(None, description=_LANGUAGES)
+    source_key: str | None = Field(None, description="data.source_key of this corpus alone")
+    target_key: str | None = Field(None, description="data.target_key of this corpus alone")
+    languages: tuple[str, str] | None = Field(
+        None, description="data.languages of this corpus alone"
+    )
     shards: str | None = Field(
         None, description="folder that `heedful data shard` wrote, read as a stream"
     )
@@ -83,9 +74,22 @@ class DataSpec(Config):
         description="unit of text in the files of a language model: a whole file, a paragraph (up "
         "to an empty line) or a line; .jsonl files hold one text a line under the key text",
     )
-    source_key: str | None = Field(None, description=_SOURCE_KEY)
-    target_key: str | None = Field(None, description=_TARGET_KEY)
-    languages: tuple[str, str] | None = Field(None, description=_LANGUAGES)
+    source_key: str | None = Field(
+        None,
+        description="name of the sources in files with named columns or keys, such as en or "
+        "translation.en; a number, from 1, in .csv and .tsv files without a header; for the task "
+        "classify the name of the texts",
+    )
+    target_key: str | None = Field(
+        None,
+        description="name of the targets, as for source_key; for the task classify that of the "
+        "labels",
+    )
+    languages: tuple[str, str] | None = Field(
+        None,
+        description="codes of the source and target language, such as en de, by which keys are "
+        "found and a sample of the pairs is checked",
+    )
     max_length: PositiveInt = Field(
         256,
         description="maximum number of tokens on each side of a pair (longer pairs are left "

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from heedful.data.corpus_file import shards_not_read
 from heedful.data.corpus_spec import PAIR_FORMS, CorpusSpec
 from heedful.data.record_fields import PAIR_FIELDS, RecordFields
 from heedful.data.table_file import FORMATS, open_lines, table_parts
@@ -23,6 +22,7 @@ from heedful.data.text_file import (
     content_digest,
     file_form,
     parse_json,
+    shards_not_read,
 )
 from heedful.errors import DataError
 

@@ -328,6 +328,15 @@ def content_digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
+def shards_not_read(folder: str) -> DataError:
+    """Return the error for a folder of shards where only files can be read."""
+    return DataError(
+        "A folder of shards is read by translators and language models in training only",
+        where=folder,
+        remedy="Name the files that it was made from, or one of its shards, a .jsonl.gz file",
+    )
+
+
 def parse_json(text: str, where: str, remedy: str, name: str = "The line") -> Any:
     """Parse a JSON value.
 

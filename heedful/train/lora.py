@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heedful.errors import ConfigError, ModelError, suggest
-from heedful.interop.hugging_face import describe_any, read_any_weights
+from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import (
     build_around,
     build_model,
@@ -42,6 +42,7 @@ from heedful.models.new_tokens import NewTokens, tables
 from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.train.peft_format import CONFIG_NAME, DOWN, UP, read_peft, write_peft
 from heedful.train.run_settings import LoraSettings
 from heedful.train.splitting import derive_seed
 
@@ -214,7 +215,7 @@ TENSORS_FILE = "adapter.safetensors"
 ADAPTER_DIRECTORY = "adapter"
 """Name of the adapter's folder in a run directory, beside `model`."""
 
-_DOWN, _UP, _ROWS = ".down", ".up", ".rows"
+_ROWS = ".rows"
 
 
 @dataclass(frozen=True)
@@ -260,8 +261,8 @@ class Adapter:
                 scale = part.scale
                 for key, (start, stop) in part.maps.items():
                     name = _sibling_address(path, key)
-                    tensors[name + _DOWN] = part.down[key].detach()
-                    tensors[name + _UP] = part.up[key].detach()
+                    tensors[name + DOWN] = part.down[key].detach()
+                    tensors[name + UP] = part.up[key].detach()
                     matrices[name] = original[start:stop]
             elif isinstance(part, NewRows):
                 table = _child_address(path, leaf)
@@ -341,7 +342,7 @@ class Adapter:
         Raises:
             ModelError: when the adapter was trained on another model.
         """
-        changes = [name.removesuffix(_UP) for name in self.tensors if name.endswith(_UP)]
+        changes = [name.removesuffix(UP) for name in self.tensors if name.endswith(UP)]
         matrices = {f"{name}.weight": name for name in changes}
         known = {name: weights[key] for key, name in matrices.items() if key in weights}
         # Only changed matrices are hashed, so a base in another file format passes.
@@ -355,9 +356,9 @@ class Adapter:
         result = {name: tensor.float() for name, tensor in weights.items()}
         for name, tensor in self.tensors.items():
             try:
-                if name.endswith(_UP):
-                    matrix = name.removesuffix(_UP)
-                    product = tensor @ self.tensors[matrix + _DOWN]
+                if name.endswith(UP):
+                    matrix = name.removesuffix(UP)
+                    product = tensor @ self.tensors[matrix + DOWN]
                     # [out, r] × [r, in]; a convolution's weight keeps its own shape by `view_as`.
                     old = result[f"{matrix}.weight"]
                     result[f"{matrix}.weight"] = (old + self.scale * product).view_as(old)
@@ -365,7 +366,7 @@ class Adapter:
                     table = name.removesuffix(_ROWS)
                     first, old = self.rows[table], result[table]
                     result[table] = torch.cat([old[:first], tensor, old[first + len(tensor) :]])
-                elif not name.endswith(_DOWN):
+                elif not name.endswith(DOWN):
                     result[name] = tensor
             except (KeyError, RuntimeError) as error:
                 raise ModelError(
@@ -381,7 +382,7 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
 
     Args:
         base: a model directory, a run directory or a Hugging Face directory.
-        adapter: an adapter's directory, or that of a run.
+        adapter: an adapter's directory, that of a run, or an adapter of PEFT.
         out: model directory to write; its parent must exist.
 
     Returns:
@@ -391,15 +392,58 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
         ModelError: when one of them is missing or damaged, or they do not belong together.
         RunError: when the directory cannot be written.
     """
-    change = Adapter.load(adapter)
     described = describe_any(base)
-    weights = change.applied(read_any_weights(base), where=str(base))
+    weights = read_any_weights(base)
+    if (adapter / CONFIG_NAME).is_file():
+        change = _of_peft(adapter, described, weights)
+    else:
+        change = Adapter.load(adapter)
+    weights = change.applied(weights, where=str(base))
     wanted = stored_shapes(change.spec)  # without heads of the base that the run left out
     weights = {name: tensor for name, tensor in weights.items() if name in wanted}
     model = build_around(change.spec, weights, where=str(adapter))
     tokenizers = described.tokenizers if change.tokenizers is None else change.tokenizers
     save_model(model.eval(), tokenizers, out, origin=described.origin)
     return model
+
+
+def export_peft(adapter: Path, out: Path) -> str:
+    """Write an adapter in the format of PEFT; return the architecture of its base model.
+
+    Args:
+        adapter: an adapter's directory, or that of a run.
+        out: directory to write, whose parent exists.
+
+    Raises:
+        ModelError: when the adapter is missing, or its model is none of Hugging Face's.
+        RunError: when the directory cannot be written.
+    """
+    change = Adapter.load(adapter)
+    # Beside the adapter of a run stands its model, which knows where the base model came from.
+    models = (path / "model" for path in (adapter, adapter.parent) if (path / "model").is_dir())
+    model = next(models, None)
+    origin = {} if model is None else describe_any(model).origin
+    return write_peft(change.tensors, change.scale, change.spec, origin, out)
+
+
+def _of_peft(directory: Path, base: Description, weights: Mapping[str, Tensor]) -> Adapter:
+    """Read an adapter of PEFT.
+
+    Raises:
+        ModelError: when it cannot be read, or the base model is none of Hugging Face's.
+    """
+    model_type = base.origin.get("model_type")
+    if model_type is None:
+        raise ModelError(
+            "The base model is no model of Hugging Face, to whose modules the adapter belongs",
+            where=str(directory),
+            remedy="Give the model that the adapter was trained on, imported or as it is",
+        )
+    scale, tensors = read_peft(directory, base.spec, model_type)
+    names = [name.removesuffix(UP) for name in tensors if name.endswith(UP)]
+    # The format names no weights that it belongs to, so any model of these shapes is accepted.
+    known = fingerprint({name: weights[f"{name}.weight"] for name in names})
+    return Adapter(base.spec, scale, known, {}, tensors, None)
 
 
 def fingerprint(matrices: Mapping[str, Tensor]) -> str:

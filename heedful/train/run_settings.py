@@ -364,6 +364,11 @@ class RunSettings(Config):
     tensorboard: bool = Field(
         False, description="write TensorBoard event files into the run; needs heedful[tensorboard]"
     )
+    trackers: tuple[str, ...] = Field(
+        (),
+        description="services that get the metrics: wandb, mlflow or a registered tracker; each "
+        "needs its package, such as heedful[wandb]",
+    )
 
     @property
     def protected_kinds(self) -> tuple[SpanKind, ...]:

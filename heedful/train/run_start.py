@@ -20,7 +20,7 @@ from torch import nn
 
 from heedful.device import resolve_device
 from heedful.errors import ConfigError, DataError, UserError
-from heedful.events import Events, TensorBoard
+from heedful.events import Events
 from heedful.memory import available_bytes
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
 from heedful.train.compute_plan import Compiling, ComputePlan
@@ -122,8 +122,7 @@ def start_run(
             stack.enter_context(locked(run_dir))
             start = _start_first(run_dir, settings, go_on, device, team, events)
             step = None if start.checkpoint is None else start.checkpoint.step
-            tensorboard = start.settings.tensorboard
-            kept = stack.enter_context(recorded(run_dir, events, step, tensorboard=tensorboard))
+            kept = stack.enter_context(recorded(run_dir, events, step, start.settings))
             return dataclasses.replace(start, events=kept)
 
         start = _in_turn(team, first, team.main)
@@ -147,8 +146,6 @@ def _start_first(
     settings = _with_parts(settings, team.dimensions, events, resume=resume)
     # Checked before any work, so that a mistake in a setting is reported within a second.
     check_directory(run_dir, settings, resume=resume)
-    if settings.tensorboard:
-        TensorBoard.check()
     store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
     # Read before the data, as a damaged checkpoint makes encoding pointless.
     checkpoint = store.newest(events) if resume else None

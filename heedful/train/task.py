@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.data.corpus_file import shards_not_read
-from heedful.data.text_file import LongWords
+from heedful.data.text_file import LongWords, shards_not_read
 from heedful.device import Precision
 from heedful.engines.training.activation_checkpointing import apply_checkpointing
 from heedful.errors import ConfigError, DataError
