@@ -92,6 +92,7 @@ def test_parts_of_a_distribution_train_translate_and_are_looked_into(
     run, pairs = str(installed / "run"), write_pairs(installed)
     assert "my_parts" not in sys.modules
     words = ["train", run, "--train", *pairs, "--max-steps", "3", "--device", "cpu"]
+    words += ["--trackers", "lines"]
     chosen = {"--model.mixer": "fading", "--model.positions": "slope", "--tokenizer.kind": "words"}
     assert main([*words, *flags(**chosen)]) == 0
     assert "my_parts" in sys.modules
@@ -107,6 +108,9 @@ def test_parts_of_a_distribution_train_translate_and_are_looked_into(
     translations = translator.translate(texts, beam=3)
     assert translator.translate(texts[1:], beam=3) == translations[1:]
     capsys.readouterr()
+    tracked = (Path(run) / "lines.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[0] for line in tracked][:3] == ["1", "2", "3"]
+    assert "train/loss=" in tracked[0]
     assert main(["info", run]) == 0
     assert main(["inspect", run, "one two", "--device", "cpu"]) == 0
     subject = heedful.inspect.load(run, device="cpu")

@@ -213,7 +213,10 @@ def _write_export(
     if format == "gguf":
         from heedful.apps.export.gguf_file import export_gguf
 
-        return {"model_type": export_gguf(model, out, quantization)}, "llama.cpp"
+        name, has_tokenizer = export_gguf(model, out, quantization)
+        if not has_tokenizer:
+            say("The file has no tokenizer, as llama.cpp has none like it: give it token ids.")
+        return {"model_type": name, "tokenizer": has_tokenizer}, "llama.cpp"
     if format == "peft":
         from heedful.train.lora import export_peft
 

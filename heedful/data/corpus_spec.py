@@ -77,13 +77,13 @@ class DataSpec(Config):
     source_key: str | None = Field(
         None,
         description="name of the sources in files with named columns or keys, such as en or "
-        "translation.en; a number, from 1, in .csv and .tsv files without a header; for the task "
-        "classify the name of the texts",
+        "translation.en; a number, from 1, in .csv and .tsv files without a header; for the tasks "
+        "classify and tag the name of the texts or words",
     )
     target_key: str | None = Field(
         None,
-        description="name of the targets, as for source_key; for the task classify that of the "
-        "labels",
+        description="name of the targets, as for source_key; for the tasks classify and tag that "
+        "of the labels or tags",
     )
     languages: tuple[str, str] | None = Field(
         None,

@@ -238,7 +238,8 @@ def tsv_pair(line: str, file: TextFile) -> Pair:
         raise DataError(
             f"There are {len(fields)} fields instead of source, tab, target",
             where=f"{file.path}:{file.lines}",
-            remedy="Give each line exactly one tab",
+            remedy="Give each line exactly one tab, or name two of the columns by "
+            "--data.source-key and --data.target-key",
         )
     return Pair(file.lines, *fields)
 

@@ -70,7 +70,9 @@ class TableFile(TextFile):
         kind = FORMATS[self.form]
         errors: tuple[type[Exception], ...] = (csv.Error, tarfile.TarError, OSError, EOFError)
         if kind.is_arrow:
-            errors = (*errors, require_pyarrow(str(self.path)).ArrowException)
+            # Values that Python has no room for, such as dates after 9999, are `ValueError`s.
+            arrow = require_pyarrow(str(self.path))
+            errors = (*errors, arrow.ArrowException, ValueError, OverflowError)
         self._bytes_before = 0
         for path in self.parts:
             self._part = self._opened(path)
@@ -261,12 +263,21 @@ def _batch_rows(batch: Any) -> list[dict[str, Any]]:
     # `datasets` stores labels as numbers, and their names in the metadata of the schema.
     metadata = json.loads((batch.schema.metadata or {}).get(b"huggingface", b"{}"))
     for column, feature in metadata.get("info", {}).get("features", {}).items():
-        names = feature.get("names") if isinstance(feature, dict) else None
-        if names and rows and type(rows[0].get(column)) is int:
-            for row in rows:
-                number = row[column]
-                row[column] = names[number] if number in range(len(names)) else None
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+        names = inner.get("names") if isinstance(inner, dict) else None
+        for row in rows if names else ():
+            if column in row:
+                row[column] = _label_names(row[column], names)
     return rows
+
+
+def _label_names(value: Any, names: list[str]) -> Any:
+    """Return the name of a label, or those of a list of labels; None for a missing label."""
+    if isinstance(value, list):
+        return [_label_names(each, names) for each in value]
+    if type(value) is not int:
+        return value
+    return names[value] if value in range(len(names)) else None  # -1 where there is no label
 
 
 def _has_text(kind: Any) -> bool:

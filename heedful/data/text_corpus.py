@@ -212,7 +212,10 @@ _TAGS_REMEDY = (
     "Each line must be a word and its tag, with a tab or a space between them; an empty line ends "
     "a sentence"
 )
-_TAGS_JSONL_REMEDY = 'Each line must be an object like {"tokens": ["…"], "tags": ["…"]}'
+_TAGS_JSONL_REMEDY = (
+    'Each line must be an object like {"tokens": ["…"], "tags": ["…"]}; name other keys by '
+    "--data.source-key and --data.target-key"
+)
 
 
 class TaggedSentence(NamedTuple):
@@ -240,10 +243,12 @@ class TaggedReader(CorpusFile):
         path: file, plain or gzip; `.jsonl` holds a sentence a line, any other file a word a line.
         word_column: column of the words, from 1.
         tag_column: column of the tags, from 1; the last one if None.
+        keys: names of words and tags in lines of JSON and in tables.
     """
 
     word_column: int = 1
     tag_column: int | None = None
+    keys: tuple[str, str] = ("tokens", "tags")
 
     def __iter__(self) -> Iterator[TaggedSentence]:
         """Yield the sentences.
@@ -301,7 +306,7 @@ class TaggedReader(CorpusFile):
 
     def _from_json(self) -> Iterator[TaggedSentence]:
         for number, where, line in self.filled_lines():
-            words, tags = _words_and_tags(line, where)
+            words, tags = _words_and_tags(line, where, self.keys)
             # All words of a JSON line stand on that line.
             yield TaggedSentence(words, tags, [number] * len(words))
 
@@ -313,12 +318,15 @@ def tagged_reader(spec: CorpusSpec, data: DataSpec) -> TaggedReader:
         DataError: when the corpus is one of sentence pairs.
     """
     path = single_file(spec, "A tagger is trained on single files, not on pairs")
-    return TaggedReader(path, data.word_column, data.tag_column)
+    keys = (spec.source_key or "tokens", spec.target_key or "tags")
+    return TaggedReader(path, data.word_column, data.tag_column, keys)
 
 
-def _words_and_tags(line: str, where: str) -> tuple[list[str], list[str]]:
+def _words_and_tags(line: str, where: str, keys: tuple[str, str]) -> tuple[list[str], list[str]]:
     item = parse_json(line, where, _TAGS_JSONL_REMEDY)
-    words, tags = (_texts(item, name, where) for name in ("tokens", "tags"))
+    words, tags = (
+        _texts(item, name, where, kinds) for name, kinds in zip(keys, (_WORDS, _TAGS), strict=True)
+    )
     if not words or len(words) != len(tags):
         raise DataError(
             f"There are {len(words)} tokens and {len(tags)} tags",
@@ -330,10 +338,13 @@ def _words_and_tags(line: str, where: str) -> tuple[list[str], list[str]]:
     return words, tags
 
 
-def _texts(item: Any, name: str, where: str) -> list[str]:
-    """Return a list of texts under a key; tags may be integers, but not True or False."""
+_WORDS: tuple[type, ...] = (str,)
+_TAGS = (str, int)  # but not True or False
+
+
+def _texts(item: Any, name: str, where: str, kinds: tuple[type, ...]) -> list[str]:
+    """Return a list of texts under a key."""
     values = item.get(name) if isinstance(item, dict) else None
-    kinds = (str, int) if name == "tags" else (str,)
     if not isinstance(values, list) or any(type(value) not in kinds for value in values):
         raise DataError(
             f"There is no list of texts under {name!r}", where=where, remedy=_TAGS_JSONL_REMEDY
@@ -393,6 +404,12 @@ class QuestionReader(CorpusFile):
         for _, where, line in self.filled_lines():
             item = parse_json(line, where, _QUESTIONS_REMEDY)
             context = _field(item, "context", str, where, _QUESTIONS_REMEDY)
+            answers = item["answers"] if isinstance(item.get("answers"), dict) else None
+            if answers is not None:  # lists side by side, as in `datasets`
+                texts = _field(answers, "text", list, where, _QUESTIONS_REMEDY)
+                starts = _field(answers, "answer_start", list, where, _QUESTIONS_REMEDY)
+                pairs = zip(texts, starts, strict=False)
+                item = {**item, "answers": [{"text": t, "start": start} for t, start in pairs]}
             yield _question(item, context, "start", where, _QUESTIONS_REMEDY)
 
     def _articles(self) -> Iterator[Question]:

@@ -366,8 +366,7 @@ class RunSettings(Config):
     )
     trackers: tuple[str, ...] = Field(
         (),
-        description="services that get the metrics: wandb, mlflow or a registered tracker; each "
-        "needs its package, such as heedful[wandb]",
+        description="services that get the metrics: wandb, mlflow or the name of a registered one",
     )
 
     @property

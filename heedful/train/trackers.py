@@ -54,14 +54,14 @@ class Tracker:
 
     Attributes:
         name: name in the setting `trackers`.
-        package: module that has to be installed.
+        package: module that has to be installed; "" for none.
         install: what `pip install` is given for it.
     """
 
     family: ClassVar[str] = "tracker"
     name: ClassVar[str]
-    package: ClassVar[str]
-    install: ClassVar[str]
+    package: ClassVar[str] = ""
+    install: ClassVar[str] = ""
 
     def __init__(self, run: TrackedRun) -> None:
         """Begin, or go on with, the record of a run."""
@@ -78,7 +78,7 @@ class Tracker:
         Raises:
             ConfigError: when it is not.
         """
-        if importlib.util.find_spec(cls.package) is None:
+        if cls.package and importlib.util.find_spec(cls.package) is None:
             raise ConfigError(
                 f"The {cls.package} package is not installed",
                 where=f"trackers = {cls.name}",

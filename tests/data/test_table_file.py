@@ -19,7 +19,7 @@ from pyarrow import feather, parquet
 from heedful.data.corpus_spec import PAIR_FORMS, CorpusSpec, DataSpec
 from heedful.data.pair_corpus import CorpusReader, content_hash
 from heedful.data.table_file import FORMATS
-from heedful.data.text_corpus import DocumentReader, labelled_reader
+from heedful.data.text_corpus import DocumentReader, labelled_reader, question_reader, tagged_reader
 from heedful.errors import ConfigError, DataError
 
 Pairs = list[tuple[str, str]]
@@ -227,6 +227,42 @@ def test_labels_and_texts_of_tables(tmp_path: Path) -> None:
     # A file of commas is a text to a language model, as before.
     (tmp_path / "t.csv").write_text("text\none\n", encoding="utf-8")
     assert [each.text for each in DocumentReader(tmp_path / "t.csv", "file")] == ["text\none\n"]
+
+
+def test_tags_and_questions_of_tables(tmp_path: Path) -> None:
+    names = {"features": {"ner": {"feature": {"names": ["O", "B"], "_type": "ClassLabel"}}}}
+    table = pyarrow.table({"words": [["in", "Rome"]], "ner": [[0, 1]]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": names})})
+    parquet.write_table(table, tmp_path / "ner.parquet")
+    data = DataSpec.parse(
+        {
+            "train": [{"file": str(tmp_path / "ner.parquet")}],
+            "source_key": "words",
+            "target_key": "ner",
+        }
+    )
+    (sentence,) = tagged_reader(data.train[0], data)
+    assert (sentence.words, sentence.tags) == (["in", "Rome"], ["O", "B"])
+    rows = [
+        {
+            "question": "Where?",
+            "context": "In Rome.",
+            "answers": {"text": ["Rome"], "answer_start": [3]},
+        },
+        {"question": "When?", "context": "In Rome.", "answers": {"text": [], "answer_start": []}},
+    ]
+    schema = pyarrow.Table.from_pylist(rows).schema
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / "squad.parquet")
+    questions = list(question_reader(CorpusSpec(file=str(tmp_path / "squad.parquet"))))
+    assert [question.answers for question in questions] == [(("Rome", 3),), ()]
+
+
+def test_a_value_without_room_is_no_crash(tmp_path: Path) -> None:
+    days = pyarrow.array([3_000_000], pyarrow.int32()).cast(pyarrow.date32())
+    inner = pyarrow.StructArray.from_arrays([days, pyarrow.array(["a"])], ["day", "text"])
+    parquet.write_table(pyarrow.table({"source": ["a"], "inner": inner}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match="past row 0: date value out of range"):
+        list(CorpusReader(CorpusSpec(file=str(tmp_path / "d.parquet"))))
 
 
 def test_settings_and_readers_know_the_same_forms() -> None:

@@ -161,8 +161,6 @@ class Counter(Tracker):
     """A tracker from outside the package, whose service goes away at the third update."""
 
     name = "counter"
-    package = "json"
-    install = "counter"
     steps: list[int] = []  # noqa: RUF012
 
     def numbers(self, step: int, values: Any) -> None:
