@@ -14,12 +14,7 @@ from heedful.cli.evaluation.text_measures import (
     TextFlags,
     TextMeasurement,
 )
-from heedful.cli.evaluation.translation_scores import (
-    LengthFlags,
-    Translations,
-    check_comet,
-    translate_all,
-)
+from heedful.cli.evaluation.translation_scores import LengthFlags, Translations, translate_all
 from heedful.cli.flags import Running, SearchFlags, SplitFlag, search_settings
 from heedful.cli.text_io import (
     Output,
@@ -124,6 +119,8 @@ def evaluate(
     _check_references(reference, output_file, samples)
     counted = tuple(name for name in metrics if name != "comet")
     if has_comet := "comet" in metrics:
+        from heedful.cli.evaluation.comet_scores import check_comet, comet_facts
+
         check_comet(source, by_length=lengths.by_length and not counted)
     settings = search_settings(search)
     rules = {"tokenize": tokenize, "lowercase": lowercase}
@@ -144,7 +141,7 @@ def evaluate(
         facts |= translations.comparison() if counted else {"comparison": {}}
     if has_comet:
         assert source is not None
-        more = translations.comet(source, comet_model, running)
+        more = comet_facts(translations, source, comet_model, running)
         facts = {name: {**values, **more.get(name, {})} for name, values in facts.items()}
     if lengths.by_length:
         assert source is not None

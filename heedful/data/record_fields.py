@@ -116,7 +116,8 @@ class RecordFields:
             return
         # Languages come first: `source` is also a usual name for the origin of a pair.
         if self.languages is not None and not any(self.keys):
-            yield tuple(_name_of(language, record) for language in self.languages)
+            source, target = self.languages
+            yield _name_of(source, record), _name_of(target, record)
         # One name may be given and the other left to be found.
         yield from ((first or usual[0], second or usual[1]) for usual in self.usual)
 

@@ -11,7 +11,6 @@ import itertools
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,11 +162,10 @@ def table_parts(path: Path) -> list[Path]:
 
 def _names_columns(path: Path, fields: RecordFields) -> bool:
     """Return True if the first line of a file with tabs is a header."""
-    with closing(iter(TextFile(path))) as lines:
-        try:
-            return fields.header(next(lines, "").split("\t"))
-        except DataError:  # no UTF-8: reported with its line by whoever reads it
-            return False
+    try:
+        return fields.header(next(iter(TextFile(path)), "").split("\t"))
+    except DataError:  # no UTF-8: reported with its line by whoever reads it
+        return False
 
 
 def _delimited_rows(part: TextFile, fields: RecordFields) -> Rows:
@@ -289,13 +287,14 @@ def _has_text(kind: Any) -> bool:
     if types.is_dictionary(kind):
         return _has_text(kind.value_type)
     is_string = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    return is_string or types.is_integer(kind)
+    return bool(is_string or types.is_integer(kind))
 
 
 def _tar_rows(part: TextFile, fields: RecordFields) -> Rows:
     """Yield the samples of WebDataset: files that follow each other and differ in their ending."""
     with part.opened() as content, tarfile.open(fileobj=content, mode="r|") as archive:
-        sample, row = "", {}
+        sample = ""
+        row: dict[str, Any] = {}
         for member in archive:
             folder, slash, name = member.name.rpartition("/")
             stem, _, ending = name.partition(".")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -49,8 +48,7 @@ def check_languages(data: DataSpec, events: Events) -> None:
         codes = [code.lower().replace("_", "-").partition("-")[0] for code in languages]
         if not set(codes) <= set(detector.languages):
             continue
-        with closing(iter(CorpusReader(corpus))) as reader:
-            pairs = [(pair.source, pair.target) for pair in islice(reader, _SAMPLE)]
+        pairs = [(pair.source, pair.target) for pair in islice(CorpusReader(corpus), _SAMPLE)]
         where = " and ".join(map(str, corpus_paths(corpus)))
         should = f"they should be {codes[0]} and {codes[1]}"
         if _are_exchanged(pairs, codes, detector):

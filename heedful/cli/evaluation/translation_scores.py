@@ -65,31 +65,6 @@ class LengthFlags:
             check_bounds(self.length_bins)
 
 
-def check_comet(source: Path | None, *, by_length: bool) -> None:
-    """Refuse COMET without sources, without its program, or as the only metric by length.
-
-    Args:
-        source: file of the source sentences.
-        by_length: True if scores by length are asked for, and of no other metric.
-
-    Raises:
-        UserError: naming the flag.
-    """
-    from heedful.apps.evaluation.comet_metric import comet_program
-
-    if source is None:
-        raise UserError(
-            "COMET scores a translation beside its source, which is missing",
-            where="--metrics comet",
-            remedy="Add --source FILE",
-        )
-    if by_length:
-        raise UserError(
-            "COMET is not measured by length", where="--by-length", remedy="Add --metrics bleu"
-        )
-    comet_program()
-
-
 def translate_all(
     model: Path,
     texts: Sequence[str],
@@ -166,7 +141,11 @@ class Translations:
         )
         if self.show:
             rows = [
-                (each.name, *map(_range, (each.a, each.b, each.difference)), f"{each.p_value:.3f}")
+                (
+                    each.name,
+                    *map(score_range, (each.a, each.b, each.difference)),
+                    f"{each.p_value:.3f}",
+                )
                 for each in paired.values()
             ]
             show_table(
@@ -177,38 +156,6 @@ class Translations:
             )
             say("p: probability of a difference this large if the systems were equally good.")
         return {"comparison": {name: score.plain() for name, score in paired.items()}}
-
-    def comet(self, source: Path, model: str, running: Running) -> dict[str, Any]:
-        """Score the systems by COMET, from 0 to 100; return plain facts.
-
-        Args:
-            source: file of the source sentences.
-            model: name or file of COMET's model.
-            running: device.
-        """
-        from heedful.apps.evaluation.bootstrap import paired_ratios
-        from heedful.apps.evaluation.comet_metric import comet_scores
-        from heedful.device import resolve_device
-        from heedful.evaluate.corpus_metrics import MetricScore
-
-        sources = read_aligned(source, len(self.references[0]))
-        on_gpu = resolve_device(running.device).type == "cuda"
-        found = comet_scores(sources, self.systems, self.references[0], model=model, on_gpu=on_gpu)
-        sums = {name: [100 * each for each in scores] for name, scores in found.items()}
-        ours = sums["system"]
-        score = MetricScore("comet", sum(ours) / len(ours), f"model:{model}|scale:100")
-        facts: dict[str, Any] = {"scores": {"comet": score.plain()}}
-        rows = [("comet", score.signature, f"{score.score:.2f}")]
-        if "baseline" in sums:
-            paired = paired_ratios(
-                "comet", sums["baseline"], ours, [1] * len(ours), samples=self.samples
-            )
-            facts["comparison"] = {"comet": paired.plain()}
-            shown = (_range(paired.difference), f"p {paired.p_value:.3f}")
-            rows.append(("comet, against the baseline", shown[1], shown[0]))
-        if self.show:
-            show_table(f"{len(ours):,} lines", ("metric", "signature", "score"), rows, numbers=1)
-        return facts
 
     def by_length(self, source: Path, bounds: Sequence[int], chart: Path | None) -> dict[str, Any]:
         """Score each system in each bin; show a table, write a chart, return plain facts.
@@ -253,7 +200,7 @@ class Translations:
                 (
                     each.label,
                     f"{each.sentences:,}",
-                    *(_range(each.scores.get(m)) for m in self.metrics),
+                    *(score_range(each.scores.get(m)) for m in self.metrics),
                 )
                 for each in bins
             ],
@@ -284,6 +231,6 @@ class Translations:
         say(f"The chart is in {path}")
 
 
-def _range(score: Interval | None) -> str:
+def score_range(score: Interval | None) -> str:
     """Return a score with its interval as text; empty for no score."""
     return "" if score is None else f"{score.score:.2f} ({score.low:.2f} to {score.high:.2f})"
