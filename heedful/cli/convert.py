@@ -218,7 +218,7 @@ def _write_export(
             say("The file has no tokenizer, as llama.cpp has none like it: give it token ids.")
         return {"model_type": name, "tokenizer": has_tokenizer}, "llama.cpp"
     if format == "peft":
-        from heedful.train.lora import export_peft
+        from heedful.apps.export.peft_format import export_peft
 
         return {"model_type": export_peft(model, out)}, "peft"
     if format == "onnx":
@@ -274,9 +274,10 @@ def merge(
     """
     report = Report("merge", output, base=base, adapter=adapter, out=out)
     refuse_existing(out)
+    from heedful.apps.export.peft_format import is_peft, merge_peft
     from heedful.train.lora import merge_into
 
-    model = merge_into(base, adapter, out)
+    model = (merge_peft if is_peft(adapter) else merge_into)(base, adapter, out)
     facts = {
         "kind": model.spec.kind,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

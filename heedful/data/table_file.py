@@ -263,8 +263,8 @@ def _batch_rows(batch: Any) -> list[dict[str, Any]]:
     for column, feature in metadata.get("info", {}).get("features", {}).items():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
         names = inner.get("names") if isinstance(inner, dict) else None
-        for row in rows if names else ():
-            if column in row:
+        for row in rows:
+            if names and column in row:
                 row[column] = _label_names(row[column], names)
     return rows
 

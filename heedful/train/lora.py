@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heedful.errors import ConfigError, ModelError, suggest
-from heedful.interop.hugging_face import Description, describe_any, read_any_weights
+from heedful.interop.hugging_face import describe_any, read_any_weights
 from heedful.models.build import (
     build_around,
     build_model,
@@ -42,7 +42,6 @@ from heedful.models.new_tokens import NewTokens, tables
 from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.peft_format import CONFIG_NAME, DOWN, UP, read_peft, write_peft
 from heedful.train.run_settings import LoraSettings
 from heedful.train.splitting import derive_seed
 
@@ -215,7 +214,8 @@ TENSORS_FILE = "adapter.safetensors"
 ADAPTER_DIRECTORY = "adapter"
 """Name of the adapter's folder in a run directory, beside `model`."""
 
-_ROWS = ".rows"
+DOWN, UP, ROWS = ".down", ".up", ".rows"
+"""Ends of the names of an adapter's tensors, after the canonical name of a matrix or table."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Adapter:
                     matrices[name] = original[start:stop]
             elif isinstance(part, NewRows):
                 table = _child_address(path, leaf)
-                tensors[table + _ROWS] = part.rows.detach()
+                tensors[table + ROWS] = part.rows.detach()
                 rows[table] = part.first
         spec = cast(Any, model).spec
         return cls(spec, scale, fingerprint(matrices), rows, tensors, tokenizers)
@@ -362,8 +362,8 @@ class Adapter:
                     # [out, r] × [r, in]; a convolution's weight keeps its own shape by `view_as`.
                     old = result[f"{matrix}.weight"]
                     result[f"{matrix}.weight"] = (old + self.scale * product).view_as(old)
-                elif name.endswith(_ROWS):
-                    table = name.removesuffix(_ROWS)
+                elif name.endswith(ROWS):
+                    table = name.removesuffix(ROWS)
                     first, old = self.rows[table], result[table]
                     result[table] = torch.cat([old[:first], tensor, old[first + len(tensor) :]])
                 elif not name.endswith(DOWN):
@@ -382,7 +382,7 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
 
     Args:
         base: a model directory, a run directory or a Hugging Face directory.
-        adapter: an adapter's directory, that of a run, or an adapter of PEFT.
+        adapter: an adapter's directory, or that of a run.
         out: model directory to write; its parent must exist.
 
     Returns:
@@ -392,58 +392,25 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
         ModelError: when one of them is missing or damaged, or they do not belong together.
         RunError: when the directory cannot be written.
     """
+    return merge_adapter(base, Adapter.load(adapter), out, where=str(adapter))
+
+
+def merge_adapter(base: Path, change: Adapter, out: Path, *, where: str) -> AnyModel:
+    """Merge an adapter that is read already; see `merge_into`.
+
+    Args:
+        base, out: arguments of `merge_into`.
+        change: adapter.
+        where: path of the adapter, for error messages.
+    """
     described = describe_any(base)
-    weights = read_any_weights(base)
-    if (adapter / CONFIG_NAME).is_file():
-        change = _of_peft(adapter, described, weights)
-    else:
-        change = Adapter.load(adapter)
-    weights = change.applied(weights, where=str(base))
+    weights = change.applied(read_any_weights(base), where=str(base))
     wanted = stored_shapes(change.spec)  # without heads of the base that the run left out
     weights = {name: tensor for name, tensor in weights.items() if name in wanted}
-    model = build_around(change.spec, weights, where=str(adapter))
+    model = build_around(change.spec, weights, where=where)
     tokenizers = described.tokenizers if change.tokenizers is None else change.tokenizers
     save_model(model.eval(), tokenizers, out, origin=described.origin)
     return model
-
-
-def export_peft(adapter: Path, out: Path) -> str:
-    """Write an adapter in the format of PEFT; return the architecture of its base model.
-
-    Args:
-        adapter: an adapter's directory, or that of a run.
-        out: directory to write, whose parent exists.
-
-    Raises:
-        ModelError: when the adapter is missing, or its model is none of Hugging Face's.
-        RunError: when the directory cannot be written.
-    """
-    change = Adapter.load(adapter)
-    # Beside the adapter of a run stands its model, which knows where the base model came from.
-    models = (path / "model" for path in (adapter, adapter.parent) if (path / "model").is_dir())
-    model = next(models, None)
-    origin = {} if model is None else describe_any(model).origin
-    return write_peft(change.tensors, change.scale, change.spec, origin, out)
-
-
-def _of_peft(directory: Path, base: Description, weights: Mapping[str, Tensor]) -> Adapter:
-    """Read an adapter of PEFT.
-
-    Raises:
-        ModelError: when it cannot be read, or the base model is none of Hugging Face's.
-    """
-    model_type = base.origin.get("model_type")
-    if model_type is None:
-        raise ModelError(
-            "The base model is no model of Hugging Face, to whose modules the adapter belongs",
-            where=str(directory),
-            remedy="Give the model that the adapter was trained on, imported or as it is",
-        )
-    scale, tensors = read_peft(directory, base.spec, model_type)
-    names = [name.removesuffix(UP) for name in tensors if name.endswith(UP)]
-    # The format names no weights that it belongs to, so any model of these shapes is accepted.
-    known = fingerprint({name: weights[f"{name}.weight"] for name in names})
-    return Adapter(base.spec, scale, known, {}, tensors, None)
 
 
 def fingerprint(matrices: Mapping[str, Tensor]) -> str:

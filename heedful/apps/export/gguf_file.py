@@ -271,9 +271,9 @@ def _add_tokenizer(writer: Any, content: Mapping[str, Any], config: Mapping[str,
     writer.add_token_types(types)
     writer.add_token_merges(merges)
     for role in ("bos", "eos", "unk", "pad"):
-        number = config.get(f"{role}_token_id")
-        if isinstance(number, int):
-            getattr(writer, f"add_{role}_token_id")(number)
+        special_id = config.get(f"{role}_token_id")
+        if isinstance(special_id, int):
+            getattr(writer, f"add_{role}_token_id")(special_id)
 
 
 def _split_name(content: Mapping[str, Any]) -> str | None:

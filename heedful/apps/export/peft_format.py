@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -21,16 +21,18 @@ from torch import Tensor
 from heedful.errors import ModelError
 from heedful.interop.architecture import Architecture, find_architecture, fitting_architecture
 from heedful.interop.hf_files import read_json_file, write_json_file
+from heedful.interop.hugging_face import describe_any, read_any_weights
 from heedful.interop.tensor_table import Rule, first_names
 from heedful.models.build import stored_shapes
 from heedful.models.checkpoint import write_directory
 from heedful.models.model_spec import ModelSpec
+from heedful.train.lora import DOWN, UP, Adapter, fingerprint, merge_adapter
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
-
-DOWN, UP = ".down", ".up"
-"""Ends of the names of an update's tensors, after the canonical name of its matrix."""
 
 Shapes = Mapping[str, torch.Size]
 
@@ -60,6 +62,62 @@ _WITHOUT_EFFECT = (
 )
 # Initial values that leave the base model as it is; others (PiSSA, LoftQ) change its weights.
 _INITIAL = (True, False, "gaussian", "eva", "orthogonal")
+
+
+def is_peft(directory: Path) -> bool:
+    """Return True for the directory of an adapter of PEFT."""
+    return (directory / CONFIG_NAME).is_file()
+
+
+def merge_peft(base: Path, adapter: Path, out: Path) -> AnyModel:
+    """Merge an adapter of PEFT into its base model and write the merged model.
+
+    Args:
+        base: a model directory, a run directory or a Hugging Face directory.
+        adapter: directory of the adapter.
+        out: model directory to write; its parent must exist.
+
+    Returns:
+        The merged model.
+
+    Raises:
+        ModelError: when one of them cannot be read, or the base model is none of Hugging Face's.
+        RunError: when the directory cannot be written.
+    """
+    described = describe_any(base)
+    model_type = described.origin.get("model_type")
+    if model_type is None:
+        raise ModelError(
+            "The base model is no model of Hugging Face, to whose modules the adapter belongs",
+            where=str(adapter),
+            remedy="Give the model that the adapter was trained on, imported or as it is",
+        )
+    scale, tensors = read_peft(adapter, described.spec, model_type)
+    weights = read_any_weights(base)
+    names = [name.removesuffix(UP) for name in tensors if name.endswith(UP)]
+    # The format names no weights that it belongs to, so any model of these shapes is accepted.
+    known = fingerprint({name: weights[f"{name}.weight"] for name in names})
+    change = Adapter(described.spec, scale, known, {}, tensors, None)
+    return merge_adapter(base, change, out, where=str(adapter))
+
+
+def export_peft(adapter: Path, out: Path) -> str:
+    """Write an adapter of ours in the format of PEFT; return the architecture of its base model.
+
+    Args:
+        adapter: an adapter's directory, or that of a run.
+        out: directory to write, whose parent exists.
+
+    Raises:
+        ModelError: when the adapter is missing, or its model is none of Hugging Face's.
+        RunError: when the directory cannot be written.
+    """
+    change = Adapter.load(adapter)
+    # Beside the adapter of a run stands its model, which knows where the base model came from.
+    models = (path / "model" for path in (adapter, adapter.parent) if (path / "model").is_dir())
+    model = next(models, None)
+    origin = {} if model is None else describe_any(model).origin
+    return write_peft(change.tensors, change.scale, change.spec, origin, out)
 
 
 def read_peft(directory: Path, spec: ModelSpec, model_type: str) -> tuple[float, dict[str, Tensor]]:

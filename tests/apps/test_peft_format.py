@@ -20,10 +20,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from heedful.apps.export.peft_format import CONFIG_NAME, WEIGHTS_NAME, read_peft, write_peft
 from heedful.errors import ModelError
 from heedful.interop.architecture import find_architecture
 from heedful.train.lora import Adapter, fingerprint
-from heedful.train.peft_format import CONFIG_NAME, WEIGHTS_NAME, read_peft, write_peft
 
 LLAMA = LlamaConfig(
     vocab_size=20,
