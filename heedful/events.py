@@ -1,12 +1,11 @@
 """Events of long work as plain data, and the sinks that receive them.
 
 Code emits `Progress`, `Metric`, `Note` and `Warning` values through `Events`. Sinks show them on a
-terminal, append them to `metrics.jsonl` or pass them to TensorBoard.
+terminal, append them to `metrics.jsonl` or pass them to a tracker (`train/trackers.py`).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from heedful.errors import ConfigError, RunError
+from heedful.errors import RunError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -257,53 +256,6 @@ class Terminal:
         """Restore the terminal."""
         if self._bars is not None:
             self._bars.close()
-
-
-class TensorBoard:
-    """A sink that passes metrics to TensorBoard.
-
-    Args:
-        directory: log directory.
-        after: step of the checkpoint from which a run resumes; later events are purged.
-
-    Raises:
-        ConfigError: when the `tensorboard` package is missing.
-    """
-
-    def __init__(self, directory: Path, after: int | None = None) -> None:
-        self.check()  # PyTorch's own error does not say how to install the package
-        from torch.utils.tensorboard import SummaryWriter
-
-        purge = None if after is None else after + 1
-        self._writer: Any = SummaryWriter(str(directory), purge_step=purge)
-
-    @staticmethod
-    def check() -> None:
-        """Check that the package is installed.
-
-        Raises:
-            ConfigError: when it is not.
-        """
-        if importlib.util.find_spec("tensorboard") is None:
-            raise ConfigError(
-                "The tensorboard package is not installed",
-                where="tensorboard = true",
-                remedy="Install it with: pip install 'heedful[tensorboard]'",
-            )
-
-    def handle(self, event: Event) -> None:
-        """Write the numbers of a metric, and samples as text."""
-        if isinstance(event, Samples):
-            for number, item in enumerate(event.items, 1):
-                self._writer.add_text(f"samples/{number}", item.text, event.step)
-        if isinstance(event, Metric):
-            for name, value in event.values.items():
-                if not isinstance(value, str):
-                    self._writer.add_scalar(f"{event.kind}/{name}", value, event.step)
-
-    def close(self) -> None:
-        """Flush and close."""
-        self._writer.close()
 
 
 _FIRST_SECONDS, _LAST_SECONDS = 2.0, 120.0

@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, str | None] = {
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
     "task": "heedful.train.task_rules:TASKS",
     "metric": "heedful.train.task_rules:METRICS",
-    "tracker": None,
+    "tracker": "heedful.train.trackers:TRACKERS",
 }
 """Address of the package's own names, for each family that has some."""
 
@@ -51,8 +51,8 @@ def register(entry: Entry) -> Entry:
 
     Args:
         entry: a subclass of `CommonPartSpec`, `CommonBiasSpec`, `RegisteredTokenizer`,
-            `RegisteredMetric` or `RegisteredTracker`, an `Architecture` or a `RegisteredTask`. The
-            same class again, as from a notebook's cell, replaces the first.
+            `RegisteredMetric` or `Tracker`, an `Architecture` or a `RegisteredTask`. The same
+            class again, as from a notebook's cell, replaces the first.
 
     Raises:
         ConfigError: when it belongs to no family, or another entry has its name.

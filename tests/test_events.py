@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import io
 import itertools
 import json
@@ -8,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from heedful.errors import ConfigError, RunError
+from heedful.errors import RunError
 from heedful.events import (
     Events,
     MetricsFile,
     Progress,
     Recorder,
     Sample,
-    TensorBoard,
     Terminal,
     Warning,
 )
@@ -134,29 +132,3 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "training" in shown
     assert "loss 1.5" in shown
     assert "[bold] is printed as it is" in shown
-
-
-def test_missing_tensorboard_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'heedful\[tensorboard\]'"):
-        TensorBoard.check()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for after in (None, 2):
-        sink = TensorBoard(tmp_path, after)
-        events = Events([sink])
-        for step in range(1 + (after or 0), 5):
-            events.metric(step, {"loss": float(step), "place": "text is left out"})
-        sink.close()
-    found = accumulator.EventAccumulator(str(tmp_path))
-    found.Reload()
-    assert found.Tags()["scalars"] == ["train/loss"]
-    assert [(e.step, e.value) for e in found.Scalars("train/loss")] == [
-        (1, 1.0),
-        (2, 2.0),
-        (3, 3.0),
-        (4, 4.0),
-    ]

@@ -27,7 +27,7 @@ from heedful.errors import ConfigError, ModelError
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.evaluate.registered_metric import RegisteredMetric
 from heedful.evaluate.task_metrics import scores_by_name
-from heedful.events import Event, Events, Recorder, Warning
+from heedful.events import Event, Events
 from heedful.inspect.block_flow import block_flow
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.models.build import build_model
@@ -41,10 +41,10 @@ from heedful.nn.mixer_spec import CommonPartSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.registered_tracker import RegisteredTracker, SafeTracker
-from heedful.train.run_config import check_receivers, recorded, resolve_settings
+from heedful.train.run_config import recorded, resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks.pipeline_scores import answer_scores, tag_scores
+from heedful.train.trackers import TrackedRun, Tracker, trackers_of
 
 GUIDE = Path(__file__).parents[1] / "docs/guides/your-own-parts.md"
 WORDS = ["one", "two", "three", "four", "five"]
@@ -288,31 +288,6 @@ def test_a_metric_that_fails_is_named(firsts: Any) -> None:
         paired_bootstrap(["a"], ["a"], ["a"], ["firsts"])
 
 
-def test_a_tracker_that_fails_ends_no_run() -> None:
-    told: list[str] = []
-
-    class Gone(RegisteredTracker):
-        name = "gone"
-
-        def handle(self, event: Event) -> None:
-            told.append("event")
-            raise OSError("no server")
-
-        def close(self) -> None:
-            told.append("closed")
-
-    recorder = Recorder()
-    sink = SafeTracker(Gone(Path(), {}, None), Events([recorder]).warn)
-    events = Events([sink])
-    events.note("one")
-    events.note("two")
-    events.close()
-    assert told == ["event"]
-    assert recorder.texts(Warning) == [
-        "The tracker gone fails and gets no more events: OSError: no server"
-    ]
-
-
 def test_a_metric_of_other_tasks_is_refused(firsts: Any) -> None:
     validation = {"metrics": ["firsts"], "choose_by": "loss"}
     settings = RunSettings.parse({"validation": validation, "data": DATA})
@@ -329,7 +304,7 @@ def test_a_metric_of_other_tasks_is_refused(firsts: Any) -> None:
         ({"task": "sparse"}, "task: no task is called 'sparse'.*Known: translation, causal_lm"),
         ({"validation": {"metrics": ["blue"]}}, "no metric is called 'blue'.*Known: bleu, chrf"),
         ({"validation": {"choose_by": "blue"}}, "no metric is called 'blue'.*Known: loss, bleu"),
-        ({"trackers": ["table"]}, "no tracker is called 'table'.*Known: none"),
+        ({"trackers": ["table"]}, "no tracker is called 'table'.*Known: tensorboard"),
     ],
 )
 def test_an_unknown_name_in_the_settings_of_a_run(values: dict[str, Any], reason: str) -> None:
@@ -345,9 +320,12 @@ def test_a_tracker_may_refuse_a_run_and_is_closed(tmp_path: Path) -> None:
     told: list[str] = []
 
     @heedful.register
-    class Shop(RegisteredTracker):
+    class Shop(Tracker):
         name = "shop"
         is_open = False
+
+        def __init__(self, run: TrackedRun) -> None:
+            self.run = run
 
         @classmethod
         def check(cls) -> None:
@@ -358,13 +336,13 @@ def test_a_tracker_may_refuse_a_run_and_is_closed(tmp_path: Path) -> None:
             told.append(type(event).__name__)
 
         def close(self) -> None:
-            told.append(f"closed after {self.step}, seed {self.settings['seed']}")
+            told.append(f"closed after {self.run.after}, seed {self.run.settings['seed']}")
 
     settings = RunSettings.parse({"trackers": ["shop", "shop"], "seed": 7, "data": DATA})
     with pytest.raises(ConfigError, match="The shop is shut"):
-        check_receivers(settings)
+        trackers_of(settings)
     Shop.is_open = True
-    check_receivers(settings)
+    trackers_of(settings)
 
     def work() -> None:
         with recorded(tmp_path, Events(), 3, settings) as events:
@@ -373,7 +351,8 @@ def test_a_tracker_may_refuse_a_run_and_is_closed(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert told == ["Note", "Note", *["closed after 3, seed 7"] * 2]
+    # Named twice, it is made once.
+    assert told == ["Note", "closed after 3, seed 7"]
 
 
 @pytest.mark.usefixtures("clean")

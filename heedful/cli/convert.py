@@ -102,7 +102,7 @@ def _import_sentence(out: Path, facts: dict[str, Any]) -> str:
     )
 
 
-Format = Literal["hf", "ctranslate2", "onnx", "heedful"]
+Format = Literal["hf", "ctranslate2", "onnx", "gguf", "peft", "heedful"]
 Quantization = Literal[
     "float32",
     "float16",
@@ -124,7 +124,7 @@ def export(
     quantization: Quantization | None = None,
     output: Output = Output(),
 ) -> None:
-    """Export a model to Hugging Face, CTranslate2 or ONNX.
+    """Export a model to Hugging Face, CTranslate2, ONNX or GGUF, or an adapter to PEFT.
 
     `hf` chooses the architecture that computes the same function: Marian or PEGASUS for
     translators, GPT-2 or GPT-NeoX for language models, XLM-RoBERTa-XL for encoders, ViT or I-JEPA
@@ -146,11 +146,12 @@ def export(
         model: Model or run directory to convert.
         out: Directory to write, which must not exist.
         format: Format to write: hf for the transformers library; ctranslate2 for fast CPU inference
-            of translators and language models; onnx for encoders of text and images; heedful for
-            smaller files of the same model. If unset, the first of hf, ctranslate2 and onnx that
-            supports the model.
-        quantization: Data type of the stored weights, for ctranslate2 and heedful (float32, float16
-            or int8); float32 if unset.
+            of translators and language models; onnx for encoders of text and images; gguf for
+            language models like LLaMA in llama.cpp; peft for the adapter of a LoRA run of a model
+            of Hugging Face; heedful for smaller files of the same model. If unset, the first of hf,
+            ctranslate2 and onnx that supports the model.
+        quantization: Data type of the stored weights, for ctranslate2, gguf (float32, float16,
+            bfloat16 or int8) and heedful (float32, float16 or int8); float32 if unset.
     """
     report = Report(
         "export", output, model=model, out=out, format=format, quantization=quantization
@@ -158,11 +159,11 @@ def export(
     refuse_existing(out)
     if format is None and quantization is not None:
         format = "ctranslate2"
-    if quantization is not None and format not in ("ctranslate2", "heedful"):
+    if quantization is not None and format not in ("ctranslate2", "gguf", "heedful"):
         raise ConfigError(
-            f"Weights are quantised for ctranslate2 and heedful only, not for {format}",
+            f"Weights are quantised for ctranslate2, gguf and heedful only, not for {format}",
             where=f"quantization = {quantization}",
-            remedy="Leave it out, or add --format ctranslate2 or heedful",
+            remedy="Leave it out, or add --format ctranslate2, gguf or heedful",
         )
     if format is None:
         facts, reader = _write_first_that_fits(model, out)
@@ -212,6 +213,17 @@ def _write_export(
         return {"model_type": name, "quantization": quantization}, "ctranslate2"
     if format == "heedful":
         return _write_compact(model, out, quantization), "heedful"
+    if format == "gguf":
+        from heedful.apps.export.gguf_file import export_gguf
+
+        name, has_tokenizer = export_gguf(model, out, quantization)
+        if not has_tokenizer:
+            say("The file has no tokenizer, as llama.cpp has none like it: give it token ids.")
+        return {"model_type": name, "tokenizer": has_tokenizer}, "llama.cpp"
+    if format == "peft":
+        from heedful.apps.export.peft_format import export_peft
+
+        return {"model_type": export_peft(model, out)}, "peft"
     if format == "onnx":
         from heedful.apps.export.onnx import export_onnx
 
@@ -251,7 +263,7 @@ def merge(
 
     A run with `--lora.rank` stores its low-rank updates in RUN/adapter, a small folder that can be
     shared without the model. OUT is an ordinary model directory in float32, equal to RUN/model. An
-    adapter of another base model is refused.
+    adapter of another base model is refused. Adapters of Hugging Face's PEFT are merged, too.
 
     For example:
 
@@ -259,14 +271,16 @@ def merge(
 
     Args:
         base: Base model that the adapter was trained on: a model, run or Hugging Face directory.
-        adapter: Directory of the LoRA run, its subfolder adapter, or a copy of the subfolder.
+        adapter: Directory of the LoRA run, its subfolder adapter, or a copy of the subfolder; or
+            a directory of PEFT (adapter_config.json, adapter_model.safetensors).
         out: Directory to write, which must not exist.
     """
     report = Report("merge", output, base=base, adapter=adapter, out=out)
     refuse_existing(out)
+    from heedful.apps.export.peft_format import is_peft, merge_peft
     from heedful.train.lora import merge_into
 
-    model = merge_into(base, adapter, out)
+    model = (merge_peft if is_peft(adapter) else merge_into)(base, adapter, out)
     facts = {
         "kind": model.spec.kind,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,11 +35,55 @@ else:
 CorpusFiles = Annotated[
     str,
     Parameter(
-        help="Corpus: a source and a target file, aligned line by line, or one .tsv or .jsonl "
-        "file of pairs; all may be .gz. A .tmx file may have more languages, of which --languages "
-        "names two; it is written as .tsv."
+        help="Corpus: a source and a target file, aligned line by line, or one file of pairs "
+        "(.tsv, .csv, .jsonl, .parquet, .arrow, .tar, .tmx) or a folder of such files; all may be "
+        ".gz or .zst. Tables are written as .jsonl. A .tmx file may have more languages, of which "
+        "--languages names two; it is written as .tsv."
     ),
 ]
+
+
+@flag_group("Named fields", 4)
+class FieldFlags:
+    """Names of the sides in files with named columns or keys.
+
+    Args:
+        source_key: Name of the sources, such as en or translation.en; a number, from 1, in .csv
+            and .tsv files without a header.
+        target_key: Name of the targets.
+    """
+
+    source_key: str | None = None
+    target_key: str | None = None
+
+    def corpus(
+        self, values: Mapping[str, Any], languages: tuple[str, str] | None = None
+    ) -> CorpusSpec:
+        """Return a corpus with these names.
+
+        Args:
+            values: files of the corpus, as `corpora` returns them.
+            languages: codes of source and target, by which names are found, too.
+        """
+        names = {"source_key": self.source_key, "target_key": self.target_key}
+        return CorpusSpec(**values, **names, languages=languages)
+
+    def one_corpus(self, files: Sequence[str]) -> CorpusSpec:
+        """Return the single corpus that the files form.
+
+        Raises:
+            ConfigError: when they form no corpus, or more than one.
+        """
+        if len(files) == 1 and is_memory(Path(files[0])):
+            return CorpusSpec(file=files[0])
+        found = corpora(files, "CORPUS")
+        if len(found) != 1:
+            raise ConfigError(
+                f"There are {len(found)} corpora instead of one",
+                where=" ".join(files) or "CORPUS",
+                remedy="Give a source and a target file, or one .tsv, .jsonl or .tmx file of pairs",
+            )
+        return self.corpus(found[0])
 
 
 @flag_group("Comparison data", 5)
@@ -59,9 +103,8 @@ class PairCheckFlags:
     device: DeviceFlag = "auto"
     workers: int = 1
 
-    def prepare(self, files: Sequence[str], settings: CleaningSettings) -> Prepared:
+    def prepare(self, spec: CorpusSpec, settings: CleaningSettings) -> Prepared:
         """Open the corpus, the test data and the model."""
-        spec = _one_corpus(files)
         if self.workers < 1:
             raise UserError("At least one process is needed", where=f"--workers {self.workers}")
         tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
@@ -92,6 +135,7 @@ class PairCheckFlags:
 def data_check(
     *corpus: CorpusFiles,
     out: Path = Path("data-check"),
+    fields: FieldFlags = FieldFlags(),
     checks: PairCheckFlags = PairCheckFlags(),
     settings: CleaningFlags | None = None,
     output: Output = Output(),
@@ -111,9 +155,9 @@ def data_check(
         out: Folder for page.html and report.json, created if missing.
     """
     values = overrides(settings)
-    report = Report("data check", output, checks, corpus=corpus, out=out, rules=values)
+    report = Report("data check", output, fields, checks, corpus=corpus, out=out, rules=values)
     limits = CleaningSettings.parse(values, where="heedful data check")
-    raw, tools = checks.prepare(corpus, limits)
+    raw, tools = checks.prepare(fields.one_corpus(corpus), limits)
     out.mkdir(exist_ok=True)
     from heedful.apps.cleaning.check_page import page_of
     from heedful.apps.cleaning.check_report import check_corpus
@@ -149,6 +193,7 @@ def _say_languages(languages: tuple[str, ...] | None) -> None:
 def data_clean(
     *corpus: CorpusFiles,
     out: Path,
+    fields: FieldFlags = FieldFlags(),
     checks: PairCheckFlags = PairCheckFlags(),
     settings: CleaningFlags | None = None,
     output: Output = Output(),
@@ -168,10 +213,10 @@ def data_clean(
         out: Folder for the cleaned corpus, which must not exist.
     """
     values = overrides(settings)
-    report = Report("data clean", output, checks, corpus=corpus, out=out, rules=values)
+    report = Report("data clean", output, fields, checks, corpus=corpus, out=out, rules=values)
     limits = CleaningSettings.parse(values, where="heedful data clean")
     refuse_existing(out)
-    raw, tools = checks.prepare(corpus, limits)
+    raw, tools = checks.prepare(fields.one_corpus(corpus), limits)
     from heedful.apps.cleaning.corpus_clean import clean_corpus
 
     with terminal() as events:
@@ -190,6 +235,7 @@ def data_split(
     valid: int = 1000,
     test: int = 1000,
     seed: int = 1,
+    fields: FieldFlags = FieldFlags(),
     output: Output = Output(),
 ) -> None:
     """Split sentence pairs into train, valid and test by source sentence.
@@ -209,13 +255,14 @@ def data_split(
         test: Number of pairs for testing; 0 leaves the part out.
         seed: Random seed of the split.
     """
-    report = Report("data split", output, corpus=corpus, out=out, valid=valid, test=test, seed=seed)
-    for name, size in (("--valid", valid), ("--test", test)):
+    sizes = {"valid": valid, "test": test}
+    report = Report("data split", output, fields, sizes, corpus=corpus, out=out, seed=seed)
+    for name, size in sizes.items():
         if size < 0:
-            raise UserError("The size of a part must not be negative", where=f"{name} {size}")
+            raise UserError("The size of a part must not be negative", where=f"--{name} {size}")
     if valid == test == 0:
         raise UserError("There is nothing to split off", remedy="Give --valid or --test pairs")
-    spec = _one_corpus(corpus)
+    spec = fields.one_corpus(corpus)
     refuse_existing(out)
     from heedful.apps.cleaning.corpus_split import split_corpus
 
@@ -233,6 +280,7 @@ def data_shard(
     shard_examples: int = 10_000,
     documents: Literal["file", "paragraph", "line"] | None = None,
     languages: tuple[str, str] | None = None,
+    fields: FieldFlags = FieldFlags(),
     output: Output = Output(),
 ) -> None:
     """Write corpora as compressed shards, which training streams.
@@ -248,8 +296,9 @@ def data_shard(
         heedful data shard books.txt.gz --documents paragraph --out texts
 
     Args:
-        corpus: Corpora to write: source and target files, aligned line by line, .tsv or .jsonl
-            files of pairs, or files of text with --documents; all may be .gz. Several are joined.
+        corpus: Corpora to write: source and target files, aligned line by line, files of pairs
+            (.tsv, .csv, .jsonl, .parquet, .arrow, .tar), or files of text with --documents; all may
+            be .gz or .zst. Several are joined.
         out: Folder for the shards, which must not exist.
         shard_examples: Maximum number of pairs or texts in a shard; a shard also ends at 16 MB of
             text.
@@ -260,7 +309,7 @@ def data_shard(
     """
     flags = {"documents": documents, "languages": languages}
     report = Report(
-        "data shard", output, flags, corpus=corpus, out=out, shard_examples=shard_examples
+        "data shard", output, fields, flags, corpus=corpus, out=out, shard_examples=shard_examples
     )
     if shard_examples < 1:
         raise UserError("A shard needs an example", where=f"--shard-examples {shard_examples}")
@@ -272,7 +321,7 @@ def data_shard(
 
     with terminal() as events:
         index = write_shards(
-            [CorpusSpec(**values) for values in found],
+            [fields.corpus(values, languages) for values in found],
             out,
             shard_examples=shard_examples,
             unit=documents,
@@ -282,21 +331,3 @@ def data_shard(
     examples, size = (sum(getattr(s, name) for s in index.shards) for name in ("examples", "bytes"))
     say(f"{examples:,} {index.kind} in {len(index.shards):,} shards, {size / 1e6:,.1f} MB: {out}")
     report.finish({"examples": examples, "shards": len(index.shards), "bytes": size})
-
-
-def _one_corpus(files: Sequence[str]) -> CorpusSpec:
-    """Return the single corpus that the files form.
-
-    Raises:
-        ConfigError: when they form no corpus, or more than one.
-    """
-    if len(files) == 1 and is_memory(Path(files[0])):
-        return CorpusSpec(file=files[0])
-    found = corpora(files, "CORPUS")
-    if len(found) != 1:
-        raise ConfigError(
-            f"There are {len(found)} corpora instead of one",
-            where=" ".join(files) or "CORPUS",
-            remedy="Give a source and a target file, or one .tsv, .jsonl or .tmx file of pairs",
-        )
-    return CorpusSpec(**found[0])

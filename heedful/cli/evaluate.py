@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.search.search_settings import SearchSettings
 
-MetricName = Literal["bleu", "chrf", "ter"] | str  # or the name of a registered one
+MetricName = Literal["bleu", "chrf", "ter", "comet"] | str  # or the name of a registered one
 
 
 def evaluate(
@@ -48,6 +48,7 @@ def evaluate(
     metrics: Annotated[tuple[MetricName, ...], Parameter(consume_multiple=True)] = ("bleu", "chrf"),
     tokenize: str = "auto",
     lowercase: bool = False,
+    comet_model: str = "Unbabel/wmt22-comet-da",
     samples: int = 1000,
     output_file: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     chart: Path | None = None,
@@ -88,10 +89,12 @@ def evaluate(
         source: File of source text to translate; not needed if SYSTEM is a file of translations.
         baseline: Second model or file of translations, which SYSTEM is compared with by paired
             bootstrap (Koehn 2004).
-        metrics: Metrics to compute; TER counts errors, so lower is better.
+        metrics: Metrics to compute; TER counts errors, so lower is better. COMET needs --source
+            and its own program: pipx install unbabel-comet.
         tokenize: Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text);
             auto follows the script of the references.
         lowercase: Ignore upper and lower case in metrics.
+        comet_model: Model of COMET, which its program fetches, or a .ckpt file.
         samples: Number of bootstrap resamples; more give more precise intervals.
         output_file: File for the translations of SYSTEM.
         chart: File for a chart of the scores --by-length or --by-position: .html, .png, .svg or
@@ -114,6 +117,11 @@ def evaluate(
         evaluate_encoder(system, data, columns, running, report)
         return
     _check_references(reference, output_file, samples)
+    counted = tuple(name for name in metrics if name != "comet")
+    if has_comet := "comet" in metrics:
+        from heedful.cli.evaluation.comet_scores import check_comet, comet_facts
+
+        check_comet(source, by_length=lengths.by_length and not counted)
     settings = search_settings(search)
     rules = {"tokenize": tokenize, "lowercase": lowercase}
     files = {"system": system, "source": source, "reference": reference, "baseline": baseline}
@@ -127,10 +135,14 @@ def evaluate(
             systems["baseline"] = _translations(baseline, *options, events)
     if output_file is not None:
         write_lines(output_file, systems["system"])
-    translations = Translations(systems, references, metrics, rules, samples, not output.json)
-    facts = translations.scores()
+    translations = Translations(systems, references, counted, rules, samples, not output.json)
+    facts = translations.scores() if counted else {"scores": {}}
     if baseline is not None:
-        facts |= translations.comparison()
+        facts |= translations.comparison() if counted else {"comparison": {}}
+    if has_comet:
+        assert source is not None
+        more = comet_facts(translations, source, comet_model, running)
+        facts = {name: {**values, **more.get(name, {})} for name, values in facts.items()}
     if lengths.by_length:
         assert source is not None
         facts |= translations.by_length(source, lengths.length_bins, chart)

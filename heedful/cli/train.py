@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter, validators
 from heedful.cli.parser import flags_of, overrides
 from heedful.cli.text_io import Output, Report, say, terminal
 from heedful.config import merge
-from heedful.data.corpus_spec import SHARD_INDEX
+from heedful.data.corpus_spec import PAIR_FORMS, SHARD_INDEX
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
 from heedful.train.task_rules import takes_pairs
@@ -77,10 +77,10 @@ def train(
     Args:
         run: Folder for the run and its model, created if missing.
         train: Training files; several corpora follow one another. Translation: source and target
-            files, aligned line by line, or a .tsv or .jsonl file of pairs. Language models: files
-            of text. Classifiers: .tsv or .jsonl files of texts with labels. Images: IDX files of
-            images and labels, or a folder with a subfolder of images for each label. Text files may
-            be .gz.
+            files, aligned line by line, or one file of pairs (.tsv, .csv, .jsonl, .parquet, .arrow,
+            .tar) or a folder of such files. Language models: files of text. Classifiers: .tsv,
+            .jsonl or other tables of texts with labels. Images: IDX files of images and labels, or
+            a folder with a subfolder of images for each label. Text files may be .gz or .zst.
         valid: Validation files, in the format of --train.
         weights: Number of passes over each corpus of --train in an epoch; 0.5 reads half of it.
         preset: Named settings or model size to start from; `heedful presets` lists them with their
@@ -127,6 +127,10 @@ def _train(
     from heedful.train.run import run_training
 
     with terminal() as events:
+        if not resume and settings.task == "translation" and os.environ.get("RANK", "0") == "0":
+            from heedful.apps.cleaning.training_sample import check_languages
+
+            check_languages(settings.data, events)
         summary = run_training(run, settings, resume=resume, events=events)
     if os.environ.get("RANK", "0") != "0":
         return summary.exit_status  # the first process reports
@@ -218,11 +222,11 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
     Args:
         files: file names.
         flag: name of the flag, for the error message.
-        pairs: True if two files are source and target of a corpus (.tsv and .jsonl files and
-            folders are complete corpora); False if every file is a corpus.
+        pairs: True if two files are source and target of a corpus (folders and files of
+            `PAIR_FORMS` are complete corpora); False if every file is a corpus.
 
     Raises:
-        ConfigError: when a source has no target.
+        ConfigError: when a source has no target, or a file is of a form that holds no lines.
     """
     if not pairs:
         return [{"shards" if _has_shards(file) else "file": file} for file in files]
@@ -234,17 +238,38 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
             source = None
         elif _has_shards(file):
             result.append({"shards": file})
-        elif Path(file.removesuffix(".gz")).suffix in (".tsv", ".jsonl") or Path(file).is_dir():
+        elif (form := _form(file)) in PAIR_FORMS or Path(file).is_dir():
             result.append({"file": file})
+        elif form in _NO_LINES:
+            raise ConfigError(
+                f"{form} files hold no lines of text",
+                where=f"{flag} {file}",
+                remedy=_NO_LINES[form],
+            )
         else:
             source = file
     if source is not None:
         raise ConfigError(
             f"{source!r} has no partner",
             where=flag,
-            remedy="Give source and target files, or one .tsv or .jsonl file of pairs",
+            remedy="Give source and target files, or one file of pairs: " + ", ".join(PAIR_FORMS),
         )
     return result
+
+
+_SAVE_AS = "Save the table as CSV in UTF-8, with a column for each side"
+_MAKE_PAIRS = "Make pairs of it: heedful data clean FILE --out FOLDER --languages en de"
+_NO_LINES = {
+    ".ods": _SAVE_AS,
+    ".tmx": _MAKE_PAIRS,
+    ".xls": _SAVE_AS,
+    ".xlsx": _SAVE_AS,
+}
+"""Forms that people have pairs in and training does not read, with what to do."""
+
+
+def _form(file: str) -> str:
+    return Path(file.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
 
 
 def _has_shards(path: str) -> bool:

@@ -12,10 +12,19 @@ SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
 
 
-class CorpusSpec(Config):
-    """One corpus: aligned files `source` and `target`, or one `file` (.tsv, .jsonl), also in gzip.
+# fmt: off
+PAIR_FORMS = (
+    ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".tar",
+)
+# fmt: on
+"""Suffixes of files that hold both sides of pairs."""
 
-    `shards` is a folder that `heedful data shard` has made, which is read as a stream.
+
+class CorpusSpec(Config):
+    """One corpus: aligned files `source` and `target`, or one `file` of `PAIR_FORMS`.
+
+    All files may also be in gzip or zstd. `shards` is a folder that `heedful data shard` has made,
+    which is read as a stream.
     """
 
     source: str | None = Field(
@@ -26,8 +35,13 @@ class CorpusSpec(Config):
     )
     file: str | None = Field(
         None,
-        description="file of pairs or labelled examples (.tsv, .jsonl), file of text, or folder "
-        "of images",
+        description="file of pairs or labelled examples (.tsv, .csv, .jsonl, .parquet, .arrow, "
+        ".tar), folder of such files, file of text, or folder of images",
+    )
+    source_key: str | None = Field(None, description="data.source_key of this corpus alone")
+    target_key: str | None = Field(None, description="data.target_key of this corpus alone")
+    languages: tuple[str, str] | None = Field(
+        None, description="data.languages of this corpus alone"
     )
     shards: str | None = Field(
         None, description="folder that `heedful data shard` wrote, read as a stream"
@@ -59,6 +73,22 @@ class DataSpec(Config):
         "file",
         description="unit of text in the files of a language model: a whole file, a paragraph (up "
         "to an empty line) or a line; .jsonl files hold one text a line under the key text",
+    )
+    source_key: str | None = Field(
+        None,
+        description="name of the sources in files with named columns or keys, such as en or "
+        "translation.en; a number, from 1, in .csv and .tsv files without a header; for the tasks "
+        "classify and tag the name of the texts or words",
+    )
+    target_key: str | None = Field(
+        None,
+        description="name of the targets, as for source_key; for the tasks classify and tag that "
+        "of the labels or tags",
+    )
+    languages: tuple[str, str] | None = Field(
+        None,
+        description="codes of the source and target language, such as en de, by which keys are "
+        "found and a sample of the pairs is checked",
     )
     max_length: PositiveInt = Field(
         256,
@@ -125,6 +155,15 @@ class DataSpec(Config):
         1_000_000,
         description="number of pairs or texts of the shards that a new tokenizer is trained on",
     )
+
+    @model_validator(mode="after")
+    def _keys_are_those_of_corpora(self) -> Self:
+        # Readers know their corpus alone, so what holds for all corpora is written into each.
+        for corpus in (*self.train, *self.valid):
+            for name in ("source_key", "target_key", "languages"):
+                if corpus.file is not None and getattr(corpus, name) is None:
+                    object.__setattr__(corpus, name, getattr(self, name))
+        return self
 
     @model_validator(mode="after")
     def _streams_are_for_training(self) -> Self:

@@ -1,4 +1,4 @@
-"""Sentence pairs from files: two aligned files, one TSV file, or one JSONL file."""
+"""Sentence pairs from files: two aligned files, or one with both sides (TSV, JSONL, a table)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import hashlib
 import itertools
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from heedful.data.corpus_spec import CorpusSpec
+from heedful.data.corpus_spec import PAIR_FORMS, CorpusSpec
+from heedful.data.record_fields import PAIR_FIELDS, RecordFields
+from heedful.data.table_file import FORMATS, open_lines, table_parts
 from heedful.data.text_file import (
     FileFacts,
     LongWords,
@@ -27,9 +30,10 @@ Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
 # JSON may hold half a surrogate pair, "\ud800", which is no UTF-8.
-_NOT_IN_A_LINE = re.compile("[\n\x00\ud800-\udfff]")
+# Lines of JSON need no conversion.
+_TABLES = FORMATS.keys() - {".jsonl"}
 
-_JSONL_REMEDY = 'Each line must be an object like {"source": "…", "target": "…"}'
+_NOT_IN_A_LINE = re.compile("[\n\x00\ud800-\udfff]")
 
 
 class Pair(NamedTuple):
@@ -55,7 +59,7 @@ class CorpusReader:
 
     def __init__(self, spec: CorpusSpec) -> None:
         self.spec = spec
-        self.files = [TextFile(path) for path in corpus_paths(spec)]
+        self.files = pair_files(spec)
 
     def __iter__(self) -> Iterator[Pair]:
         """Yield the pairs, one for each line.
@@ -80,13 +84,36 @@ class CorpusReader:
         if len(self.files) == 2:
             yield from _aligned(*self.files)
             return
-        # `pair_form` refuses other suffixes than these two.
         (file,) = self.files
-        parse = jsonl_pair if pair_form(file.path) == ".jsonl" else tsv_pair
+        parse = pair_parser(self.spec, file)
         # A generator expression is avoided: an error would keep its iterator, and so the file,
         # open.
         for line in file:
             yield parse(line, file)
+
+
+def pair_files(spec: CorpusSpec) -> list[TextFile]:
+    """Open the files of a corpus: source and target, or the one file of pairs.
+
+    Raises:
+        DataError: when a file is missing or unreadable, or holds no pairs by its name.
+    """
+    paths = corpus_paths(spec)
+    if len(paths) == 2:
+        return [TextFile(path) for path in paths]
+    if not paths[0].is_dir():
+        pair_form(paths[0])  # refuses other suffixes
+    return [open_lines(paths[0], PAIR_FIELDS.of(spec), _TABLES)]
+
+
+def pair_parser(spec: CorpusSpec, file: TextFile) -> Callable[[str, TextFile], Pair]:
+    """Return the function that parses a line of a file of pairs, given the file.
+
+    Args:
+        spec: settings of the corpus.
+        file: file, as `pair_files` opens it.
+    """
+    return partial(jsonl_pair, PAIR_FIELDS.of(spec)) if file.is_json else tsv_pair
 
 
 def corpus_paths(spec: CorpusSpec) -> list[Path]:
@@ -116,11 +143,12 @@ def content_hash(spec: CorpusSpec) -> str:
         DataError: when a file is missing or unreadable.
     """
     total = hashlib.sha256()
-    for path in corpus_paths(spec):
+    for path in itertools.chain.from_iterable(map(table_parts, corpus_paths(spec))):
         total.update(content_digest(path))
-    # The form counts: the same bytes named .tsv and .jsonl are different pairs.
-    form = "aligned" if spec.file is None else pair_form(Path(spec.file))
-    return hashlib.sha256(total.digest() + form.encode()).hexdigest()
+    # The form counts: the same bytes named .tsv and .jsonl are different pairs. So do keys.
+    form = "aligned" if spec.file is None else pair_form(table_parts(Path(spec.file))[0])
+    reading = PAIR_FIELDS.of(spec).reading
+    return hashlib.sha256(total.digest() + (form + reading).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -146,15 +174,16 @@ class CorpusTexts:
 
 
 def pair_form(path: Path) -> str:
-    """Return the suffix of a file of pairs: `.tsv` or `.jsonl`.
+    """Return the suffix of a file of pairs, one of `PAIR_FORMS`.
 
     Raises:
         DataError: when the file has another suffix.
     """
     form = file_form(path)
-    if form not in (".tsv", ".jsonl"):
+    if form not in PAIR_FORMS:
         raise DataError(
-            f"Pairs in one file are read from .tsv or .jsonl (or .gz of them), not {path.name!r}",
+            f"Pairs in one file are read from {', '.join(PAIR_FORMS)} (or .gz or .zst of them), "
+            f"not {path.name!r}",
             where=str(path),
             remedy="Rename the file, or give aligned files as source and target",
         )
@@ -209,48 +238,36 @@ def tsv_pair(line: str, file: TextFile) -> Pair:
         raise DataError(
             f"There are {len(fields)} fields instead of source, tab, target",
             where=f"{file.path}:{file.lines}",
-            remedy="Give each line exactly one tab",
+            remedy="Give each line exactly one tab, or name two of the columns by "
+            "--data.source-key and --data.target-key",
         )
     return Pair(file.lines, *fields)
 
 
-def jsonl_pair(line: str, file: TextFile) -> Pair:
+def jsonl_pair(fields: RecordFields, line: str, file: TextFile) -> Pair:
     """Parse the line of a file that was read last, a JSON object, as `json_pair` does."""
-    return Pair(file.lines, *json_pair(line, f"{file.path}:{file.lines}"))
+    return Pair(file.lines, *json_pair(line, f"{file.path}:{file.lines}", fields))
 
 
-def json_pair(line: str, where: str) -> tuple[str, str]:
+def json_pair(line: str, where: str, fields: RecordFields = PAIR_FIELDS) -> tuple[str, str]:
     """Parse source and target of a line that is a JSON object with both.
 
     Args:
         line: content of the line without its line end.
         where: file and line, for the error message.
+        fields: rule by which both are found.
 
     Raises:
         DataError: when the line is no such object, with its location.
     """
-    item = parse_json(line, where, _JSONL_REMEDY)
-    return _text_of(item, "source", where), _text_of(item, "target", where)
-
-
-def _text_of(item: Any, key: Side, where: str) -> str:
-    if not isinstance(item, dict):
-        raise DataError(
-            f"The line holds {type(item).__name__} instead of an object",
-            where=where,
-            remedy=_JSONL_REMEDY,
-        )
-    text = item.get(key)
-    # The message names the keys that are there, since other tools call them "en" and "de".
-    if not isinstance(text, str):
-        result = ", ".join(repr(name) for name in item) or "none"
-        problem = f"{key!r} is not text" if key in item else f"There is no {key!r}"
-        raise DataError(f"{problem}; keys found: {result}", where=where, remedy=_JSONL_REMEDY)
-    # Translations are written one a line, so a line break would put files out of step.
-    if _NOT_IN_A_LINE.search(text):
-        raise DataError(
-            f"{key!r} holds a line break, a NUL or half a surrogate pair",
-            where=where,
-            remedy="A pair is one line of text on each side; replace the character",
-        )
-    return text
+    pair = fields.texts(parse_json(line, where, fields.remedy), where)
+    for noun, text in zip(SIDES, pair, strict=True):
+        # Translations are written one a line, so a line break would put files out of step.
+        if _NOT_IN_A_LINE.search(text):
+            raise DataError(
+                f"{noun!r} holds a line break, a NUL or half a surrogate pair",
+                where=where,
+                remedy="A pair is one line of text on each side; replace the character, or leave "
+                "such pairs out: heedful data clean",
+            )
+    return pair

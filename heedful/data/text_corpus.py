@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from heedful.data.corpus_file import CorpusFile, check_filled, single_file
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
-from heedful.data.text_file import (
-    CorpusFile,
-    TextFile,
-    check_filled,
-    file_form,
-    parse_json,
-    single_file,
-)
+from heedful.data.record_fields import LABEL_FIELDS, RecordFields
+from heedful.data.table_file import FORMATS, open_lines
+from heedful.data.text_file import TextFile, parse_json
 from heedful.errors import DataError
 
 Unit = Literal["file", "paragraph", "line"]
 
 _TEXT_REMEDY = 'Each line must be an object like {"text": "…"}'
-_COLUMNS_REMEDY = "Each line must be a text, a tab and its label"
-_LABELLED_REMEDY = 'Each line must be an object like {"text": "…", "label": "…"}'
+_COLUMNS_REMEDY = (
+    "Each line must be a text, a tab and its label; of more columns name two by --data.source-key "
+    "and --data.target-key, or by their numbers"
+)
 
 
 class CorpusDocument(NamedTuple):
@@ -68,8 +65,8 @@ class DocumentReader(CorpusFile):
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
     def _read(self) -> Iterator[CorpusDocument]:
-        file = TextFile(self.path)
-        if self.is_jsonl:
+        file = self.opened()
+        if file.is_json:
             for line in file:
                 yield CorpusDocument(file.lines, json_text(line, f"{self.path}:{file.lines}"))
         elif self.unit == "line":
@@ -84,8 +81,20 @@ class LabelledReader(CorpusFile):
     """The labelled texts of one file; empty lines are left out.
 
     Args:
-        path: `.tsv` or `.jsonl` file, plain or gzip.
+        path: `.tsv` or `.jsonl` file, or a table with names of columns.
+        fields: rule by which text and label are found.
     """
+
+    fields: RecordFields = LABEL_FIELDS
+
+    def opened(self) -> TextFile:
+        """Open the file as lines; those of tables are JSON."""
+        return open_lines(self.path, self.fields, FORMATS.keys() - {".jsonl"})
+
+    @property
+    def has_header(self) -> bool:
+        """True for a file with tabs whose first line names the columns."""
+        return self.form == ".tsv" and self.is_jsonl and self.fields.columns is None
 
     def examples(self) -> Iterator[LabelledText]:
         """Yield the texts with their labels.
@@ -93,8 +102,12 @@ class LabelledReader(CorpusFile):
         Raises:
             DataError: when a line is not a text and a label, with file and line.
         """
+        is_json = self.is_jsonl
         for number, where, line in self.filled_lines():
-            yield LabelledText(number, *(_from_object if self.is_jsonl else _split)(line, where))
+            item = parse_json(line, where, self.fields.remedy) if is_json else None
+            pair = self.fields.texts(item, where) if is_json else _split(line, where)
+            check_filled(where, self.fields.remedy, text=pair[0], label=pair[1])
+            yield LabelledText(number, pair[0], pair[1].strip())
 
     def __iter__(self) -> Iterator[CorpusDocument]:
         """Yield the texts without labels, for training a tokenizer.
@@ -109,7 +122,7 @@ class LabelledReader(CorpusFile):
         """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
         # The way of reading is part of the hash: as plain documents, the same lines would keep
         # their labels.
-        return self.hash_with(f"labelled {self.form}")
+        return self.hash_with(f"labelled {self.form}{self.fields.reading}")
 
 
 TextReader = DocumentReader | LabelledReader
@@ -132,13 +145,16 @@ def labelled_reader(spec: CorpusSpec) -> LabelledReader:
     Raises:
         DataError: when the corpus is one of sentence pairs, or of another kind of file.
     """
-    if spec.file is None or file_form(Path(spec.file)) not in (".tsv", ".jsonl"):
+    message = "A classifier is trained on single files of texts with labels"
+    reader = LabelledReader(single_file(spec, message), LABEL_FIELDS.of(spec))
+    if reader.form not in FORMATS:
         raise DataError(
-            "A classifier is trained on single files of texts with labels",
-            where=spec.file or f"{spec.source} and {spec.target}",
-            remedy='Give .tsv files of "text<TAB>label" or .jsonl files with text and label',
+            message,
+            where=spec.file,
+            remedy='Give .tsv files of "text<TAB>label", .jsonl files with text and label, or '
+            f"tables with such columns ({', '.join(FORMATS)})",
         )
-    return LabelledReader(Path(spec.file))
+    return reader
 
 
 def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[CorpusDocument]:
@@ -189,33 +205,17 @@ def _split(line: str, where: str) -> tuple[str, str]:
             where=where,
             remedy=_COLUMNS_REMEDY,
         )
-    return _checked(columns[0], columns[1], where, _COLUMNS_REMEDY)
-
-
-def _from_object(line: str, where: str) -> tuple[str, str]:
-    item = parse_json(line, where, _LABELLED_REMEDY)
-    text, label = (item.get("text"), item.get("label")) if isinstance(item, dict) else (None, None)
-    if type(label) is int:  # a common form of labels; `isinstance` would also take True and False
-        label = str(label)
-    if not isinstance(text, str) or not isinstance(label, str):
-        raise DataError(
-            "There is no text under 'text' or no label under 'label'",
-            where=where,
-            remedy=_LABELLED_REMEDY,
-        )
-    return _checked(text, label, where, _LABELLED_REMEDY)
-
-
-def _checked(text: str, label: str, where: str, remedy: str) -> tuple[str, str]:
-    check_filled(where, remedy, text=text, label=label)
-    return text, label.strip()
+    return columns[0], columns[1]
 
 
 _TAGS_REMEDY = (
     "Each line must be a word and its tag, with a tab or a space between them; an empty line ends "
     "a sentence"
 )
-_TAGS_JSONL_REMEDY = 'Each line must be an object like {"tokens": ["…"], "tags": ["…"]}'
+_TAGS_JSONL_REMEDY = (
+    'Each line must be an object like {"tokens": ["…"], "tags": ["…"]}; name other keys by '
+    "--data.source-key and --data.target-key"
+)
 
 
 class TaggedSentence(NamedTuple):
@@ -243,10 +243,12 @@ class TaggedReader(CorpusFile):
         path: file, plain or gzip; `.jsonl` holds a sentence a line, any other file a word a line.
         word_column: column of the words, from 1.
         tag_column: column of the tags, from 1; the last one if None.
+        keys: names of words and tags in lines of JSON and in tables.
     """
 
     word_column: int = 1
     tag_column: int | None = None
+    keys: tuple[str, str] = ("tokens", "tags")
 
     def __iter__(self) -> Iterator[TaggedSentence]:
         """Yield the sentences.
@@ -304,7 +306,7 @@ class TaggedReader(CorpusFile):
 
     def _from_json(self) -> Iterator[TaggedSentence]:
         for number, where, line in self.filled_lines():
-            words, tags = _words_and_tags(line, where)
+            words, tags = _words_and_tags(line, where, self.keys)
             # All words of a JSON line stand on that line.
             yield TaggedSentence(words, tags, [number] * len(words))
 
@@ -316,12 +318,15 @@ def tagged_reader(spec: CorpusSpec, data: DataSpec) -> TaggedReader:
         DataError: when the corpus is one of sentence pairs.
     """
     path = single_file(spec, "A tagger is trained on single files, not on pairs")
-    return TaggedReader(path, data.word_column, data.tag_column)
+    keys = (spec.source_key or "tokens", spec.target_key or "tags")
+    return TaggedReader(path, data.word_column, data.tag_column, keys)
 
 
-def _words_and_tags(line: str, where: str) -> tuple[list[str], list[str]]:
+def _words_and_tags(line: str, where: str, keys: tuple[str, str]) -> tuple[list[str], list[str]]:
     item = parse_json(line, where, _TAGS_JSONL_REMEDY)
-    words, tags = (_texts(item, name, where) for name in ("tokens", "tags"))
+    words, tags = (
+        _texts(item, name, where, kinds) for name, kinds in zip(keys, (_WORDS, _TAGS), strict=True)
+    )
     if not words or len(words) != len(tags):
         raise DataError(
             f"There are {len(words)} tokens and {len(tags)} tags",
@@ -333,10 +338,13 @@ def _words_and_tags(line: str, where: str) -> tuple[list[str], list[str]]:
     return words, tags
 
 
-def _texts(item: Any, name: str, where: str) -> list[str]:
-    """Return a list of texts under a key; tags may be integers, but not True or False."""
+_WORDS: tuple[type, ...] = (str,)
+_TAGS = (str, int)  # but not True or False
+
+
+def _texts(item: Any, name: str, where: str, kinds: tuple[type, ...]) -> list[str]:
+    """Return a list of texts under a key."""
     values = item.get(name) if isinstance(item, dict) else None
-    kinds = (str, int) if name == "tags" else (str,)
     if not isinstance(values, list) or any(type(value) not in kinds for value in values):
         raise DataError(
             f"There is no list of texts under {name!r}", where=where, remedy=_TAGS_JSONL_REMEDY
@@ -396,6 +404,12 @@ class QuestionReader(CorpusFile):
         for _, where, line in self.filled_lines():
             item = parse_json(line, where, _QUESTIONS_REMEDY)
             context = _field(item, "context", str, where, _QUESTIONS_REMEDY)
+            answers = item["answers"] if isinstance(item.get("answers"), dict) else None
+            if answers is not None:  # lists side by side, as in `datasets`
+                texts = _field(answers, "text", list, where, _QUESTIONS_REMEDY)
+                starts = _field(answers, "answer_start", list, where, _QUESTIONS_REMEDY)
+                pairs = zip(texts, starts, strict=False)
+                item = {**item, "answers": [{"text": t, "start": start} for t, start in pairs]}
             yield _question(item, context, "start", where, _QUESTIONS_REMEDY)
 
     def _articles(self) -> Iterator[Question]:

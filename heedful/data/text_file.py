@@ -1,4 +1,4 @@
-"""Reading of text files by line: UTF-8, plain or gzip, with errors that name the line.
+"""Reading of text files by line: UTF-8, plain, gzip or zstd, with errors that name the line.
 
 A line ends only at a line feed. Splitting at the other line breaks of Unicode, as `str.splitlines`
 does, would misalign the two files of a corpus.
@@ -10,25 +10,37 @@ import codecs
 import errno
 import gzip
 import hashlib
+import io
 import itertools
 import json
 import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from heedful.durable import decode_line, open_regular
-from heedful.errors import DataError
-
-if TYPE_CHECKING:
-    from heedful.data.corpus_spec import CorpusSpec
+from heedful.errors import ConfigError, DataError
 
 T = TypeVar("T")
 
 _GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+# Files that people take for text, by their first bytes.
+_FOREIGN = {
+    b"PK\x03\x04": "a ZIP archive, as .xlsx, .docx and .npz files are",
+    b"\xd0\xcf\x11\xe0": "a document of Microsoft Office",
+    b"%PDF-": "a PDF",
+    b"PAR1\x15": "Parquet, whose name should end in .parquet",
+    b"ARROW1\0\0": "Arrow, whose name should end in .arrow",
+    b"\xfd7zXZ\0": "compressed with xz, not with gzip or zstd",
+    b"BZh91AY&SY": "compressed with bzip2, not with gzip or zstd",
+    b"\x89HDF\r\n": "HDF5",
+    b"SQLite f": "a database of SQLite",
+}
 _REPLACEMENT = "\ufffd"
 _EXAMPLES = 5  # places in a message; more would hide the rest of it
 
@@ -39,6 +51,8 @@ class FileFacts:
 
     Args:
         compressed: flag that the file is gzip.
+        table: kind of table that the lines were rows of, such as Parquet; "" for lines of text.
+        header: flag that the first line names the columns, and was left out.
         byte_order_mark: flag that the file began with a byte order mark, which was left out.
         carriage_returns: number of lines that ended in a carriage return, which was left out.
         replaced: number of lines with U+FFFD, the sign of an earlier wrong conversion.
@@ -46,6 +60,8 @@ class FileFacts:
     """
 
     compressed: bool = False
+    table: str = ""
+    header: bool = False
     byte_order_mark: bool = False
     carriage_returns: int = 0
     replaced: int = 0
@@ -53,7 +69,9 @@ class FileFacts:
 
     def describe(self) -> str:
         """Describe the facts in a part of a sentence."""
-        parts = ["UTF-8"]
+        parts = [self.table or "UTF-8"]
+        if self.header:
+            parts.append("the first line names the columns")
         if self.byte_order_mark:
             parts.append("with a byte order mark")
         if self.compressed:
@@ -76,7 +94,7 @@ class TextFile:
     """The lines of one file, read lazily.
 
     Args:
-        path: path of the file, plain or gzip (recognised by its content).
+        path: path of the file, plain, gzip or zstd (recognised by its content).
 
     Attributes:
         facts: facts about the encoding, complete after the last line.
@@ -85,8 +103,11 @@ class TextFile:
         bytes_total: size of the file in bytes.
 
     Raises:
-        DataError: when the file is missing, a directory, a pipe or unreadable.
+        DataError: when the file is missing, a directory, a pipe, unreadable or no text.
     """
+
+    is_text = True
+    """False for subclasses that read binary files."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -97,12 +118,26 @@ class TextFile:
         with self._open() as raw:
             self.bytes_total = raw.seek(0, os.SEEK_END)
             raw.seek(0)
-            self.facts.compressed = raw.read(len(_GZIP)) == _GZIP
+            start = raw.read(16)
+        self.facts.compressed = start.startswith(_GZIP)
+        self._is_zstd = start.startswith(_ZSTD)
+        for magic, what in _FOREIGN.items():
+            if start.startswith(magic) and self.is_text:
+                raise self._wrong(
+                    f"This is no text: it is {what}", "Name another file, or convert it"
+                )
         # Reading it as plain text would work, and hide that a download was broken.
-        if self.path.suffix == ".gz" and not self.facts.compressed:
-            raise self._wrong(
-                "Named .gz but not compressed with gzip", "Rename or compress the file"
-            )
+        for suffix, is_packed in ((".gz", self.facts.compressed), (".zst", self._is_zstd)):
+            if self.path.suffix == suffix and not is_packed:
+                tool = "gzip" if suffix == ".gz" else "zstd"
+                raise self._wrong(
+                    f"Named {suffix} but not compressed with {tool}", "Rename or compress the file"
+                )
+
+    @property
+    def is_json(self) -> bool:
+        """True if every line is a value of JSON."""
+        return file_form(self.path) == ".jsonl"
 
     @property
     def bytes_done(self) -> int:
@@ -126,19 +161,32 @@ class TextFile:
         Raises:
             DataError: when gzip is damaged.
         """
-        with self._open() as raw:
-            self._raw = raw
-            content = gzip.GzipFile(fileobj=raw) if self.facts.compressed else raw
-            try:
+        try:
+            with self.opened() as content:
                 # Iterating over bytes splits at line feeds only.
                 for line in content:
                     self.lines += 1
                     yield line
-            except (EOFError, zlib.error, OSError) as error:
-                raise self._wrong(
-                    f"Cannot be read past line {self.lines}: {error}",
-                    "The file is cut short or damaged; fetch it again",
-                ) from None
+        except (EOFError, zlib.error, OSError) as error:
+            raise self._wrong(
+                f"Cannot be read past line {self.lines}: {error}",
+                "The file is cut short or damaged; fetch it again",
+            ) from None
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """A context of the open, decompressed content."""
+        with self._open() as raw:
+            self._raw = raw
+            yield self._content(raw)
+
+    def _content(self, raw: IO[bytes]) -> IO[bytes]:
+        """Return the decompressed content of the open file."""
+        if self._is_zstd:
+            arrow = require_pyarrow(str(self.path))
+            # Buffered: pyarrow's own `readline` asks the system for every byte.
+            return io.BufferedReader(arrow.CompressedInputStream(raw, "zstd"), 1 << 16)
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if self.facts.compressed else raw
 
     def _open(self) -> IO[bytes]:
         try:
@@ -185,64 +233,10 @@ class TextFile:
         return DataError(what, where=str(self.path), remedy=remedy)
 
 
-@dataclass(frozen=True)
-class CorpusFile:
-    """One file of a corpus, read anew in every iteration; its suffix decides its form.
+class BinaryFile(TextFile):
+    """A file that is no text, such as one of Parquet."""
 
-    Args:
-        path: path of the file, plain or gzip.
-    """
-
-    path: Path
-
-    @property
-    def form(self) -> str:
-        """Suffix of the file's name without `.gz`, such as `.jsonl`."""
-        return file_form(self.path)
-
-    @property
-    def is_jsonl(self) -> bool:
-        return self.form == ".jsonl"
-
-    def filled_lines(self) -> Iterator[tuple[int, str, str]]:
-        """Yield the lines that are not blank: number, location as "file:line", and text."""
-        file = TextFile(self.path)
-        for line in file:
-            if line.strip():
-                yield file.lines, f"{self.path}:{file.lines}", line
-
-    def at_least_one(self, items: Iterable[T], name: str) -> Iterator[T]:
-        """Yield the items; raise an error if there is none.
-
-        Args:
-            items: items read from the file.
-            name: noun for one item.
-
-        Raises:
-            DataError: when there is no item.
-        """
-        # Items are yielded one by one, as those of a large file may not fit in memory.
-        empty = True
-        for item in items:
-            empty = False
-            yield item
-        if empty:
-            raise DataError(
-                f"The file holds no {name}",
-                where=str(self.path),
-                remedy="Check that it is the right one",
-            )
-
-    def hash_with(self, reading: str) -> str:
-        """Return the SHA-256, in hexadecimal, of the file's bytes and of the way they are read.
-
-        Args:
-            reading: name of the way the file is read.
-
-        Raises:
-            DataError: when the file is missing or unreadable.
-        """
-        return hashlib.sha256(content_digest(self.path) + reading.encode()).hexdigest()
+    is_text = False
 
 
 LONGEST_WORD = 20_000
@@ -298,25 +292,29 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def check_filled(where: str, remedy: str, **texts: str) -> None:
-    """Refuse empty texts and texts of white space.
+def file_form(path: Path) -> str:
+    """Return the suffix of a file's name without `.gz` or `.zst`, such as `.tsv`."""
+    return Path(path.name.removesuffix(".gz").removesuffix(".zst")).suffix
+
+
+def require_pyarrow(where: str) -> Any:
+    """Return the module `pyarrow`.
 
     Args:
-        where: file and line, for the error message.
-        remedy: expected form of the line.
-        **texts: texts by their names in the message.
+        where: file that needs it, for the error message.
 
     Raises:
-        DataError: when a text is empty, with the name of the first.
+        ConfigError: when it is not installed.
     """
-    for name, text in texts.items():
-        if not text.strip():
-            raise DataError(f"The {name} is empty", where=where, remedy=remedy)
-
-
-def file_form(path: Path) -> str:
-    """Return the suffix of a file's name without `.gz`, such as `.tsv`."""
-    return Path(path.name.removesuffix(".gz")).suffix
+    try:
+        import pyarrow
+    except ImportError:
+        raise ConfigError(
+            "pyarrow, which reads this file, is not installed",
+            where=where,
+            remedy="Install it with: pip install 'heedful[tables]'",
+        ) from None
+    return pyarrow
 
 
 def content_digest(path: Path) -> bytes:
@@ -325,30 +323,9 @@ def content_digest(path: Path) -> bytes:
     Raises:
         DataError: when the file is missing or unreadable.
     """
-    TextFile(path)  # raises the errors of an unreadable file
+    BinaryFile(path)  # raises the errors of an unreadable file
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-def single_file(spec: CorpusSpec, message: str) -> Path:
-    """Return the path of a corpus that is one file.
-
-    Args:
-        spec: files of the corpus.
-        message: error message for a corpus of pairs.
-
-    Raises:
-        DataError: when the corpus is one of sentence pairs, or a folder of shards.
-    """
-    if spec.shards is not None:
-        raise shards_not_read(spec.shards)
-    if spec.file is None:
-        raise DataError(
-            message,
-            where=f"{spec.source} and {spec.target}",
-            remedy="Give each file for itself",
-        )
-    return Path(spec.file)
 
 
 def shards_not_read(folder: str) -> DataError:

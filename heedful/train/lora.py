@@ -214,7 +214,8 @@ TENSORS_FILE = "adapter.safetensors"
 ADAPTER_DIRECTORY = "adapter"
 """Name of the adapter's folder in a run directory, beside `model`."""
 
-_DOWN, _UP, _ROWS = ".down", ".up", ".rows"
+DOWN, UP, ROWS = ".down", ".up", ".rows"
+"""Ends of the names of an adapter's tensors, after the canonical name of a matrix or table."""
 
 
 @dataclass(frozen=True)
@@ -260,12 +261,12 @@ class Adapter:
                 scale = part.scale
                 for key, (start, stop) in part.maps.items():
                     name = _sibling_address(path, key)
-                    tensors[name + _DOWN] = part.down[key].detach()
-                    tensors[name + _UP] = part.up[key].detach()
+                    tensors[name + DOWN] = part.down[key].detach()
+                    tensors[name + UP] = part.up[key].detach()
                     matrices[name] = original[start:stop]
             elif isinstance(part, NewRows):
                 table = _child_address(path, leaf)
-                tensors[table + _ROWS] = part.rows.detach()
+                tensors[table + ROWS] = part.rows.detach()
                 rows[table] = part.first
         spec = cast(Any, model).spec
         return cls(spec, scale, fingerprint(matrices), rows, tensors, tokenizers)
@@ -341,7 +342,7 @@ class Adapter:
         Raises:
             ModelError: when the adapter was trained on another model.
         """
-        changes = [name.removesuffix(_UP) for name in self.tensors if name.endswith(_UP)]
+        changes = [name.removesuffix(UP) for name in self.tensors if name.endswith(UP)]
         matrices = {f"{name}.weight": name for name in changes}
         known = {name: weights[key] for key, name in matrices.items() if key in weights}
         # Only changed matrices are hashed, so a base in another file format passes.
@@ -355,17 +356,17 @@ class Adapter:
         result = {name: tensor.float() for name, tensor in weights.items()}
         for name, tensor in self.tensors.items():
             try:
-                if name.endswith(_UP):
-                    matrix = name.removesuffix(_UP)
-                    product = tensor @ self.tensors[matrix + _DOWN]
+                if name.endswith(UP):
+                    matrix = name.removesuffix(UP)
+                    product = tensor @ self.tensors[matrix + DOWN]
                     # [out, r] × [r, in]; a convolution's weight keeps its own shape by `view_as`.
                     old = result[f"{matrix}.weight"]
                     result[f"{matrix}.weight"] = (old + self.scale * product).view_as(old)
-                elif name.endswith(_ROWS):
-                    table = name.removesuffix(_ROWS)
+                elif name.endswith(ROWS):
+                    table = name.removesuffix(ROWS)
                     first, old = self.rows[table], result[table]
                     result[table] = torch.cat([old[:first], tensor, old[first + len(tensor) :]])
-                elif not name.endswith(_DOWN):
+                elif not name.endswith(DOWN):
                     result[name] = tensor
             except (KeyError, RuntimeError) as error:
                 raise ModelError(
@@ -391,12 +392,22 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
         ModelError: when one of them is missing or damaged, or they do not belong together.
         RunError: when the directory cannot be written.
     """
-    change = Adapter.load(adapter)
+    return merge_adapter(base, Adapter.load(adapter), out, where=str(adapter))
+
+
+def merge_adapter(base: Path, change: Adapter, out: Path, *, where: str) -> AnyModel:
+    """Merge an adapter that is read already; see `merge_into`.
+
+    Args:
+        base, out: arguments of `merge_into`.
+        change: adapter.
+        where: path of the adapter, for error messages.
+    """
     described = describe_any(base)
     weights = change.applied(read_any_weights(base), where=str(base))
     wanted = stored_shapes(change.spec)  # without heads of the base that the run left out
     weights = {name: tensor for name, tensor in weights.items() if name in wanted}
-    model = build_around(change.spec, weights, where=str(adapter))
+    model = build_around(change.spec, weights, where=where)
     tokenizers = described.tokenizers if change.tokenizers is None else change.tokenizers
     save_model(model.eval(), tokenizers, out, origin=described.origin)
     return model

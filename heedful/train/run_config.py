@@ -11,14 +11,13 @@ from typing import Any
 from heedful.config import dump_toml, flat, merge, read_toml
 from heedful.durable import replace_synced, try_lock
 from heedful.errors import ConfigError, UserError
-from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.events import Events, MetricsFile, Sink
 from heedful.models.preset_files import has_spec, read_preset
 from heedful.pretrained.catalogue import pinned
-from heedful.registry import find
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.registered_tracker import SafeTracker
 from heedful.train.run_settings import RunSettings
 from heedful.train.task_rules import TASK_DEFAULTS, base_task
+from heedful.train.trackers import SafeTracker, TrackedRun, trackers_of
 
 CONFIG_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
@@ -202,8 +201,9 @@ def check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> No
 
     Raises:
         UserError: when the directory holds a run, or lacks the one to resume.
-        ConfigError: when the settings of a resumed run have changed.
+        ConfigError: when the settings of a resumed run have changed, or a tracker is missing.
     """
+    trackers_of(settings)
     if resume:
         check_resumable(settings_of_run(run_dir), settings)
         return
@@ -246,40 +246,28 @@ def write_tokenizers(run_dir: Path, files: Mapping[str, str]) -> None:
             replace_synced(path, content.encode())
 
 
-def check_receivers(settings: RunSettings) -> None:
-    """Refuse receivers of events that cannot begin.
-
-    Raises:
-        ConfigError: when a library is missing.
-    """
-    if settings.tensorboard:
-        TensorBoard.check()
-    for name in settings.trackers:
-        find("tracker", name).check()
-
-
 @contextmanager
 def recorded(
     run_dir: Path, events: Events, step: int | None, settings: RunSettings
 ) -> Iterator[Events]:
-    """A context with events that are also written to files of the run directory.
+    """A context with events that also go to files of the run directory and to trackers.
 
     Args:
         run_dir: run directory.
         events: events of the caller.
         step: step of the checkpoint to resume from; None for a new run.
-        settings: settings of the run, which name further receivers.
+        settings: settings of the run, which name its trackers.
+
+    Raises:
+        ConfigError: when a tracker cannot begin.
     """
+    run = TrackedRun(run_dir, settings.plain(), step)
     # One that cannot begin, or end, must not leave the others open.
     with ExitStack() as stack:
         # Records after `step` are dropped: the resumed run writes them again.
         sinks: list[Sink] = [
             stack.enter_context(closing(MetricsFile(run_dir / METRICS_FILE, step)))
         ]
-        if settings.tensorboard:
-            folder = run_dir / "tensorboard"
-            sinks.append(stack.enter_context(closing(TensorBoard(folder, step))))
-        for name in settings.trackers:
-            tracker = find("tracker", name)(run_dir, settings.plain(), step)
-            sinks.append(stack.enter_context(closing(SafeTracker(tracker, events.warn))))
+        for tracker in trackers_of(settings):
+            sinks.append(stack.enter_context(closing(SafeTracker(tracker, run, events))))
         yield events.also(*sinks)

@@ -144,7 +144,7 @@ class ScheduleSettings(Config):
 
 
 CompileChoice = Literal["auto", "on", "off"]
-AnyTracker = Annotated[str, open_names("tracker", None)]
+AnyTracker = Annotated[str, open_names("tracker", Literal["tensorboard", "wandb", "mlflow"])]
 
 
 class LoraSettings(Config):
@@ -327,7 +327,8 @@ class RunSettings(Config):
         False, description="write TensorBoard event files into the run; needs heedful[tensorboard]"
     )
     trackers: tuple[AnyTracker, ...] = Field(
-        (), description="names of registered trackers, which get every event of the run"
+        (),
+        description="services that get the metrics: wandb, mlflow or the name of a registered one",
     )
 
     @property

@@ -29,7 +29,6 @@ from heedful.train.parallel.team import Process, Team
 from heedful.train.run_config import (
     CONFIG_FILE,
     check_directory,
-    check_receivers,
     locked,
     recorded,
     saved_tokenizers,
@@ -147,7 +146,6 @@ def _start_first(
     settings = _with_parts(settings, team.dimensions, events, resume=resume)
     # Checked before any work, so that a mistake in a setting is reported within a second.
     check_directory(run_dir, settings, resume=resume)
-    check_receivers(settings)
     store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
     # Read before the data, as a damaged checkpoint makes encoding pointless.
     checkpoint = store.newest(events) if resume else None

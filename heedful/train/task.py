@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -217,6 +218,41 @@ def check_several(names: Sequence[str], kind: str, nouns: str, where: str) -> No
             where=where,
             remedy=f"Give training data with at least two {kind}s",
         )
+
+
+_HEADER_EXAMPLES = 10  # below, one example a label says nothing
+
+
+def counted_labels(events: Events, labelled: Iterable[tuple[str, str]], kind: str) -> list[str]:
+    """Return the labels of training data, sorted; warn of those with a single example.
+
+    Args:
+        events: receivers of warnings.
+        labelled: label and location, as "file:line", of every example.
+        kind: `label` or `tag`.
+
+    Raises:
+        DataError: when the only example of a label stands in the first line, as a header does.
+    """
+    counts: Counter[str] = Counter()
+    places: dict[str, str] = {}
+    for label, place in labelled:
+        counts[label] += 1
+        places.setdefault(label, place)
+    single = sorted(label for label, count in counts.items() if count == 1)
+    if len(single) == 1 and places[single[0]].endswith(":1") and counts.total() > _HEADER_EXAMPLES:
+        raise DataError(
+            f"The first line looks like a header: no other has the {kind} {single[0]!r}",
+            where=places[single[0]],
+            remedy="Remove the line; if it is an example, add a second one of its kind",
+        )
+    if single:
+        named = ", ".join(f"{label!r} ({places[label]})" for label in single[:5])
+        events.warn(
+            f"{plural(len(single), kind)} with a single example, from which nothing is learned: "
+            f"{named}{' …' * (len(single) > 5)}"
+        )
+    return sorted(counts)
 
 
 def check_forms(settings: RunSettings) -> None:

@@ -60,6 +60,8 @@ def assert_refused(done, *fragments: object, status: int = 2) -> None:
         (["train", "r", "--train", "a", "b", "--model.width", "-3"], ["model.width", "-3"]),
         (["train", "r", "--train", "a", "b", "--preset", "tniy"], ["Did you mean 'tiny'?"]),
         (["train", "r", "--train", "a"], ["--train", "'a' has no partner"]),
+        (["train", "r", "--train", "a.xlsx"], ["--train a.xlsx", "as CSV in UTF-8"]),
+        (["train", "r", "--train", "m.tmx.gz"], ["m.tmx.gz", "heedful data clean FILE"]),
         (["train", "r"], ["nothing to train on", "--train"]),
         (["train", "r", "--resume"], ["no run to resume", "r"]),
         (["train", "r", "--weights", "2"], ["--weights"]),

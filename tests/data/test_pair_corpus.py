@@ -186,7 +186,7 @@ def test_bad_tsv(tmp_path: Path, content: bytes, message: str) -> None:
         ("{'source': 1}", "not JSON"),
         pytest.param("[" * 100_000, "not JSON", id="deep"),
         ('["a", "b"]', "holds list"),
-        ('{"src": "a", "tgt": "b"}', "no 'source'; keys found: 'src', 'tgt'"),
+        ('{"x": "a", "y": "b"}', "no 'source' or 'target'; keys found: 'x', 'y'"),
         ("{}", "keys found: none"),
         ('{"source": "a", "target": 5}', "'target' is not text"),
         ('{"source": "a", "target": "b\\nc"}', "'target' holds a line break"),
@@ -201,7 +201,7 @@ def test_bad_jsonl(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_names_that_say_nothing_of_the_form(tmp_path: Path) -> None:
-    refused(single(tmp_path, "pairs.txt", b"a\tb\n"), "read from .tsv or .jsonl")
+    refused(single(tmp_path, "pairs.txt", b"a\tb\n"), "read from .tsv, .csv, .jsonl")
     refused(single(tmp_path, "pairs.tsv.gz", b"a\tb\n"), "not compressed")
 
 

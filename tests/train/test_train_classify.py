@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.errors import ConfigError, DataError
-from heedful.events import Events, Note, Recorder
+from heedful.events import Events, Note, Recorder, Warning
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import SequenceHeadSpec
@@ -136,7 +136,7 @@ def test_the_loss_is_that_of_the_labels(tmp_path: Path, files: dict[str, Any]) -
         ("v.tsv", "sun\tand\tgood\n", r"v.tsv:1: .* 2 tabs"),
         ("v.tsv", "sun\t \n", r"v.tsv:1: The label is empty"),
         ("v.tsv", " \tgood\n", r"v.tsv:1: The text is empty"),
-        ("v.jsonl", '{"text": "sun", "label": "good"}\n{"text": "sun"}\n', r"l:2: .* no label"),
+        ("v.jsonl", '{"text": "sun", "label": "good"}\n{"text": "sun"}\n', r"l:2: .* no 'label'"),
         ("v.jsonl", "sun\n", r"v.jsonl:1: .* not JSON"),
         ("v.txt", "sun\tgood\n", "TAB"),
     ],
@@ -239,3 +239,24 @@ def test_labels_are_those_of_the_classifier_or_new(tmp_path: Path, files: dict[s
     fewer, others = begun("sun\tgood\nrain\tbad\n"), begun("sun\tyes\nrain\tno\n")
     assert fewer.heads["sequence"].output.weight.equal(stored)
     assert others.spec.heads[0].labels == ("no", "yes")
+
+
+def test_a_header_is_no_class_and_lonely_labels_are_named(tmp_path: Path) -> None:
+    rows = [("good film", "pos"), ("bad film", "neg")] * 8
+
+    def noted(header: str, *more: tuple[str, str]) -> list[str]:
+        lines = [header, *("\t".join(row) for row in (*rows, *more))]
+        (tmp_path / "train.tsv").write_text("\n".join(filter(None, lines)), encoding="utf-8")
+        recorder = Recorder()
+        chosen = settings(
+            {"train": [{"file": str(tmp_path / "train.tsv")}], "max_length": 16},
+        )
+        prepare_task(tmp_path / "run", chosen, None, Events([recorder]))
+        return [*recorder.texts(Warning), *recorder.texts(Note)]
+
+    assert "train.tsv: the first line names the columns" in " ".join(noted("sentence\tlabel"))
+    with pytest.raises(DataError, match="like a header: no other has the label 'stars'"):
+        noted("review_body\tstars")
+    warning = noted("", ("so so", "mixed"))[0]
+    assert warning.startswith("1 label with a single example")
+    assert f"'mixed' ({tmp_path / 'train.tsv'}:17)" in warning

@@ -80,7 +80,7 @@ def clean_corpus(
             remedy="Look at them with heedful data check; switch rules off by --off, or change "
             "their limits",
         )
-    names = file_names(corpus.paths)
+    names = file_names(corpus)
     with whole_folder(out) as folder, ExitStack() as stack:
         writer = PairWriter.open(folder, names, stack)
         reasons_file = stack.enter_context((folder / REMOVED_FILE).open("w", encoding="utf-8"))

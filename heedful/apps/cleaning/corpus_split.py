@@ -21,7 +21,6 @@ import numpy.typing as npt
 from heedful.apps.cleaning.raw_pairs import PairWriter, RawCorpus, file_names
 from heedful.apps.cleaning.text_keys import letters_of, text_key
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.pair_corpus import corpus_paths
 from heedful.durable import whole_folder
 from heedful.errors import DataError
 
@@ -88,7 +87,7 @@ def split_corpus(
             raise DataError(
                 pair.why,
                 where=f"{corpus.paths[0]}:{pair.line}",
-                remedy="Correct the line",
+                remedy="Correct the line, or name the keys: --source-key and --target-key",
             )
         keys.append(text_key(letters_of(pair.source), salt))
         if pair.line % REPORT_EVERY == 0 or pair.line == corpus.pairs:
@@ -107,7 +106,7 @@ def split_corpus(
     return [
         SplitPart(
             name,
-            tuple(str(out / file) for file in file_names(corpus_paths(spec), name)),
+            tuple(str(out / file) for file in file_names(corpus, name)),
             int(sizes[number]),
             int(sources[number]),
         )
@@ -150,7 +149,7 @@ def _write(
     with whole_folder(out) as folder, ExitStack() as stack:
         writers = {
             # Parts without pairs get no file: an empty file would look like a corpus.
-            part: PairWriter.open(folder, file_names(corpus.paths, PARTS[part]), stack)
+            part: PairWriter.open(folder, file_names(corpus, PARTS[part]), stack)
             for part in np.unique(part_of_pair).tolist()
         }
         for pair, part in zip(corpus, part_of_pair, strict=True):

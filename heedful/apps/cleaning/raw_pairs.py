@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from heedful.apps.cleaning.translation_memory import MemoryFile
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import (
     corpus_paths,
-    jsonl_pair,
     no_pairs,
     not_aligned,
-    pair_form,
-    tsv_pair,
+    pair_files,
+    pair_parser,
 )
-from heedful.data.text_file import FileFacts, TextFile, file_form
+from heedful.data.text_file import FileFacts, TextFile
 from heedful.errors import DataError
 
 
@@ -55,6 +53,7 @@ class RawCorpus:
     Attributes:
         paths: paths of the files.
         pairs: number of lines, counted beforehand.
+        form: suffix of the one file that the pairs are written to; None for aligned files.
         facts: facts about the encoding of each file, complete after the last pair.
 
     Raises:
@@ -62,14 +61,11 @@ class RawCorpus:
     """
 
     def __init__(self, spec: CorpusSpec, languages: Sequence[str] | None = None) -> None:
+        if languages is not None and len(languages) == 2 and spec.languages is None:
+            spec = spec.model_copy(update={"languages": tuple(languages)})
         self.spec = spec
         self.languages = languages
         self.paths = corpus_paths(spec)
-        self.is_jsonl = (
-            len(self.paths) == 1
-            and not is_memory(self.paths[0])
-            and pair_form(self.paths[0]) == ".jsonl"
-        )
         # Lines are counted first: progress needs a total, and files of unequal length cannot be
         # paired.
         files = self._open()
@@ -78,6 +74,7 @@ class RawCorpus:
         if len({file.lines for file in files}) > 1:
             raise not_aligned(*files)
         self.pairs = files[0].lines
+        self.form = _written_form(files)
         self.facts: list[FileFacts] = []
         if self.pairs == 0:
             raise no_pairs(files[0])
@@ -93,10 +90,9 @@ class RawCorpus:
         return self._aligned(*files) if len(files) == 2 else self._single(*files)
 
     def _open(self) -> list[TextFile]:
-        return [
-            MemoryFile(path, self.languages) if is_memory(path) else TextFile(path)
-            for path in self.paths
-        ]
+        if is_memory(self.paths[0]):
+            return [MemoryFile(self.paths[0], self.languages)]
+        return pair_files(self.spec)
 
     def _aligned(self, source: TextFile, target: TextFile) -> Iterator[RawPair]:
         lines = zip(source.raw_lines(), target.raw_lines(), strict=True)
@@ -110,7 +106,7 @@ class RawCorpus:
                 yield RawPair(source.lines, a, b, raw)
 
     def _single(self, file: TextFile) -> Iterator[RawPair]:
-        parse = jsonl_pair if self.is_jsonl else tsv_pair
+        parse = pair_parser(self.spec, file)
         for line in file.raw_lines():
             text, why = _decode(file, line)
             raw = (_stripped(line, file.lines),)
@@ -165,23 +161,32 @@ class PairWriter:
             stream.write(line + b"\n")
 
 
-def file_names(paths: list[Path], stem: str | None = None) -> tuple[str, ...]:
+def file_names(corpus: RawCorpus, stem: str | None = None) -> tuple[str, ...]:
     """Return names for files that hold pairs of a corpus.
 
     Args:
-        paths: files of the corpus.
+        corpus: corpus of the pairs.
         stem: stem of the names, such as `train`; None for the names of the corpus itself.
     """
-    if stem is None:
-        names = [re.sub(r"(?i)\.tmx(?=(?:\.gz)?\Z)", ".tsv", path.name) for path in paths]
-    else:
-        names = [
-            f"{stem}{'.tsv' if is_memory(p) else file_form(p)}{'.gz' * (p.suffix == '.gz')}"
-            for p in paths
-        ]
+    names = []
+    for path in corpus.paths:
+        name = path.name.removesuffix(".gz").removesuffix(".zst")
+        # Units of memories are written as lines with tabs, rows of tables as lines of JSON.
+        if corpus.form is not None:
+            name = Path(name).stem + corpus.form
+        if stem is not None:
+            name = stem + Path(name).suffix
+        names.append(name + ".gz" * (path.suffix == ".gz"))
     if len(set(names)) < len(names):  # such as en/news.txt and de/news.txt
         names = [f"{side}-{name}" for side, name in zip(("source", "target"), names, strict=True)]
     return tuple(names)
+
+
+def _written_form(files: Sequence[TextFile]) -> str | None:
+    """Return the suffix of a corpus in one file when it is written; None for aligned files."""
+    if len(files) > 1:
+        return None
+    return ".jsonl" if files[0].is_json else ".tsv"
 
 
 def _count_lines(file: TextFile) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,8 +40,7 @@ class MemoryFile(TextFile):
                 more than two languages and none are named.
         """
         units = _Units()
-        with self._open() as raw:
-            content = gzip.GzipFile(fileobj=raw) if self.facts.compressed else raw
+        with self.opened() as content:
             try:
                 while block := content.read(_READ):
                     units.parser.Parse(block, False)

@@ -68,8 +68,8 @@ def _check(shard: Path, out: Path) -> None:
             where=ascii(str(shard)),
             remedy="Rename it",
         ) from None
-    compressed_parquet = shard.name.endswith(".parquet.gz")
-    if file_form(shard) not in FORMS or compressed_parquet:
+    unread = shard.name.endswith((".parquet.gz", ".zst"))  # their translations could not be so
+    if file_form(shard) not in FORMS or unread:
         raise DataError(
             "The end of this name does not say how the shard is read",
             where=str(shard),

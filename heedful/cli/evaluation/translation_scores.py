@@ -141,7 +141,11 @@ class Translations:
         )
         if self.show:
             rows = [
-                (each.name, *map(_range, (each.a, each.b, each.difference)), f"{each.p_value:.3f}")
+                (
+                    each.name,
+                    *map(score_range, (each.a, each.b, each.difference)),
+                    f"{each.p_value:.3f}",
+                )
                 for each in paired.values()
             ]
             show_table(
@@ -196,7 +200,7 @@ class Translations:
                 (
                     each.label,
                     f"{each.sentences:,}",
-                    *(_range(each.scores.get(m)) for m in self.metrics),
+                    *(score_range(each.scores.get(m)) for m in self.metrics),
                 )
                 for each in bins
             ],
@@ -227,6 +231,6 @@ class Translations:
         say(f"The chart is in {path}")
 
 
-def _range(score: Interval | None) -> str:
+def score_range(score: Interval | None) -> str:
     """Return a score with its interval as text; empty for no score."""
     return "" if score is None else f"{score.score:.2f} ({score.low:.2f} to {score.high:.2f})"

@@ -17,7 +17,7 @@ from heedful.errors import DataError
 from heedful.models.model_spec import SequenceHeadSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
-from heedful.train.task import Setup, Task, check_several
+from heedful.train.task import Setup, Task, check_several, counted_labels
 from heedful.train.tasks.encoder_task import (
     all_texts,
     encode_and_note,
@@ -38,9 +38,17 @@ def prepare(setup: Setup) -> Task:
     readers = [labelled_reader(spec) for spec in data.train]
     valid_readers = [labelled_reader(spec) for spec in data.valid]
     # Sorted: the order of files must not decide which output belongs to which label.
-    labels = sorted({example.label for reader in readers for example in reader.examples()})
+    labelled = (
+        (example.label, f"{reader.path}:{example.line}")
+        for reader in readers
+        for example in reader.examples()
+    )
+    labels = counted_labels(setup.events, labelled, "label")
     where = ", ".join(str(reader.path) for reader in readers)
     check_several(labels, "label", "labelled texts", where)
+    for reader in (*readers, *valid_readers):
+        if reader.has_header:
+            setup.events.note(f"{reader.path}: the first line names the columns and is left out")
     names = setup.labels("sequence", labels)
     valid_labels = _numbers(valid_readers, names)  # refuses unknown labels before any work
     tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, all_texts(setup, readers)))

@@ -135,8 +135,14 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
         return SampledTexts(stream, "source", _SAMPLED_SOURCES, LongWords("characters")), ""
     texts = (CorpusTexts((spec,), "source", LongWords("characters")) for spec in specs)
     lines = (islice(each, -(-_SAMPLED_SOURCES // len(specs))) for each in texts)
-    names = [Path(spec.source).name.removesuffix(".gz") for spec in specs if spec.source]
-    endings = {name.rpartition(".")[2] for name in names}  # as in train.de and news.en-de.de.gz
+    names = [
+        Path(spec.source).name.removesuffix(".gz").removesuffix(".zst")
+        for spec in specs
+        if spec.source
+    ]
+    given = {spec.languages[0] for spec in specs if spec.languages is not None}
+    # As in train.de and news.en-de.de.gz.
+    endings = given or {name.rpartition(".")[2] for name in names}
     language = endings.pop() if len(endings) == 1 else ""
     known = localedata.exists(language.replace("-", "_"))
     return chain.from_iterable(lines), language if known else ""

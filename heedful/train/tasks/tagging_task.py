@@ -15,7 +15,7 @@ from heedful.models.model_spec import TokenHeadSpec
 from heedful.pipelines.encoder_input import parts_of, word_tokens
 from heedful.text.tokenizer import TextTokenizer
 from heedful.train.objective import PenaltyCapture
-from heedful.train.task import Setup, Task, check_several, plural
+from heedful.train.task import Setup, Task, check_several, counted_labels, plural
 from heedful.train.tasks.encoder_task import (
     encoder_tokenizers,
     framed_task,
@@ -34,7 +34,13 @@ def prepare(setup: Setup) -> Task:
     settings, data = setup.settings, setup.settings.data
     readers = [tagged_reader(spec, data) for spec in data.train]
     files = [list(reader) for reader in readers]
-    tags = sorted({tag for file in files for sentence in file for tag in sentence.tags})
+    tagged = (
+        (tag, f"{reader.path}:{line}")
+        for reader, file in zip(readers, files, strict=True)
+        for sentence in file
+        for tag, line in zip(sentence.tags, sentence.lines, strict=True)
+    )
+    tags = counted_labels(setup.events, tagged, "tag")
     check_several(tags, "tag", "sentences", ", ".join(str(reader.path) for reader in readers))
     # An initial model that knows all tags keeps their order, and so its classifier.
     names = setup.labels("token", tags, "tag")

@@ -77,7 +77,7 @@ def test_hopeless_files_are_refused(tmp_path: Path) -> None:
         (CorpusSpec(file=str(tmp_path / "u.tsv")), "UTF-16"),
         (CorpusSpec(file=str(tmp_path / "e.tsv")), "no pairs"),
         (CorpusSpec(file=str(tmp_path / "none.tsv")), "No such file"),
-        (CorpusSpec(file=str(tmp_path / "s")), "read from .tsv or .jsonl"),
+        (CorpusSpec(file=str(tmp_path / "s")), "read from .tsv, .csv, .jsonl"),
     ):
         with pytest.raises(DataError, match=message):
             examine(*prepare(spec, PLAIN))
