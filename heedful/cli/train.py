@@ -116,9 +116,11 @@ def train(
 def _train(
     run: Path, settings: RunSettings, report: Report, *, resume: bool, output: Output
 ) -> int:
+    from heedful.apps.planning.forecast import Forecast
     from heedful.train.run import run_training
 
     with terminal() as events:
+        events = events.also(Forecast(settings, events))
         summary = run_training(run, settings, resume=resume, events=events)
     if os.environ.get("RANK", "0") != "0":
         return summary.exit_status  # the first process reports
@@ -167,6 +169,8 @@ def _show(run: Path, summary: RunSummary) -> None:
     if summary.model is not None:
         scores = ", ".join(f"{name} {score:.4g}" for name, score in summary.scores.items())
         say(f"{run / 'model'}: {summary.model}, step {summary.model_step}. {scores}")
+    else:
+        say(f"{run / 'model'} is not there yet: the first validation writes it.")
 
 
 def corpora_settings(

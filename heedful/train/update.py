@@ -6,7 +6,7 @@ The loss is a sum over the tokens of the whole update, on all processes, divided
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -148,7 +148,11 @@ class Updater:
             at once: on CPUs, with a loss scaler, and with several processes, which exchange
             sums as numbers.
         copies: copier of batches to a GPU while it computes; None on CPUs.
+        interruptible: maker of a context for the passes of an update, which change no weight; it
+            may break them off by an exception.
     """
+
+    interruptible: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
 
     def __init__(
         self,
@@ -224,7 +228,7 @@ class Updater:
         # The divisor is on the device, where recorded graphs and skipped steps read it.
         divisor = tokens if on_device is None else on_device.begin(tokens, learning_rate)
         sums = UpdateSums(step, divisor, HandOver(carried_state or {}))
-        with self.precision.matmul():
+        with self.precision.matmul(), self.interruptible():
             if not self._compiling(step, partial(self._accumulate, parts, sums, cancelled)):
                 return None
         too_large = self.splitting.failed
