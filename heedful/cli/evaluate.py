@@ -142,7 +142,7 @@ def _warn_of_degenerate(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], events: Events
 ) -> None:
     """Warn of systems whose translations are mostly empty, or repeat themselves."""
-    from heedful.evaluate.degenerate_output import describe_degenerate
+    from heedful.evaluate.corpus_metrics import describe_degenerate
 
     for name, translations in systems.items():
         # A reference tells whether there was something to translate, also without sources.

@@ -13,7 +13,6 @@ from typing import Any
 from heedful.events import Events
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
 from heedful.train.choose_updater import updater_of_run
-from heedful.train.compute_plan import Compiling, environment_changes
 from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.shares import UpdateParts
@@ -192,7 +191,8 @@ class _Run:
         if not compiled:
             # Kept in checkpoints, so a resumed run does not try again and change its numbers
             # midway.
-            failed = Compiling(False, "compiling failed when training began")
+            why = "compiling failed when training began"
+            failed = dataclasses.replace(self.plan.compiling, on=False, reason=why, asked_for=False)
             self.plan = dataclasses.replace(self.plan, compiling=failed)
         return time.monotonic() - begun
 
@@ -226,7 +226,7 @@ class _Run:
         }
 
     def _note_environment(self, before: Mapping[str, Any]) -> None:
-        if changed := environment_changes(before):
+        if changed := self.plan.environment_changes(before):
             self.events.warn(
                 f"The environment has changed ({'; '.join(changed)}): losses may differ from those "
                 "of an unstopped run in their last digits"

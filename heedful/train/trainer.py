@@ -20,7 +20,6 @@ import torch
 from heedful.errors import RunError, UserError
 from heedful.events import Events, Progress, Value
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.nonfinite import first_bad_weight
 from heedful.train.objective import CarriedState
 from heedful.train.optimizers import learning_rate
 from heedful.train.parallel.shares import UpdateParts
@@ -411,7 +410,7 @@ class Trainer:
         self.events.warn(f"{what}. The update was skipped")
         # A weight that is not finite makes every update fail; naming it ends a long search.
         if state.skipped >= MAX_SKIPPED:
-            weight = first_bad_weight(self.model)
+            weight = updater.bad_weight()
             why = f"; the weight {weight} itself is not finite" if weight else ""
             raise self._given_up(
                 f"{state.skipped} updates in a row were not finite{why}",

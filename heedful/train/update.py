@@ -24,7 +24,7 @@ from heedful.engines.training.training_engine import (
 from heedful.events import Events
 from heedful.memory import ran_out, release
 from heedful.train.batch_source import Batch, BatchCopies
-from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite
+from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
 from heedful.train.objective import CarriedState, HandOver, LossContext, LossSum, Objective
 from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
 from heedful.train.parallel.team import Team
@@ -395,6 +395,10 @@ class Updater:
         where = lines(indices.tolist())
         values = {"place": found.place, "lines": ", ".join(where)}
         return found is not NOWHERE, found.describe(where), values
+
+    def bad_weight(self) -> str | None:
+        """Return the name of a weight that is not finite; None if all are."""
+        return first_bad_weight(self.model)
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
         """Run work with the compiled engine; if compiling fails, run it again uncompiled."""

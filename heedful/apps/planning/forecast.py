@@ -48,7 +48,7 @@ class Curve(Config):
 
 
 class RecordedTask(Config):
-    """What the recorded trainings had in common."""
+    """Preset, data and size of an update of the recorded trainings."""
 
     preset: str
     data: str
@@ -161,7 +161,8 @@ class Forecast:
         if settings.task != "translation" or settings.init is not None:
             return lines
         # An update of fewer tokens teaches less; one of more is not known to teach more.
-        size = min(1.0, pace.tokens_per_update / recorded.task.tokens_per_update)
+        size = pace.tokens_per_update / recorded.task.tokens_per_update
+        size = size if size < 0.8 else 1.0  # batches of a few updates differ that much
         lines.append(_before(recorded, updates, size))
         needed = round(recorded.readable_from / size)
         if updates < needed:
@@ -188,7 +189,7 @@ def _before(recorded: RecordedCurves, updates: int, size: float) -> str:
         what = f"ended at BLEU {low:.0f} to {high:.0f} after {last:,} updates or fewer"
     else:
         what = f"had BLEU {low:.0f} to {high:.0f} after {round(updates * size):,} updates"
-    smaller = "" if size > 0.9 else f" of {recorded.task.tokens_per_update:,} target tokens"
+    smaller = "" if size == 1 else f" of {recorded.task.tokens_per_update:,} target tokens"
     return f"Recorded trainings of {recorded.task.preset} ({recorded.task.data}) {what}{smaller}"
 
 

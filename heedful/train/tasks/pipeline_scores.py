@@ -11,8 +11,7 @@ from typing import Any, Unpack
 from heedful.data.text_corpus import LabelledText, Question, TaggedSentence
 from heedful.device import Precision
 from heedful.errors import DataError
-from heedful.evaluate.corpus_metrics import build_metric, corpus_scores
-from heedful.evaluate.degenerate_output import describe_degenerate
+from heedful.evaluate.corpus_metrics import build_metric, corpus_scores, describe_degenerate
 from heedful.evaluate.task_metrics import (
     accuracy,
     answer_exact_match,
