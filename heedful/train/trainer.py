@@ -118,24 +118,23 @@ class Trainer:
                 break
         reason = self._end()
         # The final model needs a score, even if the last step is not a multiple of the interval.
-        if not self._stopped(stop) and self.hooks.validate is not None and not self._is_validated:
+        if not self._stopped(stop) and self.hooks.validate is not None and not self._is_validated():
             self.validate()
         self.save(finish=True)
         # Asked again, as a stop may have come during the validation, on one process only.
         return f"asked to stop by {stop.name}" if self._stopped(stop) else str(reason)
 
-    @property
     def _is_validated(self) -> bool:
         validated = self.state.validated
         return validated is not None and validated.step == self.state.step
 
     def _make_up(self) -> None:
         """Make a validation that a stop broke off, as if the run had not been stopped."""
-        if self.state.step == 0 or not self._validates_at(self.state.step) or self._is_validated:
+        if self.state.step == 0 or not self._validates_at(self.state.step) or self._is_validated():
             return
         self.validate()
         # The checkpoint of this step has no score yet.
-        if self._is_validated and self._saves_at(self.state.step):
+        if self._is_validated() and self._saves_at(self.state.step):
             self.saved.save(self.state, self.carried_state)
 
     def _must_settle(self) -> bool:
