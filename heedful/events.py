@@ -10,8 +10,10 @@ import json
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -34,12 +36,20 @@ class Progress:
         total: number of all units; None if unknown.
         label: name of the work, which has one bar.
         fields: figures to show beside the bar, in order.
+        in_seconds: true if units are seconds, which are shown as times.
     """
 
     done: int
     total: int | None
     label: str
     fields: Mapping[str, Value] = field(default_factory=dict)
+    in_seconds: bool = False
+
+    @property
+    def amount(self) -> str:
+        """Finished and all units, such as `3/8` or `2:18/5:00`."""
+        counts = [self.done, *([self.total] if self.total else [])]
+        return "/".join(_duration(each) if self.in_seconds else str(each) for each in counts)
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,37 @@ class Events:
     def warn(self, text: str) -> None:
         """Emit a `Warning`."""
         self.emit(Warning(text))
+
+    @contextmanager
+    def ticking(self, label: str, every: float = 5.0) -> Iterator[None]:
+        """A context for one long step, whose time is reported meanwhile.
+
+        Args:
+            label: name of the step.
+            every: seconds from one report to the next.
+        """
+        started, finished = time.monotonic(), threading.Event()
+
+        def tick() -> None:
+            while True:
+                seconds = round(time.monotonic() - started)
+                is_last = finished.is_set()
+                # The end has a total, which ends the step's bar.
+                total = max(seconds, 1) if is_last else None
+                done = seconds if total is None else total
+                self.emit(Progress(done, total, label, in_seconds=True))
+                if is_last:
+                    return
+                finished.wait(every)
+
+        # The step itself has the calling thread, and may be one call of a compiler.
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            finished.set()
+            thread.join()
 
     # A copy: the caller's `Events` keeps its own sinks.
     def also(self, *sinks: Sink) -> Events:
@@ -258,19 +299,11 @@ class Terminal:
             self._bars.close()
 
 
-_FIRST_SECONDS, _LAST_SECONDS = 2.0, 120.0
-"""The shortest and longest time between two plain lines of progress."""
-
-_TIME_SHARE = 0.25
-"""Time between two plain lines as a share of the time since the work began.
-
-Lines by shares of the work said nothing for hours where the work is 100,000 updates. With these
-figures five minutes print 22 lines, an hour 51.
-"""
-
-
 class _PlainLines:
-    """Plain progress lines, which become rarer the longer the work takes."""
+    """Plain progress lines by time: the first at once, then every 5 to 30 seconds, later rarer.
+
+    Lines by count would say nothing for hours where the count is a limit that is never reached.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self.stream = stream
@@ -282,21 +315,21 @@ class _PlainLines:
         now = self.clock()
         started, first = self.started.setdefault(event.label, (now, event.done))
         is_last = event.total is not None and event.done >= event.total
-        if now < self.next_at.get(event.label, now) and not is_last:
+        if not is_last and now < self.next_at.get(event.label, now):
             return
-        wait = min(max(_TIME_SHARE * (now - started), _FIRST_SECONDS), _LAST_SECONDS)
-        self.next_at[event.label] = now + wait
+        elapsed = now - started
+        self.next_at[event.label] = now + min(max(5, min(elapsed, 30), elapsed / 20), 300)
         if is_last:
             # Work with this label may start again.
             del self.next_at[event.label], self.started[event.label]
-        total = f"/{event.total}" if event.total else ""
         left = ""
         # A resumed run starts at `first`: its earlier units say nothing about the speed now.
-        if event.total and event.done > first:
-            seconds = (now - started) * (event.total - event.done) / (event.done - first)
-            left = f", {_duration(seconds)} left"
+        if event.total and first < event.done < event.total:
+            left = (
+                f", {_duration(elapsed * (event.total - event.done) / (event.done - first))} left"
+            )
         figures = "".join(f", {_figure(k, v)}" for k, v in event.fields.items())
-        self.say(f"{event.label} {event.done}{total}{figures}{left}")
+        self.say(f"{event.label} {event.amount}{figures}{left}")
 
     def say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -312,7 +345,7 @@ class _Bars:
 
     def progress(self, event: Progress) -> None:
         live = self._start()
-        figures = "  ".join(_figure(k, v) for k, v in event.fields.items())
+        figures = "  ".join([event.amount, *(_figure(k, v) for k, v in event.fields.items())])
         if event.label not in self.tasks:
             task = live.add_task(event.label, total=event.total, figures=figures)
             self.tasks[event.label] = task
@@ -341,7 +374,6 @@ class _Bars:
             self.live = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),
-                progress.MofNCompleteColumn(),
                 progress.TextColumn("{task.fields[figures]}"),
                 progress.TimeRemainingColumn(),
                 console=Console(file=self.stream),

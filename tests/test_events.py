@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -74,24 +75,41 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         MetricsFile(tmp_path / "missing" / "metrics.jsonl")
 
 
-def test_plain_lines_are_few_and_tell_the_time_left() -> None:
+def test_plain_lines_come_by_time_and_tell_the_time_left() -> None:
     now = 0.0
     stream = io.StringIO()
     events = Events([Terminal(stream, clock=lambda: now)])
+    times = []
     for step in range(10_001):
+        before = stream.tell()
         events.progress(step, 10_000, "training", loss=2.0, speed=300)
+        if stream.tell() > before:
+            times.append(now)
         now += 0.36
     lines = stream.getvalue().splitlines()
-    assert lines[0].startswith("training 0/10000")
-    assert lines[-1] == "training 10000/10000, loss 2, speed 300, 0:00 left"
-    # An hour; never more than two minutes, or 334 of these updates, without a line.
-    assert len(lines) <= 52
-    steps = [int(line.split("/")[0].split()[1]) for line in lines]
-    assert all(after - before <= 335 for before, after in itertools.pairwise(steps))
-    assert lines[1] == "training 6/10000, loss 2, speed 300, 59:58 left"
+    assert lines[1] == "training 14/10000, loss 2, speed 300, 59:55 left"
+    gaps = [end - start for start, end in itertools.pairwise(times)]
+    assert max(gaps[:12]) < 31  # soon, and then every half a minute
+    assert 100 < max(gaps) < 181  # rarer in long work
     events.warn("careful")
     events.note("done")
     assert stream.getvalue().endswith("warning: careful\ndone\n")
+
+
+def test_work_that_is_limited_by_time_shows_times() -> None:
+    stream = io.StringIO()
+    Terminal(stream).handle(Progress(138, 300, "training", {"step": 36}, in_seconds=True))
+    assert stream.getvalue() == "training 2:18/5:00, step 36\n"
+
+
+def test_a_long_step_reports_its_time() -> None:
+    recorder = Recorder()
+    with Events([recorder]).ticking("compiling", every=0.01):
+        time.sleep(0.1)
+    ticks = [event for event in recorder.events if isinstance(event, Progress)]
+    assert len(ticks) >= 3
+    # The last one ends the bar.
+    assert [tick.done == tick.total for tick in ticks] == [False] * (len(ticks) - 1) + [True]
 
 
 def test_the_same_work_again_starts_its_own_clock() -> None:
@@ -111,7 +129,7 @@ def test_plain_lines_without_a_total_grow_rare() -> None:
     for done in range(300):
         events.progress(done, None, "reading")
         now += 1
-    assert stream.getvalue().startswith("reading 0\nreading 2\nreading 4\n")
+    assert stream.getvalue().startswith("reading 0\nreading 5\nreading 10\nreading 20\n")
     assert len(stream.getvalue().splitlines()) <= 23
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -133,6 +133,7 @@ def evaluate(
         systems = {"system": _translations(system, *options, events)}
         if baseline is not None:
             systems["baseline"] = _translations(baseline, *options, events)
+        _warn_of_degenerate(systems, references[0], events)
     if output_file is not None:
         write_lines(output_file, systems["system"])
     translations = Translations(systems, references, counted, rules, samples, not output.json)
@@ -147,6 +148,18 @@ def evaluate(
         assert source is not None
         facts |= translations.by_length(source, lengths.length_bins, chart)
     report.finish({"lines": len(systems["system"]), **facts})
+
+
+def _warn_of_degenerate(
+    systems: Mapping[str, Sequence[str]], references: Sequence[str], events: Events
+) -> None:
+    """Warn of systems whose translations are mostly empty, or repeat themselves."""
+    from heedful.evaluate.corpus_metrics import describe_degenerate
+
+    for name, translations in systems.items():
+        # A reference tells whether there was something to translate, also without sources.
+        if message := describe_degenerate(translations, references, references):
+            events.warn(f"{name}: {message}. The model may need more training")
 
 
 def _check_references(reference: Sequence[Path], output_file: Path | None, samples: int) -> None:

@@ -124,6 +124,7 @@ def train(
 def _train(
     run: Path, settings: RunSettings, report: Report, *, resume: bool, output: Output
 ) -> int:
+    from heedful.apps.planning.forecast import Forecast
     from heedful.train.run import run_training
 
     with terminal() as events:
@@ -131,6 +132,7 @@ def _train(
             from heedful.apps.cleaning.training_sample import check_languages
 
             check_languages(settings.data, events)
+        events = events.also(Forecast(settings, events))
         summary = run_training(run, settings, resume=resume, events=events)
     if os.environ.get("RANK", "0") != "0":
         return summary.exit_status  # the first process reports
@@ -179,6 +181,8 @@ def _show(run: Path, summary: RunSummary) -> None:
     if summary.model is not None:
         scores = ", ".join(f"{name} {score:.4g}" for name, score in summary.scores.items())
         say(f"{run / 'model'}: {summary.model}, step {summary.model_step}. {scores}")
+    else:
+        say(f"{run / 'model'} is not there yet: the first validation writes it.")
 
 
 def corpora_settings(

@@ -159,6 +159,8 @@ def translate(
             done += len(texts)
             events.progress(done, None, "translated")
         prefixes.finish()
+        if fault := lines.fault():
+            events.warn(fault)
     _finish(lines, report)
     return None
 
@@ -289,6 +291,7 @@ class TranslatedLines:
         self._form = form
         self._prefix = prefix
         self._counts = Counter(lines=0, tokens=0, cut=0, required=0, missing=0)
+        self._texts = self._empty = 0  # texts with words, and those with an empty translation
         self._before: dict[str, int] = {}
 
     def translate(
@@ -323,6 +326,11 @@ class TranslatedLines:
             lines.append(self._form.line(translation, report))
             if translation.missing:
                 warn(f"line {number}: the translation lacks {'; '.join(translation.missing)}")
+        outputs = [
+            out.strip() for text, out in zip(texts, translations, strict=True) if text.strip()
+        ]
+        self._texts += len(outputs)
+        self._empty += outputs.count("")
         self._counts.update(
             lines=len(translations),
             tokens=sum(len(each.tokens) for each in translations),
@@ -331,6 +339,13 @@ class TranslatedLines:
             missing=sum(len(each.missing) for each in translations),
         )
         return lines
+
+    def fault(self) -> str | None:
+        """Return a warning if most translations so far are empty."""
+        if 2 * self._empty <= self._texts:
+            return None
+        counts = f"{self._empty:,} of {self._texts:,} translations are empty"
+        return f"{counts}: the model may need more training"
 
     def totals(self) -> dict[str, int]:
         """All counts so far, including those of checks and corrected numbers."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from heedful.errors import ConfigError, DataError, first_line, suggest
@@ -226,6 +227,52 @@ def describe_spelling(*texts: Sequence[str]) -> str | None:
         f"{changed:,} lines are not in Unicode's usual spelling (NFC, usual spaces, no invisible "
         "signs): all are scored in it. Normalise the files to score them so elsewhere"
     )
+
+
+def repeats_itself(text: str) -> bool:
+    """Return True for a text that is mostly one word or a few words over and over."""
+    words = [stripped for word in text.casefold().split() if (stripped := word.strip(".,;:!?…"))]
+    if len(words) >= 4:
+        in_a_row = sum(a == b for a, b in pairwise(words))
+        return in_a_row >= 2 or 2 * len(set(words)) <= len(words)
+    # One long word, or a script without spaces, whose characters recur more often than words do.
+    characters = [each for each in "".join(words) if each.isalpha()]
+    return len(characters) >= 12 and 3 * len(set(characters)) <= len(characters)
+
+
+def describe_degenerate(
+    translations: Sequence[str], sources: Sequence[str], references: Sequence[str] = ()
+) -> str | None:
+    """Return a sentence on translations that are mostly degenerate; None if they are not.
+
+    Args:
+        translations: translations, one for each source.
+        sources: source texts; empty ones have empty translations, which are right.
+        references: reference translations; what degenerates as they do is right as well.
+    """
+    numbers = [number for number, source in enumerate(sources) if source.strip()]
+    texts = [translations[number].strip() for number in numbers]
+    wanted = [references[number].strip() for number in numbers] if references else []
+    total = len(texts)
+    if not total:
+        return None
+
+    def excess(counts: Sequence[bool], right: Sequence[bool]) -> int:
+        return sum(counts) - sum(right)
+
+    empty = excess([not text for text in texts], [not text for text in wanted])
+    if 2 * empty > total:
+        return f"{empty:,} of {total:,} translations are empty"
+    repeated = excess([*map(repeats_itself, texts)], [*map(repeats_itself, wanted)])
+    if 2 * repeated > total:
+        example = next(text for text in texts if repeats_itself(text))
+        shown = example if len(example) <= 60 else f"{example[:60]}…"
+        return f'{repeated:,} of {total:,} translations repeat words, such as "{shown}"'
+    # Two or three sentences may well have one translation.
+    text, same = Counter(texts).most_common(1)[0]
+    if total >= 10 and 2 * (same - max(Counter(wanted or sources).values())) > total:
+        return f'{same:,} of {total:,} translations are the same: "{text[:60]}"'
+    return None
 
 
 def check_aligned(hypotheses: Sequence[str], references: References) -> list[list[str]]:

@@ -143,6 +143,15 @@ class ComputePlan:
     precision: Precision
     compiling: Compiling
 
+    @staticmethod
+    def environment_changes(before: Mapping[str, Any]) -> list[str]:
+        """Return a clause for each difference of a checkpoint's environment from the present."""
+        return [
+            f"{key} {before.get(key)} before, {now} now"
+            for key, now in environment().items()
+            if before.get(key) != now
+        ]
+
     @classmethod
     def choose(
         cls, settings: RunSettings, device: torch.device, model: nn.Module, batches: int
@@ -209,15 +218,6 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "system": os.uname().machine,
     }
-
-
-def environment_changes(before: Mapping[str, Any]) -> list[str]:
-    """Return a clause for each difference of a checkpoint's environment from the present one."""
-    return [
-        f"{key} {before.get(key)} before, {now} now"
-        for key, now in environment().items()
-        if before.get(key) != now
-    ]
 
 
 def choose_compiling(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 from heedful.events import Events
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
 from heedful.train.choose_updater import updater_of_run
-from heedful.train.compute_plan import Compiling, environment_changes
 from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.shares import UpdateParts
 from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run_settings import RunSettings
 from heedful.train.run_start import Start, start_run
-from heedful.train.trainer import StopRequest, Trainer
+from heedful.train.stop_request import Stopped, StopRequest, interruptible
+from heedful.train.trainer import Trainer
 from heedful.train.training_state import Hooks, SavedState
 
 
@@ -112,7 +113,6 @@ class _Run:
 
     def train(self) -> RunSummary:
         """Train from a checkpoint or from the start, then choose the final model."""
-        checkpoint = self.start.checkpoint
         self.events.note(f"Training in {self.plan.precision.describe()}")
         self.events.note(f"Training's pass is {self.plan.compiling.describe()}")
         if self.settings.checkpointing != "none":
@@ -124,32 +124,41 @@ class _Run:
                 f"{learned:,} of {total:,} parameters are trained, the others are frozen"
             )
         trainer = self._trainer()
-        # Compiling counts as training time, since `max_minutes` limits how long people wait.
-        trainer.state.seconds += self._compile(trainer)
-        # Only the first process knows the checkpoint; all processes have to restore it.
-        if self.team.any(checkpoint is not None):
-            if checkpoint is not None:
-                self._note_environment(checkpoint.state["environment"])
-            # The restored counters would forget the seconds that compiling took in this process.
-            warm_up = trainer.state.seconds
-            trainer.state, trainer.carried_state = trainer.saved.restore(checkpoint)
-            trainer.state.seconds += warm_up
-            self.events.note(f"Resumed from step {trainer.state.step}")
-        elif self.start.resume:
-            self.events.note("There is no checkpoint yet, so training starts from the beginning")
         with StopRequest() as stop:
-            reason = trainer.fit(stop)
+            try:
+                reason = self._fit(trainer, stop)
+            except Stopped:
+                reason = f"asked to stop by {stop.name}"
         if stop:
-            self.events.note(f"Saved at step {trainer.state.step}; go on with --resume")
-        else:
-            # A stopped run keeps its checkpoints for the resumed one to average.
-            self._choose_final_model(trainer)
+            step = trainer.saved.step
+            there = "Nothing is saved yet" if step is None else f"Saved at step {step}"
+            self.events.note(f"{there}; go on with --resume")
         summary = self._summary(trainer, reason, finished=not stop)
         if summary.finished:
             # TensorBoard and metrics.jsonl take plain values; scores are merged in by name.
             figures = {k: v for k, v in summary.plain().items() if isinstance(v, int | float | str)}
             self.events.metric(summary.steps, figures | dict(summary.scores), "summary")
         return summary
+
+    def _fit(self, trainer: Trainer, stop: StopRequest) -> str:
+        """Restore the checkpoint, compile, train, and choose the model; return why it ended."""
+        checkpoint = self.start.checkpoint
+        # Only the first process knows the checkpoint; all processes have to restore it.
+        if self.team.any(checkpoint is not None):
+            if checkpoint is not None:
+                self._note_environment(checkpoint.state["environment"])
+            trainer.state, trainer.carried_state = trainer.saved.restore(checkpoint)
+        # Compiling counts as training time, since `max_minutes` limits how long people wait.
+        trainer.state.seconds += self._compile(trainer)
+        if trainer.saved.step is not None:
+            self.events.note(f"Resumed from step {trainer.state.step}")
+        elif self.start.resume:
+            self.events.note("There is no checkpoint yet, so training starts from the beginning")
+        reason = trainer.fit(stop)
+        # A stopped run keeps its checkpoints for the resumed one to average.
+        if not stop:
+            self._choose_final_model(trainer)
+        return reason
 
     def _trainer(self) -> Trainer:
         precision = self.plan.precision
@@ -176,10 +185,14 @@ class _Run:
             "asked_for": compiling.asked_for,
             "one_shape": self.settings.data.packed_length is not None,
         }
-        if not trainer.updater.compile(batch, step, self.events, **how):
+        # No pass of it changes a weight, and it takes minutes on a processor.
+        with self._interruptible(), self.events.ticking("compiling the training pass"):
+            compiled = trainer.updater.compile(batch, step, self.events, **how)
+        if not compiled:
             # Kept in checkpoints, so a resumed run does not try again and change its numbers
             # midway.
-            failed = Compiling(False, "compiling failed when training began")
+            why = "compiling failed when training began"
+            failed = dataclasses.replace(self.plan.compiling, on=False, reason=why, asked_for=False)
             self.plan = dataclasses.replace(self.plan, compiling=failed)
         return time.monotonic() - begun
 
@@ -188,11 +201,17 @@ class _Run:
             model.eval()
             if not self.publisher.facts():  # RUN/model was removed by hand
                 self._offer(model, trainer.state.step, None)
-            choose_final_model(model, self.store, self.publisher, self.validator, self.events)
+            # A model is published whole or not at all, so a stop may come at any time.
+            with self._interruptible():
+                choose_final_model(model, self.store, self.publisher, self.validator, self.events)
 
         # Checkpoints are averaged over plain weights, not over moving averages.
         with trainer.saved.evaluation_model(averaged=False) as model:
             self.team.only_main(choose)
+
+    def _interruptible(self) -> AbstractContextManager[object]:
+        # Several processes wait for each other's work.
+        return interruptible() if self.team.alone else nullcontext()
 
     def _offer(self, model: Any, step: int, scores: Any) -> None:
         kind = "moving average" if self.settings.checkpoint.ema_decay else "weights"
@@ -207,7 +226,7 @@ class _Run:
         }
 
     def _note_environment(self, before: Mapping[str, Any]) -> None:
-        if changed := environment_changes(before):
+        if changed := self.plan.environment_changes(before):
             self.events.warn(
                 f"The environment has changed ({'; '.join(changed)}): losses may differ from those "
                 "of an unstopped run in their last digits"

@@ -8,26 +8,24 @@ non-finite one changed no weight, and is launched again.
 from __future__ import annotations
 
 import json
-import signal
-import threading
+import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from types import FrameType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 
 from heedful.errors import RunError, UserError
-from heedful.events import Events, Value
+from heedful.events import Events, Progress, Value
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.nonfinite import first_bad_weight
 from heedful.train.objective import CarriedState
 from heedful.train.optimizers import learning_rate
 from heedful.train.parallel.shares import UpdateParts
 from heedful.train.run_settings import RunSettings
 from heedful.train.splitting import BatchPart, OneTooLarge
+from heedful.train.stop_request import Stopped, StopRequest, interruptible
 from heedful.train.training_state import SavedState, Scored, TrainingState
 from heedful.train.update import Updater
 from heedful.train.update_result import Launch, LaunchedUpdate, UpdateResult
@@ -41,42 +39,7 @@ MAX_OVERFLOWS = 50
 MAX_ROLLBACKS = 5
 """Number of rollbacks to the same checkpoint that end the run."""
 
-
-class StopRequest:
-    """A context in which SIGTERM and SIGINT request a stop instead of killing the process.
-
-    A second Ctrl-C aborts at once with `KeyboardInterrupt`. Outside the main thread, where Python
-    cannot handle signals, a stop can only be requested by `ask`.
-    """
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __bool__(self) -> bool:
-        return self.name is not None
-
-    def ask(self, name: str) -> None:
-        """Request a stop; `name` is the requester in messages."""
-        self.name = name
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        # Callers of the library get their own handlers back.
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        # After a second Ctrl-C, the user does not want to wait for the checkpoint.
-        if number == signal.SIGINT and self.name is not None:
-            raise KeyboardInterrupt
-        self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+_BROKEN_OFF = math.inf  # a score that no model has: the validation was broken off
 
 
 class Trainer:
@@ -100,6 +63,9 @@ class Trainer:
         events: Events,
     ) -> None:
         self.updater = updater
+        # Several processes wait for each other within a pass, and stop between updates.
+        if saved.team.alone:
+            updater.interruptible = interruptible
         self.saved, self.team, self.hooks = saved, saved.team, saved.hooks
         self.model = updater.model
         self.parts = parts
@@ -124,7 +90,7 @@ class Trainer:
         # Pages that were given back to the system return one page fault at a time.
         if self.updater.device.type == "cpu":
             reuse_freed()
-        self._show_progress({})
+        self._show_progress()
         try:
             return self._fit(stop)
         except UserError:
@@ -138,6 +104,7 @@ class Trainer:
             self.parts.close()
 
     def _fit(self, stop: StopRequest) -> str:
+        self._make_up()
         while True:
             # `_stopped` is a collective, so every process calls it before each update.
             over = self._stopped(stop) or self._end() is not None
@@ -147,19 +114,28 @@ class Trainer:
                 self._settle()
             elif not self._go_on(stop):
                 self._settle()
+                self.events.note(f"Update {self.state.step + 1} was broken off")
                 break
         reason = self._end()
-        if reason is None:
-            self.save(finish=True)
-            return f"asked to stop by {stop.name}"
         # The final model needs a score, even if the last step is not a multiple of the interval.
-        validated = self.state.validated
-        if self.hooks.validate is not None and (
-            validated is None or validated.step != self.state.step
-        ):
+        if not self._stopped(stop) and self.hooks.validate is not None and not self._is_validated():
             self.validate()
         self.save(finish=True)
-        return reason
+        # Asked again, as a stop may have come during the validation, on one process only.
+        return f"asked to stop by {stop.name}" if self._stopped(stop) else str(reason)
+
+    def _is_validated(self) -> bool:
+        validated = self.state.validated
+        return validated is not None and validated.step == self.state.step
+
+    def _make_up(self) -> None:
+        """Make a validation that a stop broke off, as if the run had not been stopped."""
+        if self.state.step == 0 or not self._validates_at(self.state.step) or self._is_validated():
+            return
+        self.validate()
+        # The checkpoint of this step has no score yet.
+        if self._is_validated() and self._saves_at(self.state.step):
+            self.saved.save(self.state, self.carried_state)
 
     def _must_settle(self) -> bool:
         """Return True if the result in flight must be read before the next launch."""
@@ -255,10 +231,16 @@ class Trainer:
 
         def judge() -> float:
             model.eval()
-            scores = validate(model)
+            try:
+                with interruptible() if self.team.alone else nullcontext():
+                    scores = validate(model)
+            except Stopped:
+                return _BROKEN_OFF
             self.events.metric(state.step, scores.values, "validation")
             self.events.samples(state.step, scores.samples)
             self.events.note(f"step {state.step}: {scores.describe()}")
+            if scores.fault is not None:
+                self.events.warn(f"Step {state.step}: {scores.fault}. The model is not usable yet")
             # Equal scores are offered, too: chrF and the loss may decide.
             if state.best is None or scores.score >= state.best.score:
                 self.hooks.offer(model, state.step, scores)
@@ -266,12 +248,15 @@ class Trainer:
 
         with self.saved.evaluation_model() as model:
             score = self.team.of_main(self.team.only_main(judge) or 0.0)
+        self.model.train()
+        if score == _BROKEN_OFF:
+            self.events.note(f"The validation of step {state.step} was broken off")
+            return
         state.validated = Scored(state.step, score)
         if state.best is None or score > state.best.score:
             state.best, state.stale = state.validated, 0
         else:
             state.stale += 1
-        self.model.train()
         state.seconds = self.team.of_main(state.seconds + time.monotonic() - started)
 
     def save(self, *, finish: bool = False) -> None:
@@ -333,6 +318,8 @@ class Trainer:
     ) -> LaunchedUpdate | None:
         try:
             return self.updater.launch(parts, step, rate, cancelled, carried_state)
+        except Stopped:
+            return None
         # A batch of one example cannot be split any further.
         except OneTooLarge as error:
             lines = self.parts.lines(error.numbers.tolist())
@@ -384,16 +371,19 @@ class Trainer:
             "seconds": round(state.seconds, 3),
         }
         self.events.metric(state.step, values)
-        self._show_progress({"loss": result.values["loss"], "tokens/s": round(speed)})
+        figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
+        self._show_progress(**figures)
 
-    def _show_progress(self, figures: dict[str, Value]) -> None:
-        """Show how far the run is: of its updates, or of its minutes where these are limited."""
-        total: int | None = self.settings.max_steps
-        if (minutes := self.settings.max_minutes) is not None:
-            # The 100,000 updates of the default are far beyond what the minutes allow.
-            total = None
-            figures = {**figures, "minutes": f"{self.state.seconds / 60:.1f} of {minutes:g}"}
-        self.events.progress(self.state.step, total, "training", **figures)
+    def _show_progress(self, **figures: Value) -> None:
+        """Report progress towards the nearer end: `max_minutes` or `max_steps`."""
+        state, minutes = self.state, self.settings.max_minutes
+        share = state.step / self.settings.max_steps
+        if minutes is None or state.seconds / (60 * minutes) < share:
+            self.events.progress(state.step, self.settings.max_steps, "training", **figures)
+            return
+        fields = {"step": state.step, **figures}
+        done, total = round(state.seconds), max(1, round(60 * minutes))
+        self.events.emit(Progress(done, total, "training", fields, in_seconds=True))
 
     def _not_finite(
         self, parts: Sequence[BatchPart], result: UpdateResult, before: CarriedState
@@ -419,7 +409,7 @@ class Trainer:
         self.events.warn(f"{what}. The update was skipped")
         # A weight that is not finite makes every update fail; naming it ends a long search.
         if state.skipped >= MAX_SKIPPED:
-            weight = first_bad_weight(self.model)
+            weight = updater.bad_weight()
             why = f"; the weight {weight} itself is not finite" if weight else ""
             raise self._given_up(
                 f"{state.skipped} updates in a row were not finite{why}",

@@ -6,7 +6,7 @@ The loss is a sum over the tokens of the whole update, on all processes, divided
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from heedful.engines.training.training_engine import (
 from heedful.events import Events
 from heedful.memory import ran_out, release
 from heedful.train.batch_source import Batch, BatchCopies
-from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite
+from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
 from heedful.train.objective import CarriedState, HandOver, LossContext, LossSum, Objective
 from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
 from heedful.train.parallel.team import Team
@@ -148,7 +148,11 @@ class Updater:
             at once: on CPUs, with a loss scaler, and with several processes, which exchange
             sums as numbers.
         copies: copier of batches to a GPU while it computes; None on CPUs.
+        interruptible: maker of a context for the passes of an update, which change no weight; it
+            may break them off by an exception.
     """
+
+    interruptible: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
 
     def __init__(
         self,
@@ -224,7 +228,7 @@ class Updater:
         # The divisor is on the device, where recorded graphs and skipped steps read it.
         divisor = tokens if on_device is None else on_device.begin(tokens, learning_rate)
         sums = UpdateSums(step, divisor, HandOver(carried_state or {}))
-        with self.precision.matmul():
+        with self.precision.matmul(), self.interruptible():
             if not self._compiling(step, partial(self._accumulate, parts, sums, cancelled)):
                 return None
         too_large = self.splitting.failed
@@ -391,6 +395,10 @@ class Updater:
         where = lines(indices.tolist())
         values = {"place": found.place, "lines": ", ".join(where)}
         return found is not NOWHERE, found.describe(where), values
+
+    def bad_weight(self) -> str | None:
+        """Return the name of a weight that is not finite; None if all are."""
+        return first_bad_weight(self.model)
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
         """Run work with the compiled engine; if compiling fails, run it again uncompiled."""

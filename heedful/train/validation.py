@@ -34,6 +34,7 @@ class Scores:
         sentences: number of examples with metrics; 0 if only the loss was computed.
         signatures: sacreBLEU's signatures, by metric.
         samples: outputs of the model for the same few examples each time.
+        fault: sentence on a defect of most outputs; None if there is none.
     """
 
     values: Mapping[str, float]
@@ -41,6 +42,7 @@ class Scores:
     sentences: int
     signatures: Mapping[str, str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    fault: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """The result as it is stored with a model, JSON types."""
@@ -57,11 +59,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics and signatures by name, and a few outputs of the model."""
+    """Metrics and signatures by name, a few outputs of the model, and what is wrong with most."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ class Validator:
         chosen = self.settings.choose_by
         # Larger is better for every score.
         score = -values["loss"] if chosen == "loss" else values[chosen]
-        return Scores(values, score, count, measured.signatures, measured.samples)
+        more = (measured.signatures, measured.samples, measured.fault)
+        return Scores(values, score, count, *more)
 
     def sentences(self, *, everything: bool = False) -> int:
         """Return the number of examples with metrics; the loss always covers all examples."""

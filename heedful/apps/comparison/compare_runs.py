@@ -22,8 +22,8 @@ from heedful.apps.comparison.results import Comparison, is_finished, read_compar
 from heedful.apps.comparison.worker_process import run_job
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_config import CONFIG_FILE, locked, settings_of_run, write_run
+from heedful.train.stop_request import StopRequest
 from heedful.train.task import prepare_task
-from heedful.train.trainer import StopRequest
 
 if TYPE_CHECKING:
     from heedful.events import Events

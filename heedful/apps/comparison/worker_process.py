@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from heedful.train.trainer import StopRequest
+    from heedful.train.stop_request import StopRequest
 
 _PATIENCE = 0.2
 """Seconds between checks for a request to stop while a process writes nothing."""

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from heedful.data.text_corpus import LabelledText, Question, TaggedSentence
 from heedful.device import Precision
 from heedful.errors import DataError
-from heedful.evaluate.corpus_metrics import build_metric, corpus_scores
+from heedful.evaluate.corpus_metrics import build_metric, corpus_scores, describe_degenerate
 from heedful.evaluate.task_metrics import (
     accuracy,
     answer_exact_match,
@@ -176,6 +176,7 @@ def translation_measure(
             {name: metric.score for name, metric in scores.items()},
             {name: metric.signature for name, metric in scores.items()},
             tuple(Sample(sources[i], targets[i], texts[i]) for i in shown),
+            describe_degenerate(texts, sources, targets),
         )
 
     return Measure(total, score)
