@@ -372,10 +372,8 @@ class EncoderSpec(CommonSpec):
     def predicts(self) -> Prediction | None:
         """The kind of prediction: labels of sequences or tokens, or masked tokens."""
         # A head for the pretraining task may still be there: the fine-tuned ones come first.
-        if self.head("sequence"):
-            return "label"
-        if self.head("token"):
-            return "token_label"
+        if self.head("sequence") or self.head("token"):
+            return "label" if self.head("sequence") else "token_label"
         return "masked_token" if self.head("masked_lm") else None
 
     @property
@@ -392,16 +390,14 @@ class EncoderSpec(CommonSpec):
 
     def ties(self) -> dict[str, str]:
         """Return the names of tied tensors: each alias and the name it is stored under."""
-        # The head is built after the table, whose name is therefore the stored one.
+        # The head is built after the table, whose name is the stored one.
         alias = "heads.masked_lm.projection.weight"
         return {alias: "embedding.weight"} if self.sharing == "all" else {}
 
     def untied(self) -> Self:
         """Return a copy whose masked-LM head, if any, has a table of its own."""
-        heads = (
-            head.model_copy(update={"tied": False}) if head.kind == "masked_lm" else head
-            for head in self.heads
-        )
+        untied = {"tied": False}
+        heads = (h.model_copy(update=untied) if h.kind == "masked_lm" else h for h in self.heads)
         return self.model_copy(update={"heads": tuple(heads)})
 
 

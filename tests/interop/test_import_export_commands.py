@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from heedful.cli.main import main
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 
 
 def test_in_and_out(theirs, tmp_path, capsys) -> None:
@@ -68,9 +70,11 @@ def test_wrong_requests(theirs, tmp_path, capsys) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"theirs"}
 
 
-def test_without_a_format_the_first_that_has_such_models(tmp_path, capsys) -> None:
+def test_without_a_format_the_first_that_has_such_models(make_model, tmp_path, capsys) -> None:
     out = tmp_path / "out"
-    assert main(["export", "en-de", str(out), "--json"]) == 0
+    shape = TranslatorShape(width=16, num_heads=4, feedforward=24, norm_placement="pre", norm="rms")
+    directory = make_model(tmp_path / "model", lambda n: translator_spec(shape, n, n))
+    assert main(["export", str(directory), str(out), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["model_type"] == "TransformerSpec"  # of CTranslate2
     assert "No architecture of transformers" in printed.err
