@@ -14,7 +14,7 @@ import heedful
 from heedful.cli.main import uncollected
 from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import say
-from heedful.errors import ConfigError, UserError
+from heedful.errors import ConfigError, UserError, lacks_torch
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -221,8 +221,9 @@ class Running:
         self, model: Path, *, shortlist: bool | Path = False, split: Split | None = None
     ) -> TranslationPipeline:
         """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
-        with uncollected():  # garbage collection took a fifth of the time of a cold start
-            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
+        if not lacks_torch():
+            with uncollected():  # garbage collection took a fifth of the time of a cold start
+                from heedful.pipelines.translation import TranslationPipeline  # noqa: F401
         return heedful.load(
             [model, *self.ensemble],
             device=self.device,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.cli.text_io import Output, Report, engineering, say, show_table, show_values
-from heedful.errors import ModelError, UserError
+from heedful.errors import ModelError, TorchMissing, UserError, lacks_torch
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec, TranslatorSpec
@@ -51,6 +52,9 @@ def info(
     report = Report("info", output, model=model, vocabulary=vocabulary)
     spec, facts = find_spec(model, vocabulary)
     workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
+    if lacks_torch():
+        _report_stored(model, spec, facts, report)
+        return
     from heedful.models.cost import count_parameters, parameter_table
 
     if spec.kind != "translator":
@@ -151,9 +155,7 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
         )
     if vocabulary is not None:
         raise own_vocabulary_error(model)
-    from heedful.interop.hf_files import is_hugging_face
-
-    if is_hugging_face(path):
+    if not lacks_torch() and _is_hugging_face(path):
         from heedful.interop.hugging_face import describe_any
 
         described = describe_any(path)
@@ -169,6 +171,50 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
     if (rule := getattr(pair and pair.source, "normalization", None)) is not None:
         known["normalization"] = rule
     return facts.spec, known
+
+
+def _is_hugging_face(path: Path) -> bool:
+    from heedful.interop.hf_files import is_hugging_face  # loads PyTorch
+
+    return is_hugging_face(path)
+
+
+def stored_parameters(directory: Path) -> dict[str, int]:
+    """Return the number of parameters by module, as `parameters_by_module`, but from the file.
+
+    Args:
+        directory: model directory.
+    """
+    from heedful.models.compact_weights import SCALE
+    from heedful.models.model_directory import WEIGHTS_FILE, stored_sizes
+
+    sizes = stored_sizes(directory / WEIGHTS_FILE) or {}
+    counts: dict[str, int] = {}
+    for name, shape in sizes.items():
+        # The factors of 8-bit rows are no parameters.
+        if name.removesuffix(SCALE) in sizes and name.endswith(SCALE):
+            continue
+        module = ".".join([part for part in name.split(".")[:-1] if not part.isdigit()][:3])
+        counts[module] = counts.get(module, 0) + math.prod(shape)
+    return counts
+
+
+def _report_stored(model: str, spec: ModelSpec, facts: dict[str, Any], report: Report) -> None:
+    """Report the parameters of a model, where PyTorch is missing, which computes the rest."""
+    from heedful.models.model_directory import find_model_directory
+    from heedful.models.preset_files import preset_names
+
+    if not Path(model).exists() and model in preset_names():
+        raise TorchMissing("A preset")
+    counts = stored_parameters(find_model_directory(Path(model)))
+    total = sum(counts.values())
+    if not report.output.json:
+        rows = [(name, f"{count:,}") for name, count in counts.items()]
+        show_table(f"{model}: {total:,} parameters", ("module", "parameters"), rows, numbers=1)
+        _show_text(facts)
+        say(str(TorchMissing("The count of operations and memory")))
+    table = [{"component": name, "total": count} for name, count in counts.items()]
+    report.finish({"parameters": {"total": total, "table": table}, "model": spec.plain(), **facts})
 
 
 def _report_modules(

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import heedful
-from heedful.errors import RunError, UserError, suggest
+from heedful.errors import RunError, TorchMissing, UserError, suggest
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
@@ -271,6 +271,9 @@ def as_user_error(error: Exception) -> UserError | None:
         return error
     if isinstance(error, OSError):
         return _from_system(error)
+    # Verbs import PyTorch where they need it, so this is the one place that sees all of them.
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "torch":
+        return TorchMissing()
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return RunError(
             "There is not enough memory",

@@ -29,16 +29,15 @@ from heedful.search.step_model import Ensemble, StepModel
 
 if TYPE_CHECKING:
     from heedful.device import Precision
+    from heedful.models.model_spec import TranslatorSpec
     from heedful.models.translator import Translator
     from heedful.pipelines.known_targets import Pair
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
+    from heedful.pipelines.text_translation import Progress
     from heedful.search.lexical_shortlist import Shortlist
     from heedful.text.tokenizer_pair import TokenizerPair
 
 Result = TypeVar("Result")
-
-Progress = Callable[[int, int], None]
-"""Receiver of the number of finished items and of all items."""
 
 
 class SegmentSearch:
@@ -64,6 +63,11 @@ class SegmentSearch:
             self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         )
 
+    @property
+    def specs(self) -> list[TranslatorSpec]:
+        """Specs of the models."""
+        return [model.spec for model in self.models]
+
     @cached_property
     def _vocabulary(self) -> int:
         """Target vocabulary size of the model; the largest one of an ensemble."""
@@ -83,20 +87,8 @@ class SegmentSearch:
         warn: Warn | None,
         progress: Progress | None,
     ) -> list[SegmentResult]:
-        """Translate segments; how they are batched changes no result.
-
-        Args:
-            items: segments to translate.
-            batches: indices of the items of each batch, from `plan_searches`.
-            settings: settings of the search.
-            alignment: True to align words, too.
-            warn: receiver of a sentence when memory ran out and a batch was split.
-            progress: receiver of (done, total) segments after each batch.
-
-        Returns:
-            A result for each item, in the same order.
-        """
-        longest = longest_output([model.spec for model in self.models], settings)
+        """Translate segments; see `TextTranslation.search_segments`."""
+        longest = longest_output(self.specs, settings)
         alone = None if alignment else self._search_alone(items, settings, longest)
         if alone is not None:
             if progress is not None:

@@ -1,0 +1,292 @@
+"""Texts cut into segments, and put together of their translations, whatever searches these.
+
+No module here needs PyTorch, so that a translator without it treats texts as all others do.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
+
+from heedful.errors import ConfigError, DataError, ModelError
+from heedful.pipelines.search_items import (
+    SearchItem,
+    Terminology,
+    cut_protected,
+    plan_searches,
+    protection_of,
+    search_items,
+)
+from heedful.pipelines.text_splitting import (
+    CutText,
+    SegmentResult,
+    Translation,
+    Warn,
+    assemble,
+    single_line,
+    warn_of_cuts,
+)
+from heedful.search.search_settings import SearchOptions, SearchSettings, Specials, check_fits
+
+if TYPE_CHECKING:
+    from heedful.models.model_spec import TranslatorSpec
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+BATCH_TOKENS = 4096
+"""Default number of positions of a batch, padding and hypotheses counted."""
+
+Progress = Callable[[int, int], None]
+"""Receiver of the number of finished items and of all items."""
+
+
+class TextTranslation:
+    """A translator of texts, whose subclasses search the segments.
+
+    Attributes:
+        tokenizers: tokenizers of source and target.
+        specials: special tokens of the target.
+    """
+
+    tokenizers: TokenizerPair
+    specials: Specials
+
+    @property
+    @abstractmethod
+    def specs(self) -> Sequence[TranslatorSpec]:
+        """Specs of the model, or of all members of an ensemble."""
+
+    @property
+    def max_length(self) -> int:
+        """Maximum number of source tokens of a segment."""
+        # All members of an ensemble read the same segments.
+        return min(spec.max_length for spec in self.specs)
+
+    @abstractmethod
+    def search_segments(
+        self,
+        items: Sequence[SearchItem],
+        batches: Sequence[Sequence[int]],
+        settings: SearchSettings,
+        alignment: bool,
+        warn: Warn | None,
+        progress: Progress | None,
+    ) -> list[SegmentResult]:
+        """Translate segments; how they are batched changes no result.
+
+        Args:
+            items: segments to translate.
+            batches: indices of the items of each batch, from `plan_searches`.
+            settings: settings of the search.
+            alignment: True to align words, too.
+            warn: receiver of a sentence when memory ran out and a batch was split.
+            progress: receiver of (done, total) segments after each batch.
+
+        Returns:
+            A result for each item, in the same order.
+        """
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        settings: SearchSettings | None = None,
+        prefixes: Sequence[str] | None = None,
+        glossary: Terminology | None = None,
+        protect: Sequence[str] | None = None,
+        alignment: bool = False,
+        batch_size: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        first_line: int = 1,
+        warn: Warn | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> list[Translation]:
+        """Translate texts.
+
+        A text is translated in parts as long as those in training, for most models sentence by
+        sentence. A translation has as many lines as its text, and no other line breaks. White space
+        gives "", and a part without a letter that the model knows is copied. A part that is too
+        long for the model is translated in several segments. Batching changes no result.
+
+        Args:
+            texts: any strings.
+            settings: settings of the search; defaults if unset.
+            prefixes: beginning of each text's translation, "" for none.
+            glossary: a `Glossary` with required translations of terms. Required phrases that a
+                translation lacks, because it reached its maximum length, are in `missing`. A soft
+                glossary writes its translations into the sources instead.
+            protect: kinds of parts that are kept byte for byte, such as `urls`; an empty list keeps
+                none. If unset, they are the kinds that the model was trained to keep, or all kinds
+                if it was not trained to keep any. Kinds that it was not trained to keep are placed
+                by word alignment. A sentence in whose translation they have no place stays as it
+                is, and is listed in `untranslated`.
+            alignment: True to align words, too; it does not change translations.
+            batch_size: sentences translated together, instead of `batch_tokens`.
+            batch_tokens: positions translated together: sentences × longest source × beam.
+            first_line: number of the first text, for warnings and random draws; with it, a corpus
+                in parts gives the same translations as a whole.
+            warn: receiver of a sentence about long lines, cut translations, and batches that were
+                split because memory ran out.
+            progress: receiver of (done, total) segments after each batch.
+            **options: fields of `SearchSettings` that override `settings`.
+
+        Returns:
+            A translation for each text, in the same order.
+
+        Raises:
+            ConfigError: when settings contradict each other or the model, or a kind of parts does
+                not exist.
+            DataError: when there are not as many prefixes as texts, or the model's vocabulary
+                cannot spell a target of the glossary.
+            ModelError: when the glossary is soft and the model was not trained with soft terms.
+        """
+        # Parsed anew, so that options are checked together with the settings that they override.
+        settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
+        _check_is_list(texts, "texts")
+        if glossary is not None:
+            # A soft glossary changes the source only, so it also works with sampling.
+            if not glossary.is_soft:
+                _check_searched(settings)
+            self.check_glossary(glossary)
+        cut = self._cut(texts, protect, warn, first_line)
+        items = search_items(
+            cut,
+            self.tokenizers,
+            prefixes=prefixes,
+            glossary=glossary,
+            limit=self.max_length,
+            first_line=first_line,
+            warn=warn,
+        )
+        batching = partial(
+            plan_searches, settings=settings, batch_tokens=batch_tokens, batch_size=batch_size
+        )
+        if any(item.segment.kept is not None for item in items):
+            from heedful.pipelines.kept_spans import search_around_parts
+
+            # Segments of all texts are batched together, by similar length.
+            results = search_around_parts(
+                lambda some, aligns: self.search_segments(
+                    some, batching(some), settings, aligns, warn, progress
+                ),
+                self.tokenizers,
+                items,
+                alignment=alignment,
+                warn=warn,
+                strict=prefixes is None and glossary is None,
+            )
+        else:
+            batches = batching(items)
+            results = self.search_segments(items, batches, settings, alignment, warn, progress)
+        # Results are those of the segments that were searched; copies have none.
+        ordered = iter(results)
+        translations = [
+            assemble(
+                text,
+                [
+                    SegmentResult.copy_of(each.restored(each.text))
+                    if each.is_copied
+                    else next(ordered)
+                    for each in text.segments
+                ],
+                self.tokenizers.target,
+                is_aligned=alignment,
+            )
+            for text in cut
+        ]
+        if warn is not None:
+            warn_of_cuts(translations, first_line, warn)
+        return translations
+
+    def _cut(
+        self, texts: Sequence[str], protect: Sequence[str] | None, warn: Warn | None, first: int
+    ) -> list[CutText]:
+        """Cut texts into segments, as the model reads them around the parts that stay."""
+        tokenizers, limit, reading = self.tokenizers, self.max_length, self.tokenizers.reads
+        cut = cut_protected(
+            texts, tokenizers, limit, reading, protect=protect, warn=warn, first_line=first
+        )
+        # A model with reserved tokens reads them in place of the parts.
+        kinds = None
+        if tokenizers.protection is None and any(s.parts for text in cut for s in text.segments):
+            kinds = protection_of(tokenizers, protect)
+        if kinds is None:
+            return cut
+        from heedful.pipelines.kept_spans import read_around_parts
+
+        return read_around_parts(cut, tokenizers, kinds, limit)
+
+    def check_glossary(self, glossary: Terminology) -> None:
+        """Refuse a glossary that the model cannot follow.
+
+        Args:
+            glossary: glossary for translations.
+
+        Raises:
+            DataError: when the model's vocabulary cannot spell a target.
+            ModelError: when the glossary is soft and the model was not trained with soft terms.
+        """
+        if glossary.is_soft and not self.tokenizers.soft_terms:
+            raise ModelError(
+                "This model has not learned soft terms: it cannot read translations in its source",
+                where="glossary-mode = soft",
+                remedy="Train one with --soft-terms, or take hard terms, which every model obeys",
+            )
+        glossary.check(self.tokenizers.target)
+
+    def check_protection(self, protect: Sequence[str] | None) -> None:
+        """Refuse kinds of parts that do not exist; see `translate`.
+
+        Args:
+            protect: names of the kinds.
+
+        Raises:
+            ConfigError: when there is no such kind.
+        """
+        protection_of(self.tokenizers, protect)
+
+    def _encode_pairs(
+        self, sources: Sequence[str], targets: Sequence[str | Sequence[int]]
+    ) -> list[tuple[Sequence[int], Sequence[int]]]:
+        """Encode sources and targets, and refuse those that the models cannot read."""
+        _check_is_list(sources, "sources")
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{len(sources)} sources and {len(targets)} targets",
+                remedy="Give one target for each source",
+            )
+        tokenizers = self.tokenizers
+        source_ids = tokenizers.source.encode_batch([single_line(s) for s in sources])
+        target_ids = [
+            # Token ids are scored as given: their text might be tokenized differently.
+            tokenizers.target.encode(single_line(t)) if isinstance(t, str) else list(t)
+            for t in targets
+        ]
+        frame = len(tokenizers.source.first) + len(tokenizers.source.last)
+        pairs: list[tuple[Sequence[int], Sequence[int]]] = list(
+            zip(source_ids, target_ids, strict=True)
+        )
+        for number, (source, target) in enumerate(pairs, start=1):
+            # A target is framed by the begin token alone, which `check_fits` counts by default.
+            check_fits(self.specs, source, f"line {number}", frame=frame)
+            check_fits(self.specs, target, f"line {number}")
+            assert not self.specials.ids & set(target), "targets hold no special tokens"
+        return pairs
+
+
+def _check_searched(settings: SearchSettings) -> None:
+    """Refuse sampling if a translation must contain phrases."""
+    if settings.sampling:
+        raise ConfigError(
+            "A glossary needs a beam search; samples are drawn token by token",
+            where="sampling = true",
+            remedy="Search instead, or leave the glossary out",
+        )
+
+
+def _check_is_list(texts: Sequence[str], name: str) -> None:
+    # A string is also a sequence of strings: its characters would be translated one by one.
+    if isinstance(texts, str):
+        raise DataError(f"{name} is a single string", remedy="Give a list of strings")
