@@ -70,14 +70,6 @@ def load(
         ConfigError: when the device or precision is not available.
     """
     # Imported in each function: `import heedful` alone loads no torch, which takes a second.
-    from heedful.errors import lacks_torch
-
-    if lacks_torch():
-        from heedful.pipelines.torch_free import TorchFreeTranslation
-
-        return TorchFreeTranslation.load(
-            path, device=device, precision=precision, shortlist=shortlist, split=split
-        )  # type: ignore[return-value] # it has the same methods
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.translation import TranslationPipeline
 

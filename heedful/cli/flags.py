@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -14,7 +15,7 @@ import heedful
 from heedful.cli.main import uncollected
 from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import say
-from heedful.errors import ConfigError, UserError, lacks_torch
+from heedful.errors import ConfigError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -221,9 +222,11 @@ class Running:
         self, model: Path, *, shortlist: bool | Path = False, split: Split | None = None
     ) -> TranslationPipeline:
         """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
-        if not lacks_torch():
-            with uncollected():  # garbage collection took a fifth of the time of a cold start
-                from heedful.pipelines.translation import TranslationPipeline  # noqa: F401
+        # Garbage collection took a fifth of the time of a cold start, in which PyTorch is loaded.
+        with uncollected(), suppress(ModuleNotFoundError):
+            import torch  # noqa: F401
+
+            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401
         return heedful.load(
             [model, *self.ensemble],
             device=self.device,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -120,6 +119,7 @@ _ORIGIN = ("model_type", "repository", "commit")
 def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """Return the spec of a model and further facts for the report."""
     from heedful.models.model_directory import (
+        HuggingFaceConfig,
         find_model_directory,
         load_tokenizers,
         locate,
@@ -155,14 +155,15 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
         )
     if vocabulary is not None:
         raise own_vocabulary_error(model)
-    if not lacks_torch() and _is_hugging_face(path):
-        from heedful.interop.hugging_face import describe_any
+    directory = find_model_directory(path)
+    try:
+        facts = read_facts(directory)
+    except HuggingFaceConfig:
+        from heedful.interop.hugging_face import describe_any  # loads PyTorch
 
         described = describe_any(path)
         origin = {name: described.origin[name] for name in _ORIGIN if name in described.origin}
         return described.spec, {"training": {}, "origin": origin}
-    directory = find_model_directory(path)
-    facts = read_facts(directory)
     known = {"training": dict(facts.training)}
     if facts.origin:
         known["origin"] = dict(facts.origin)
@@ -173,34 +174,9 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
     return facts.spec, known
 
 
-def _is_hugging_face(path: Path) -> bool:
-    from heedful.interop.hf_files import is_hugging_face  # loads PyTorch
-
-    return is_hugging_face(path)
-
-
-def stored_parameters(directory: Path) -> dict[str, int]:
-    """Return the number of parameters by module, as `parameters_by_module`, but from the file.
-
-    Args:
-        directory: model directory.
-    """
-    from heedful.models.compact_weights import SCALE
-    from heedful.models.model_directory import WEIGHTS_FILE, stored_sizes
-
-    sizes = stored_sizes(directory / WEIGHTS_FILE) or {}
-    counts: dict[str, int] = {}
-    for name, shape in sizes.items():
-        # The factors of 8-bit rows are no parameters.
-        if name.removesuffix(SCALE) in sizes and name.endswith(SCALE):
-            continue
-        module = ".".join([part for part in name.split(".")[:-1] if not part.isdigit()][:3])
-        counts[module] = counts.get(module, 0) + math.prod(shape)
-    return counts
-
-
 def _report_stored(model: str, spec: ModelSpec, facts: dict[str, Any], report: Report) -> None:
     """Report the parameters of a model, where PyTorch is missing, which computes the rest."""
+    from heedful.models.compact_weights import stored_parameters
     from heedful.models.model_directory import find_model_directory
     from heedful.models.preset_files import preset_names
 

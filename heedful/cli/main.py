@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
+import io
 import itertools
 import os
 import sys
@@ -78,6 +79,10 @@ def run() -> int:
     done: list[int] = []
     atexit.register(_exit_at_once, done)
     show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
+    if os.name == "nt":  # files and pipes there have a code page, which lacks most scripts
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8")
     try:
         done.append(main())
     finally:

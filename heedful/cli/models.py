@@ -76,7 +76,7 @@ def _qualities(scores: Sequence[Mapping[str, Any]]) -> str:
 
 def _facts(model: ModelAtHand) -> dict[str, Any]:
     """Return a model's card with its size, as JSON data."""
-    from heedful.cli.info import stored_parameters
+    from heedful.models.compact_weights import stored_parameters
 
     count = sum(stored_parameters(model.path).values())
     size = {"name": model.name, "parameters": count, "bytes": model.size}

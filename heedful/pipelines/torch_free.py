@@ -6,10 +6,10 @@ segment after the other. What it cannot do is refused, and the refusal says how 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from heedful.engines.inference.lowering import Unsupported
 from heedful.errors import TorchMissing
@@ -20,21 +20,18 @@ from heedful.pipelines.numpy_translation import (
     row_logsumexp,
     searches,
 )
-from heedful.pipelines.text_splitting import SegmentResult, TargetScore, Warn
-from heedful.pipelines.text_translation import Progress, TextTranslation
+from heedful.pipelines.text_splitting import SegmentResult, Warn
 from heedful.search.alignment import Alignment, align
 from heedful.search.search_settings import SearchSettings, longest_output
 from heedful.text.tokenizer import framed
 
 if TYPE_CHECKING:
-    from heedful.device import RunningPrecision
-    from heedful.models.model_spec import TranslatorSpec
     from heedful.pipelines.search_items import SearchItem
-    from heedful.text.tokenizer_pair import Split
+    from heedful.pipelines.segment_search import Progress
 
 
-class TorchFreeTranslation(TextTranslation):
-    """A translator of raw text that needs no PyTorch.
+class TorchFreeSearch:
+    """Search and scoring of segments as `SegmentSearch` has them, without PyTorch.
 
     Args:
         pipeline: pipeline of the model, whose searches are used.
@@ -42,43 +39,11 @@ class TorchFreeTranslation(TextTranslation):
 
     def __init__(self, pipeline: NumpyTranslationPipeline) -> None:
         self._pipeline = pipeline
+        self.models: tuple[Any, ...] = (pipeline.translator,)
+        self.precision: Any = None
+        self.shortlist: Any = None
         self.tokenizers = pipeline.tokenizers
         self.specials = pipeline.specials
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path | Sequence[str | Path],
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        shortlist: bool | str | Path = False,
-        split: Split | None = None,
-    ) -> Self:
-        """Load a model directory; the arguments are those of `heedful.load`.
-
-        Raises:
-            TorchMissing: when the model, its device or another option needs PyTorch.
-            UserError: when there is no model, or it is damaged.
-        """
-        paths = [Path(each) for each in ([path] if isinstance(path, str | Path) else path)]
-        if len(paths) != 1 or shortlist is not False:
-            raise TorchMissing("An ensemble" if len(paths) != 1 else "A shortlist")
-        if kernels() is None:
-            raise TorchMissing("A processor without kernels in C (see `heedful doctor`)")
-        facts = read_facts(find_model_directory(paths[0]))
-        if facts.spec.kind != "translator":
-            raise no_translator(facts.spec.kind, str(paths[0]))
-        options: dict[str, Any] = {"device": device, "precision": precision, "split": split}
-        try:
-            return cls(NumpyTranslationPipeline.read(paths[0], **options))
-        except Unsupported as error:
-            raise TorchMissing("This model, device or precision") from error
-
-    @property
-    def specs(self) -> list[TranslatorSpec]:
-        """Spec of the model."""
-        return [self._pipeline.translator.spec]
 
     def search_segments(
         self,
@@ -89,7 +54,7 @@ class TorchFreeTranslation(TextTranslation):
         warn: Warn | None,
         progress: Progress | None,
     ) -> list[SegmentResult]:
-        """Translate segments; see `TextTranslation.search_segments`.
+        """Translate segments; see `SegmentSearch.search_segments`.
 
         Raises:
             TorchMissing: for samples, prefixes, and penalties other than that of the length.
@@ -98,7 +63,7 @@ class TorchFreeTranslation(TextTranslation):
             raise TorchMissing("A search with sampling, alternatives, n-gram or coverage penalties")
         if any(item.prefix or item.phrases for item in items):
             raise TorchMissing("A translation with forced words")
-        longest = longest_output(self.specs, settings)
+        longest = longest_output([self._pipeline.translator.spec], settings)
         results = []
         for item in items:
             result = self._pipeline.find(item.segment, settings, longest)
@@ -115,34 +80,24 @@ class TorchFreeTranslation(TextTranslation):
                 progress(len(results), len(items))
         return results
 
-    def score(
+    def score_pairs(
         self,
-        sources: Sequence[str],
-        targets: Sequence[str | Sequence[int]],
-        *,
-        alignment: bool = False,
-        warn: Warn | None = None,
-        progress: Progress | None = None,
-        **sizes: Any,
-    ) -> list[TargetScore]:
-        """Return natural-log probabilities of given translations; see `TranslationPipeline.score`.
-
-        Args:
-            sources, targets, alignment, warn, progress: arguments of `TranslationPipeline.score`.
-            **sizes: sizes of batches, which do not matter here.
-        """
-        pairs = self._encode_pairs(sources, targets)
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        alignment: bool,
+        warn: Warn | None,
+        progress: Progress | None,
+        sizes: Mapping[str, Any],
+    ) -> tuple[Sequence[Sequence[float]], Sequence[Alignment | None]]:
+        """Return scores and alignments; see `SegmentSearch.score_pairs`."""
         source, target = self.tokenizers.source, self.tokenizers.target
-        scores = []
+        scores, alignments = [], list[Alignment | None]()
         for ids, tokens in pairs:
-            score = TargetScore.of(target.pieces(tokens), self._token_scores(ids, tokens))
-            if alignment:
-                texts = source.decode(ids), target.decode(tokens)
-                score = replace(score, alignment=self._align(ids, texts[0], tokens, texts[1]))
-            scores.append(score)
+            scores.append(self._token_scores(ids, tokens))
+            texts = source.decode(ids), target.decode(tokens)
+            alignments.append(self._align(ids, texts[0], tokens, texts[1]) if alignment else None)
             if progress is not None:
                 progress(len(scores), len(pairs))
-        return scores
+        return scores, alignments
 
     def _token_scores(self, source: Sequence[int], target: Sequence[int]) -> list[float]:
         """Return the log-probability of each token and of the end token, as a search sums them."""
@@ -165,3 +120,30 @@ class TorchFreeTranslation(TextTranslation):
             (self.tokenizers.source, source, source_text),
             (self.tokenizers.target, target, target_text),
         )
+
+
+def numpy_pipeline(
+    paths: Sequence[Path], *, shortlist: bool | str | Path = False, options: Mapping[str, Any]
+) -> NumpyTranslationPipeline:
+    """Load the pipeline of a translator without PyTorch, or say what it needs PyTorch for.
+
+    Args:
+        paths: model or run directories, of which there may be one.
+        shortlist: False, as there are none without PyTorch.
+        options: `device`, `precision` and `split`, see `heedful.load`.
+
+    Raises:
+        TorchMissing: when the processor, the model, its device or another option needs PyTorch.
+        UserError: when there is no model, or it is damaged.
+    """
+    if len(paths) != 1 or shortlist is not False:
+        raise TorchMissing("An ensemble" if len(paths) != 1 else "A shortlist")
+    if kernels() is None:
+        raise TorchMissing("A processor without kernels in C (see `heedful doctor`)")
+    kind = read_facts(find_model_directory(paths[0])).spec.kind
+    if kind != "translator":
+        raise no_translator(kind, str(paths[0]))
+    try:
+        return NumpyTranslationPipeline.read(paths[0], **options)
+    except Unsupported as error:
+        raise TorchMissing("This model, device or precision") from error

@@ -244,13 +244,16 @@ class Workspace:
             UserError: when the name is unknown.
             ModelError: when it is no translator.
         """
-        from heedful.models.model_directory import no_translator
         from heedful.pipelines.translation import TranslationPipeline
 
         loaded = self.place(name).load()
         model: Any = loaded.model
         if model.spec.reads != "pairs" or loaded.tokenizers is None:
-            raise no_translator(model.spec.kind, name)
+            raise ModelError(
+                f"This model is no translator; its kind is {model.spec.kind!r}",
+                where=name,
+                remedy="Choose one that was trained on pairs of texts",
+            )
         return TranslationPipeline(model, loaded.tokenizers)
 
     def log(self, name: str) -> RunLog:
