@@ -3,6 +3,7 @@
 # make test   set up, then format, lint, types, docs and tests; fails on any
 # make test-all   the same, with the slow cases that tests/thorough.toml leaves out
 # make bench DATA=DIR   measure speed beside other projects, about an hour; DIR holds the corpora
+# make newest   the tests of other packages' formats with the newest versions of these
 # make pictures   take pictures of every page of the studio at three widths (needs Chromium)
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
 
@@ -15,7 +16,7 @@ DEMO := build/demo
 SLOW := skip
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lint types docs tests bench pictures format clean
+.PHONY: help demo check test test-all lint types docs tests bench newest pictures format clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -25,7 +26,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard heedful/kernels
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Heedful needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
 	touch $(INSTALLED)
 
 # By name: what is installed is not built again, and only the extras are added to it.
@@ -65,6 +66,9 @@ tests: $(READY)
 bench: $(READY)
 	test -n "$(DATA)" || { echo "Name the folder of the corpora: make bench DATA=DIR" >&2; exit 1; }
 	$(BIN)/python benchmarks/speed/run_all.py --data $(DATA) $(BENCH)
+
+newest: $(READY)
+	$(BIN)/python tools/newest_versions.py
 
 pictures: $(READY)
 	$(BIN)/python tools/studio_pictures.py

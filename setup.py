@@ -11,6 +11,7 @@ import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
@@ -49,7 +50,16 @@ class BuildKernels(build_ext):
             objects += self._compile(name, [*have, f'-DBUILT_SETS="{said}"'])
         self.announce(f"heedful kernels: {said}", level=logging.INFO)
         path = self.get_ext_fullpath(extension.name)
-        self.compiler.link_shared_object(objects, path, build_temp=self.build_temp)
+        # Named, as an interpreter need not have loaded the library of `expf`.
+        libraries = ["m"] if platform.system() == "Linux" else []
+        self.compiler.link_shared_object(
+            objects, path, libraries=libraries, build_temp=self.build_temp
+        )
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return a path without the version of Python, whose interface the library does not use."""
+        suffix = ".pyd" if platform.system() == "Windows" else ".so"
+        return str(Path(*fullname.split("."))) + suffix
 
     def _compile(self, name: str, flags: list[str]) -> list[str]:
         source = str(Path(SOURCES) / f"{name}.c")
@@ -59,8 +69,18 @@ class BuildKernels(build_ext):
         return compiled
 
 
+class AnyPythonWheel(bdist_wheel):
+    """A wheel for every version of Python on one platform; without kernels, for every platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of interpreter, interface and platform."""
+        build = self.get_finalized_command("build_ext")
+        built = any(Path(file).is_file() for file in build.get_outputs())
+        return "py3", "none", super().get_tag()[2] if built else "any"
+
+
 setup(
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPythonWheel},
     ext_modules=[
         Extension(
             "heedful.kernels._library",

@@ -7,6 +7,7 @@ traceback and exits with its `exit_status`. A broken invariant of Heedful is an 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -48,6 +49,31 @@ class DataError(UserError):
 
 class ModelError(UserError):
     """A model directory, preset or tensor does not fit."""
+
+
+class TorchMissing(ConfigError):
+    """PyTorch is not installed, and something needs it.
+
+    Args:
+        what: the subject of the sentence: what needs PyTorch.
+    """
+
+    def __init__(self, what: str = "This command") -> None:
+        super().__init__(
+            f"{what} needs PyTorch, which is not installed: pip install 'heedful[torch]' adds it"
+        )
+
+
+def lacks_torch() -> bool:
+    """Return True if PyTorch is not installed, without loading it."""
+    if sys.modules.get("torch") is not None:
+        return False
+    from importlib.util import find_spec  # which `--help` does not need
+
+    try:
+        return find_spec("torch") is None
+    except ImportError:  # hidden on purpose, as in a test
+        return True
 
 
 class RunError(UserError):

@@ -27,8 +27,10 @@ import time
 import tomllib
 import venv
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = [f"tests/{name}" for name in ("nn", "models", "engines", "kernels", "search", "train")]
@@ -98,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
 def floor() -> str:
     """Return the oldest version that pyproject.toml allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (requirement,) = (item for item in project["dependencies"] if item.startswith("torch>="))
+    (requirement,) = project["optional-dependencies"]["torch"]
     return str(requirement).removeprefix("torch>=")
 
 
@@ -127,20 +129,34 @@ def check(version: str, environment: Path, log: Path, tests: list[str]) -> Resul
         if subprocess.run(command, stdout=file, stderr=file, check=False).returncode:
             return Result(version, trouble="pip could not install it")
         share_packages(python)
-        report = environment.with_name(f"{version}.xml")
-        report.unlink(missing_ok=True)
-        # Cached results would be of another version.
-        flags = ["-q", "-rfE", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        started = time.monotonic()
-        subprocess.run(
-            [str(python), "-m", "pytest", *flags, *tests],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=file,
-            stderr=file,
-            check=False,
-        )
-        minutes = (time.monotonic() - started) / 60
+        return run_tests(version, python, environment.with_name(f"{version}.xml"), file, tests)
+
+
+def run_tests(
+    version: str, python: Path, report: Path, log: TextIO, tests: Sequence[str]
+) -> Result:
+    """Run tests in an environment, and count them.
+
+    Args:
+        version: name of the environment in the table.
+        python: interpreter of the environment.
+        report: file that pytest writes, in JUnit's format.
+        log: open file that receives what pytest prints.
+        tests: files and folders, from the root of the repository.
+    """
+    report.unlink(missing_ok=True)
+    # Cached results would be of another version.
+    flags = ["-q", "-rfE", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    started = time.monotonic()
+    subprocess.run(
+        [str(python), "-m", "pytest", *flags, *tests],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=log,
+        stderr=log,
+        check=False,
+    )
+    minutes = (time.monotonic() - started) / 60
     if not report.exists():
         return Result(version, trouble="pytest did not run to its end")
     return count(version, report.read_text(encoding="utf-8"), minutes)

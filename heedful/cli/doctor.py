@@ -8,6 +8,7 @@ from typing import Any
 
 import heedful
 from heedful.cli.text_io import Output, Report, show_table
+from heedful.errors import lacks_torch
 
 NO_KERNELS = "none: not compiled when Heedful was installed, or HEEDFUL_NATIVE=off"
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebleu", "babel")
@@ -33,12 +34,10 @@ def doctor(
 
         raise UserError("The width must be at least 1", where="--width")
     report = Report("doctor", output, width=width)
-    facts = {
-        "versions": _versions(),
-        "machine": _machine(),
-        "precision": _precision(width),
-        "compiling": _compiling(),
-    }
+    facts = {"versions": _versions(), "machine": _machine()}
+    # What is measured is PyTorch; translation without it has neither precisions nor a compiler.
+    if not lacks_torch():
+        facts |= {"precision": _precision(width), "compiling": _compiling()}
     if not output.json:
         for title, section in facts.items():
             rows = [(name, str(value)) for name, value in section.items()]
@@ -57,19 +56,23 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, Any]:
-    import torch
-
     from heedful.device import resolve_device, usable_cores
     from heedful.kernels.library import build, instructions
 
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
+    facts = {
         "system": platform.platform(),
         "processor_cores": usable_cores(),
-        "torch_threads": torch.get_num_threads(),
-        "processor_instructions": torch.backends.cpu.get_cpu_capability(),
         "own_kernels": instructions() or NO_KERNELS,
         "own_kernels_built_with": build() or "nothing",
+    }
+    if lacks_torch():
+        return facts | {"device_for_auto": "cpu"}
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return facts | {
+        "torch_threads": torch.get_num_threads(),
+        "processor_instructions": torch.backends.cpu.get_cpu_capability(),
         "gpus": ", ".join(gpus) or "none",
         "device_for_auto": str(resolve_device("auto")),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -221,8 +222,11 @@ class Running:
         self, model: Path, *, shortlist: bool | Path = False, split: Split | None = None
     ) -> TranslationPipeline:
         """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
-        with uncollected():  # garbage collection took a fifth of the time of a cold start
-            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
+        # Garbage collection took a fifth of the time of a cold start, in which PyTorch is loaded.
+        with uncollected(), suppress(ModuleNotFoundError):
+            import torch  # noqa: F401
+
+            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401
         return heedful.load(
             [model, *self.ensemble],
             device=self.device,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.cli.text_io import Output, Report, engineering, say, show_table, show_values
-from heedful.errors import ModelError, UserError
+from heedful.errors import ModelError, TorchMissing, UserError, lacks_torch
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec, TranslatorSpec
@@ -51,6 +51,9 @@ def info(
     report = Report("info", output, model=model, vocabulary=vocabulary)
     spec, facts = find_spec(model, vocabulary)
     workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
+    if lacks_torch():
+        _report_stored(model, spec, facts, report)
+        return
     from heedful.models.cost import count_parameters, parameter_table
 
     if spec.kind != "translator":
@@ -116,6 +119,7 @@ _ORIGIN = ("model_type", "repository", "commit")
 def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """Return the spec of a model and further facts for the report."""
     from heedful.models.model_directory import (
+        HuggingFaceConfig,
         find_model_directory,
         load_tokenizers,
         locate,
@@ -151,16 +155,15 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
         )
     if vocabulary is not None:
         raise own_vocabulary_error(model)
-    from heedful.interop.hf_files import is_hugging_face
-
-    if is_hugging_face(path):
-        from heedful.interop.hugging_face import describe_any
+    directory = find_model_directory(path)
+    try:
+        facts = read_facts(directory)
+    except HuggingFaceConfig:
+        from heedful.interop.hugging_face import describe_any  # loads PyTorch
 
         described = describe_any(path)
         origin = {name: described.origin[name] for name in _ORIGIN if name in described.origin}
         return described.spec, {"training": {}, "origin": origin}
-    directory = find_model_directory(path)
-    facts = read_facts(directory)
     known = {"training": dict(facts.training)}
     if facts.origin:
         known["origin"] = dict(facts.origin)
@@ -169,6 +172,25 @@ def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, 
     if (rule := getattr(pair and pair.source, "normalization", None)) is not None:
         known["normalization"] = rule
     return facts.spec, known
+
+
+def _report_stored(model: str, spec: ModelSpec, facts: dict[str, Any], report: Report) -> None:
+    """Report the parameters of a model, where PyTorch is missing, which computes the rest."""
+    from heedful.models.compact_weights import stored_parameters
+    from heedful.models.model_directory import find_model_directory
+    from heedful.models.preset_files import preset_names
+
+    if not Path(model).exists() and model in preset_names():
+        raise TorchMissing("A preset")
+    counts = stored_parameters(find_model_directory(Path(model)))
+    total = sum(counts.values())
+    if not report.output.json:
+        rows = [(name, f"{count:,}") for name, count in counts.items()]
+        show_table(f"{model}: {total:,} parameters", ("module", "parameters"), rows, numbers=1)
+        _show_text(facts)
+        say(str(TorchMissing("The count of operations and memory")))
+    table = [{"component": name, "total": count} for name, count in counts.items()]
+    report.finish({"parameters": {"total": total, "table": table}, "model": spec.plain(), **facts})
 
 
 def _report_modules(

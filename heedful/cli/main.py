@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
+import io
 import itertools
 import os
 import sys
@@ -20,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import heedful
-from heedful.errors import RunError, UserError, suggest
+from heedful.errors import RunError, TorchMissing, UserError, suggest
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
@@ -99,6 +100,10 @@ def run() -> int:
     done: list[int] = []
     atexit.register(_exit_at_once, done)
     show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
+    if os.name == "nt":  # files and pipes there have a code page, which lacks most scripts
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8")
     try:
         done.append(main())
     finally:
@@ -292,6 +297,9 @@ def as_user_error(error: Exception) -> UserError | None:
         return error
     if isinstance(error, OSError):
         return _from_system(error)
+    # Verbs import PyTorch where they need it, so this is the one place that sees all of them.
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "torch":
+        return TorchMissing()
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return RunError(
             "There is not enough memory",

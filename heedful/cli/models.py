@@ -76,10 +76,9 @@ def _qualities(scores: Sequence[Mapping[str, Any]]) -> str:
 
 def _facts(model: ModelAtHand) -> dict[str, Any]:
     """Return a model's card with its size, as JSON data."""
-    from heedful.models.cost import parameters_by_module
-    from heedful.models.model_directory import read_spec
+    from heedful.models.compact_weights import stored_parameters
 
-    count = sum(parameters_by_module(read_spec(model.path)).values())
+    count = sum(stored_parameters(model.path).values())
     size = {"name": model.name, "parameters": count, "bytes": model.size}
     return size | model.card().plain()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from heedful.apps.serve.server_settings import GateSettings, Limits
 
 _NEEDED = (
+    "torch",
     "starlette",
     "uvicorn",
     "prometheus_client",

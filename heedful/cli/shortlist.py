@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from heedful.cli.flags import ModelPath
 from heedful.cli.text_io import Output, Report, refuse_missing_folder, say, terminal
-from heedful.errors import ModelError, UserError
+from heedful.errors import UserError
 from heedful.search.search_settings import FREQUENT, PER_TOKEN
 
 
@@ -49,17 +49,13 @@ def shortlist(
         if value < 1:
             raise UserError("At least one token is needed", where=f"{name} {value}")
     from heedful.interop.hugging_face import describe_any
-    from heedful.models.model_directory import locate
+    from heedful.models.model_directory import locate, no_translator
     from heedful.pretrained.hub import source_of
     from heedful.search.lexical_shortlist import make_shortlist, shortlist_path
 
     described = describe_any(model)
     if described.spec.reads != "pairs" or described.tokenizers is None:
-        raise ModelError(
-            f"This model is no translator; its kind is {described.spec.kind!r}",
-            where=str(model),
-            remedy="Give a model that was trained on pairs of texts",
-        )
+        raise no_translator(described.spec.kind, str(model))
     if output_file is None and source_of(locate(model)):
         raise UserError(
             "A shortlist cannot be written into the hub's cache",

@@ -47,7 +47,7 @@ def studio(
         outside_address,
     )
 
-    check_packages(("starlette", "uvicorn"), "The studio", "studio")
+    check_packages(("torch", "starlette", "uvicorn"), "The studio", "studio")
     report = Report("studio", output, models=models, host=host, port=port)
     from heedful.apps.studio.app import serve
     from heedful.apps.studio.workspace import Workspace

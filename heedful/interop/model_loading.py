@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.memory import ask_for_huge_pages
-from heedful.models.checkpoint import load_model
 from heedful.models.model_directory import HuggingFaceConfig, locate
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
         ModelError: when the directory holds no such model, or a damaged or unknown one.
         UserError: when a model of the hub cannot be downloaded.
     """
+    from heedful.models.checkpoint import load_model  # loads PyTorch
+
     # PyTorch reads this setting with its first tensor, so it comes before the weights.
     ask_for_huge_pages()
     path = locate(path)

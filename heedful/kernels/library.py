@@ -44,8 +44,9 @@ def kernels() -> Any:
     """
     # An unknown value means the best set, as an unset variable does.
     allowed = _SETS.get(os.environ.get("HEEDFUL_NATIVE", ""), _BEST)
-    # Built as an extension, with its suffix, but loaded by ctypes: it has no Python interface.
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+    # Built as an extension, but loaded by ctypes: it has no Python interface, so that its suffix
+    # names no version. One that does, in a source tree, is older.
+    for suffix in reversed(importlib.machinery.EXTENSION_SUFFIXES):
         file = Path(__file__).parent / f"_library{suffix}"
         if allowed and file.is_file():
             try:

@@ -25,6 +25,7 @@ from heedful.models.model_directory import (
     find_model_directory,
     lacks,
     load_tokenizers,
+    no_translator,
     place_of_previous,
     read_facts,
     verified,
@@ -166,11 +167,7 @@ def load_translator(
     """
     model, tokenizers = read(directory)
     if model.spec.kind != "translator" or tokenizers is None:
-        raise ModelError(
-            f"This model is no translator; its kind is {model.spec.kind!r}",
-            where=str(directory),
-            remedy="Give a model that was trained on pairs of texts",
-        )
+        raise no_translator(model.spec.kind, str(directory))
     return model, tokenizers
 
 

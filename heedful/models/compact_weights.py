@@ -7,7 +7,9 @@ biases and norms, a thousandth of a model, are stored as float16.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -97,3 +99,22 @@ def restore(stored: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float32]]:
         for name, array in stored.items()
         if name not in scales
     }
+
+
+def stored_parameters(directory: Path) -> dict[str, int]:
+    """Return what `heedful.models.cost.parameters_by_module` does, from the file, without PyTorch.
+
+    Args:
+        directory: model directory.
+    """
+    from heedful.models.cost import module_of
+    from heedful.models.model_directory import WEIGHTS_FILE, stored_sizes
+
+    sizes = stored_sizes(directory / WEIGHTS_FILE) or {}
+    counts: dict[str, int] = {}
+    for name, shape in sizes.items():
+        # The factors of 8-bit rows are no parameters.
+        if not (name.endswith(SCALE) and name.removesuffix(SCALE) in sizes):
+            module = module_of(name)
+            counts[module] = counts.get(module, 0) + math.prod(shape)
+    return dict(sorted(counts.items()))

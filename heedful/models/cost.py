@@ -77,9 +77,14 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
     for name, parameter in built(spec).named_parameters():
         path = name.split(".")
         times = repeats[path[0]][int(path[2])] if path[1:2] == ["blocks"] else 1
-        module = ".".join([part for part in path[:-1] if not part.isdigit()][:3])
+        module = module_of(name)
         counts[module] = counts.get(module, 0) + times * parameter.numel()
     return counts
+
+
+def module_of(name: str) -> str:
+    """Return the module of a parameter, without the number of its layer."""
+    return ".".join([part for part in name.split(".")[:-1] if not part.isdigit()][:3])
 
 
 def part_parameters(part: PartSpec, width: int) -> int:

@@ -251,6 +251,15 @@ def check_vocabulary(tokenizers: TokenizerPair, spec: CommonSpec, *, where: str)
     )
 
 
+def no_translator(kind: str, where: str) -> ModelError:
+    """Return the error for a model of another kind."""
+    return ModelError(
+        f"This model is no translator; its kind is {kind!r}",
+        where=where,
+        remedy="Give a model that was trained on pairs of texts",
+    )
+
+
 def lacks(directory: Path, name: str) -> ModelError:
     """Return the error for a file that a model directory lacks."""
     return ModelError(

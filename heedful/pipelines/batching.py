@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from typing import TypeVar
-
-import torch
+from typing import TYPE_CHECKING, TypeVar
 
 from heedful.errors import ConfigError, RunError
 from heedful.memory import ran_out, release
+
+if TYPE_CHECKING:
+    import torch
 
 Result = TypeVar("Result")
 
@@ -195,6 +196,8 @@ def batches_at_once(device: torch.device, batches: int) -> int:
     # another thread than the main one, such as a server, starts no further threads.
     if device.type != "cpu" or threading.current_thread() is not threading.main_thread():
         return 1
+    import torch
+
     return max(1, min(MOST_AT_ONCE, torch.get_num_threads(), batches))
 
 
@@ -220,6 +223,8 @@ def _read_in_threads(
     within: Callable[[], AbstractContextManager[object]],
 ) -> Iterator[Result]:
     """Read several streams, each in a thread of its own."""
+    import torch
+
     threads, interval = torch.get_num_threads(), sys.getswitchinterval()
     arrived: SimpleQueue[tuple[Result] | BaseException | None] = SimpleQueue()
     ended = threading.Event()

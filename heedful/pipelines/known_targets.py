@@ -73,7 +73,7 @@ def align_pairs(
     for weights, (ids, target) in zip(attention, pairs, strict=True):
         sides = ((tokenizers.source, ids), (tokenizers.target, target))
         left, right = ((one, each, one.decode(each)) for one, each in sides)
-        alignments.append(align(weights, left, right))
+        alignments.append(align(weights.numpy(), left, right))
     return alignments
 
 
@@ -117,7 +117,7 @@ def _align(
         weights = _attention_to_text(weights, item.origins, frame, len(segment.ids))
     text = tokenizers.target.decode(target)
     source_side = (tokenizers.source, segment.ids, segment.text)
-    return align(weights, source_side, (tokenizers.target, target, text))
+    return align(weights.numpy(), source_side, (tokenizers.target, target, text))
 
 
 def _attention_to_text(weights: Tensor, origins: Sequence[int], frame: int, size: int) -> Tensor:

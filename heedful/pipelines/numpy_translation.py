@@ -28,7 +28,7 @@ from heedful.engines.inference.lowering import (
     workspace,
 )
 from heedful.engines.inference.numpy_translator import NumpyTranslator
-from heedful.errors import UserError
+from heedful.errors import UserError, lacks_torch
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.model_directory import (
     WEIGHTS_FILE,
@@ -82,6 +82,9 @@ class NumpyTranslationPipeline:
         tokenizers: tokenizers of source and target.
         keeps_parts: False to read addresses, placeholders and the like as all other text.
 
+    Attributes:
+        specials: special tokens of the target.
+
     Raises:
         Unsupported: when the model has fewer learned positions than the longest segment needs.
     """
@@ -93,11 +96,11 @@ class NumpyTranslationPipeline:
         *,
         keeps_parts: bool = True,
     ) -> None:
-        self._translator = translator
-        self._tokenizers = tokenizers
+        self.translator = translator
+        self.tokenizers = tokenizers
         self._keeps_parts = keeps_parts
         target = tokenizers.target
-        self._specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+        self.specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
         # The longest segment, with its special tokens, needs as many learned positions.
         spec, source = translator.spec, tokenizers.source
         positions = spec.embedding.positions.max_length
@@ -130,32 +133,51 @@ class NumpyTranslationPipeline:
         Raises:
             UserError: when a model of the hub cannot be fetched.
         """
-        if precision not in ("auto", "fp32", "int8") or not _is_processor(device):
-            return None
         path = locate(path)  # outside of `try`: an error of the hub is raised at once
         try:
-            directory = find_model_directory(path)
-            facts = read_facts(directory)
-            spec = facts.spec
-            if spec.kind != "translator" or not _have_threads() or kernels() is None:
-                return None
-            int8 = precision == "int8"
-            if int8 and not has_int8_kernels():
-                return None
-            with verified(directory, facts.digests):
-                with FileWeights(directory / WEIGHTS_FILE, int8=int8) as weights:
-                    translator = NumpyTranslator(spec, weights)
-                    weights.finish()
-                tokenizers = load_tokenizers(directory, spec)
-            assert tokenizers is not None
-            # Only the search in PyTorch can keep reserved tokens out of hypotheses.
-            if tokenizers.unwritten:
-                return None
-            return cls(translator, tokenizers.splitting(split), keeps_parts=keeps_parts)
+            return cls.read(
+                path, device=device, precision=precision, split=split, keeps_parts=keeps_parts
+            )
         # `heedful.load` will report the same fault, or read a model that this class does not
         # support.
         except (Unsupported, UserError):
             return None
+
+    @classmethod
+    def read(
+        cls,
+        path: Path,
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        split: Split | None = None,
+        keeps_parts: bool = True,
+    ) -> Self:
+        """Load a model as `load` does.
+
+        Raises:
+            Unsupported: when it needs PyTorch.
+            UserError: when there is no model, or it is damaged.
+        """
+        if precision not in ("auto", "fp32", "int8") or not _is_processor(device):
+            raise Unsupported
+        directory = find_model_directory(path)
+        facts = read_facts(directory)
+        spec, int8 = facts.spec, precision == "int8"
+        if spec.kind != "translator" or not _have_threads() or kernels() is None:
+            raise Unsupported
+        if int8 and not has_int8_kernels():
+            raise Unsupported
+        with verified(directory, facts.digests):
+            with FileWeights(directory / WEIGHTS_FILE, int8=int8) as weights:
+                translator = NumpyTranslator(spec, weights)
+                weights.finish()
+            tokenizers = load_tokenizers(directory, spec)
+        assert tokenizers is not None
+        # Only the search in PyTorch can keep reserved tokens out of hypotheses.
+        if tokenizers.unwritten:
+            raise Unsupported
+        return cls(translator, tokenizers.splitting(split), keeps_parts=keeps_parts)
 
     @classmethod
     def sharing(cls, model: Translator, tokenizers: TokenizerPair) -> Self | None:
@@ -205,18 +227,18 @@ class NumpyTranslationPipeline:
             ModelError: when the model's scores are NaN.
         """
         assert searches(settings)
-        source, target = self._tokenizers.source, self._tokenizers.target
-        most = self._translator.spec.max_length
+        source, target = self.tokenizers.source, self.tokenizers.target
+        most = self.translator.spec.max_length
         cut = cut_texts(
             texts,
             source,
             most,
-            self._tokenizers.reads,
+            self.tokenizers.reads,
             warn=warn,
             first_line=first_line,
             copies=self._keeps_parts,
         )
-        longest = longest_output([self._translator.spec], settings)
+        longest = longest_output([self.translator.spec], settings)
         translations = [
             assemble(
                 text,
@@ -246,15 +268,15 @@ class NumpyTranslationPipeline:
         """
         several = settings.n_best > 1
         hypotheses = search(
-            self._translator,
-            framed(self._tokenizers.source, segment.ids),
+            self.translator,
+            framed(self.tokenizers.source, segment.ids),
             settings,
-            self._specials,
+            self.specials,
             longest=longest,
             kept=settings.beam if several else 1,
         )
         if several:
-            hypotheses = distinct_texts(hypotheses, self._tokenizers.target)[: settings.n_best]
+            hypotheses = distinct_texts(hypotheses, self.tokenizers.target)[: settings.n_best]
         return SegmentResult(hypotheses)
 
 
@@ -273,8 +295,8 @@ def searches(settings: SearchSettings) -> bool:
 
 def _is_processor(device: str) -> bool:
     """Return True if the device is certainly the CPU."""
-    if device != "auto":
-        return device == "cpu"
+    if device != "auto" or lacks_torch():
+        return device in ("cpu", "auto")
     # PyTorch lists the devices, but is not loaded here. The device file of a driver shows that
     # there may be an accelerator.
     return sys.platform == "linux" and not any(Path(each).exists() for each in _ACCELERATORS)
@@ -286,15 +308,23 @@ def _have_threads() -> bool:
     # threads.
     if "torch" in sys.modules:
         return True
+    if lacks_torch():
+        _loaded("libgomp.so.1")  # the system's; without it the kernels have one thread
+        return True
     result = importlib.util.find_spec("torch")
     for folder in (result and result.submodule_search_locations) or ():
-        for file in sorted(Path(folder, "lib").glob("libgomp*.so*")):
-            try:
-                ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-            except OSError:
-                continue
+        if any(map(_loaded, sorted(map(str, Path(folder, "lib").glob("libgomp*.so*"))))):
             return True
     return False
+
+
+def _loaded(file: str) -> bool:
+    """Load a library, whose functions the kernels then find; return False if that fails."""
+    try:
+        ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
 
 
 class _Candidate(NamedTuple):
@@ -372,7 +402,7 @@ def search(
         scores = text.step(tokens)
         # Computed before the constraints: forbidding a token must not raise the probability of
         # others.
-        logsumexp = _row_logsumexp(scores)
+        logsumexp = row_logsumexp(scores)
         wanted = [True] * len(tokens)
         # At this length the end is forced: `wanted` tells whether the model itself would end here.
         if age == limit:
@@ -402,7 +432,7 @@ def search(
         tokens, log_probs = [each.token for each in live], [each.log_prob for each in live]
 
 
-def _row_logsumexp(scores: Floats) -> Floats:
+def row_logsumexp(scores: Floats) -> Floats:
     """Return log Σ exp of each row of scores [W, V], as [W] float64."""
     logsumexp = empty((len(scores),), np.float64)
     if not kernels().heedful_logsumexp(address(scores), *scores.shape, address(logsumexp)):

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from heedful.data.padding import source_tensors
 from heedful.errors import DataError
 from heedful.pipelines.batching import plan_batches
 from heedful.pipelines.text_splitting import (
@@ -326,6 +325,8 @@ def encoder_input(
     ids: Sequence[Sequence[int]], tokenizers: TokenizerPair, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return source tokens and positions [B, S] of a batch on a device, −1 for padding."""
+    from heedful.data.padding import source_tensors  # the only thing here that needs PyTorch
+
     source, positions = source_tensors(ids, tokenizers.source)
     return source.to(device), positions.to(device)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import torch
 
 from heedful.pipelines.batching import (
     BatchQueue,
@@ -23,16 +21,18 @@ from heedful.pipelines.search_items import (
     target_specials,
 )
 from heedful.pipelines.text_splitting import SegmentResult, Warn, distinct_texts
-from heedful.search.dispatch import search
 from heedful.search.search_settings import SearchSettings, longest_output
-from heedful.search.step_model import Ensemble, StepModel
 
+# PyTorch is imported where it is used: without it, texts are cut and joined here all the same.
 if TYPE_CHECKING:
+    import torch
+
     from heedful.device import Precision
     from heedful.models.translator import Translator
     from heedful.pipelines.known_targets import Pair
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.search.lexical_shortlist import Shortlist
+    from heedful.search.step_model import StepModel
     from heedful.text.tokenizer_pair import TokenizerPair
 
 Result = TypeVar("Result")
@@ -55,6 +55,8 @@ class SegmentSearch:
         precision: Precision | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
+        from heedful.search.step_model import Ensemble
+
         self.models = tuple(models) if isinstance(models, Sequence) else (models,)
         self.tokenizers = tokenizers
         self.precision = precision
@@ -124,6 +126,8 @@ class SegmentSearch:
         numbers: Sequence[int],
     ) -> list[SegmentResult]:
         """Translate the items with these indices, in this order; all have the same beam width."""
+        from heedful.search.dispatch import search
+
         items = [items[i] for i in numbers]
         phrases, ids = [item.phrases for item in items], [item.ids for item in items]
         if any(phrases):
@@ -203,6 +207,31 @@ class SegmentSearch:
 
         return NumpyTranslationPipeline.sharing(self.models[0], self.tokenizers)
 
+    def score_pairs(
+        self,
+        pairs: Sequence[Pair],
+        alignment: bool,
+        warn: Warn | None,
+        progress: Progress | None,
+        sizes: Mapping[str, Any],
+    ) -> tuple[Sequence[Sequence[float]], Sequence[Any]]:
+        """Return the log-probabilities of given targets' tokens, and word alignments.
+
+        Args:
+            pairs: token ids of sources and targets.
+            alignment: False for alignments of None.
+            warn: receiver of a sentence when memory ran out and a batch was split.
+            progress: receiver of (done, total) pairs after each batch.
+            sizes: arguments of `plan_pairs`.
+        """
+        from heedful.pipelines.known_targets import align_pairs, plan_pairs, score_pairs
+
+        batches = plan_pairs(pairs, **sizes)
+        scores = self.run_pairs(score_pairs, pairs, batches, warn, progress)
+        if not alignment:
+            return scores, [None] * len(pairs)
+        return scores, self.run_pairs(align_pairs, pairs, batches, warn, None)
+
     def run_pairs(
         self,
         run: Callable[[StepModel[Any], torch.device, TokenizerPair, list[Pair]], list[Result]],
@@ -238,6 +267,8 @@ class SegmentSearch:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
+        import torch
+
         training = [model for model in self.models if model.training]
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
@@ -252,6 +283,8 @@ class SegmentSearch:
     @contextmanager
     def _in_thread(self) -> Iterator[None]:
         """Enter the context of `_running` in a further thread."""
+        import torch
+
         with ExitStack() as stack:
             # A new thread does not inherit inference mode and autocast.
             stack.enter_context(torch.inference_mode())

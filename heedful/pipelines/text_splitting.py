@@ -343,9 +343,14 @@ class TargetScore:
     alignment: Alignment | None = None
 
     @classmethod
-    def of(cls, tokens: Sequence[str], token_scores: Sequence[float]) -> Self:
+    def of(
+        cls,
+        tokens: Sequence[str],
+        token_scores: Sequence[float],
+        alignment: Alignment | None = None,
+    ) -> Self:
         """Make a target score whose `score` is the sum of the scores of tokens."""
-        return cls(math.fsum(token_scores), tuple(tokens), tuple(token_scores))
+        return cls(math.fsum(token_scores), tuple(tokens), tuple(token_scores), alignment)
 
 
 _LINES_NAMED = 5  # a longer list of lines would hide their number

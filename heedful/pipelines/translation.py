@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from heedful.device import RunningPrecision, resolve_device
-from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.pipelines.search_items import (
     Terminology,
     cut_protected,
@@ -32,6 +29,9 @@ from heedful.pipelines.text_splitting import (
 )
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
 from heedful.text.tokenizer_pair import Split
+
+if TYPE_CHECKING:
+    from heedful.models.checkpoint import ReadModel
 
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
@@ -61,7 +61,7 @@ class TranslationPipeline(SegmentSearch):
         precision: RunningPrecision = "auto",
         shortlist: bool | str | Path = False,
         split: Split | None = None,
-        read: ReadModel = load_model,
+        read: ReadModel | None = None,
         shared: Path | None = None,
     ) -> Self:
         """Load a model directory, or several as an ensemble.
@@ -74,7 +74,7 @@ class TranslationPipeline(SegmentSearch):
             shortlist: True for the shortlist of the (first) model, or the file of another one.
             split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
                 line breaks become spaces; as the model has learned if unset.
-            read: reader of a model directory.
+            read: reader of a model directory; of Heedful's own if unset.
             shared: folder in which processes share weights; None for weights of its own.
 
         Raises:
@@ -84,9 +84,17 @@ class TranslationPipeline(SegmentSearch):
         paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
         if not paths:
             raise ModelError("No model given", remedy="Give at least one model directory")
+        try:
+            from heedful.engines.inference.prepare import precision_of, prepare
+            from heedful.models.checkpoint import load_model, load_translator
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] != "torch":
+                raise
+            plain = {"device": device, "precision": precision, "split": split}
+            return cast("Self", load_torch_free(paths, shortlist, **plain))
         # Checked before models are read, so that a missing device is reported at once.
         where = resolve_device(device)
-        loaded = [load_translator(p, read) for p in paths]
+        loaded = [load_translator(p, read or load_model) for p in paths]
         tokenizers = loaded[0][1]
         # Compared only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
         for other, (_, pair) in list(zip(paths, loaded, strict=True))[1:]:
@@ -301,22 +309,13 @@ class TranslationPipeline(SegmentSearch):
             DataError: when there are not as many targets as sources, or one has more tokens than
                 the model has learned positions.
         """
-        from heedful.pipelines.known_targets import align_pairs, plan_pairs, score_pairs
-
         pairs = self._encode_pairs(sources, targets)
-        batches = plan_pairs(pairs, batch_tokens=batch_tokens, batch_size=batch_size)
+        sizes = {"batch_tokens": batch_tokens, "batch_size": batch_size}
+        found, alignments = self.score_pairs(pairs, alignment, warn, progress, sizes)
         target = self.tokenizers.target
-        found = self.run_pairs(score_pairs, pairs, batches, warn, progress)
-        scores = [
-            TargetScore.of(target.pieces(ids), token_scores)
-            for (_, ids), token_scores in zip(pairs, found, strict=True)
-        ]
-        if not alignment:
-            return scores
-        alignments = self.run_pairs(align_pairs, pairs, batches, warn, None)
         return [
-            replace(score, alignment=aligned)
-            for score, aligned in zip(scores, alignments, strict=True)
+            TargetScore.of(target.pieces(ids), token_scores, aligned)
+            for (_, ids), token_scores, aligned in zip(pairs, found, alignments, strict=True)
         ]
 
     def _encode_pairs(
@@ -336,8 +335,8 @@ class TranslationPipeline(SegmentSearch):
             tokenizers.target.encode(single_line(t)) if isinstance(t, str) else list(t)
             for t in targets
         ]
-        frame = len(tokenizers.source.first) + len(tokenizers.source.last)
         specs = [model.spec for model in self.models]
+        frame = len(tokenizers.source.first) + len(tokenizers.source.last)
         pairs: list[tuple[Sequence[int], Sequence[int]]] = list(
             zip(source_ids, target_ids, strict=True)
         )
@@ -347,6 +346,27 @@ class TranslationPipeline(SegmentSearch):
             check_fits(specs, target, f"line {number}")
             assert not self.specials.ids & set(target), "targets hold no special tokens"
         return pairs
+
+
+def load_torch_free(
+    paths: Sequence[Path], shortlist: bool | str | Path = False, **options: Any
+) -> TranslationPipeline:
+    """Load a translator that needs no PyTorch, and searches without batches.
+
+    Args:
+        paths, shortlist: arguments of `TranslationPipeline.load`; there may be one path.
+        **options: `device`, `precision` and `split`.
+
+    Raises:
+        TorchMissing: when the processor, the model, its device or another option needs PyTorch.
+        UserError: when there is no model, or it is damaged.
+    """
+    from heedful.pipelines.torch_free import TorchFreeSearch, numpy_pipeline
+
+    class TorchFreeTranslation(TorchFreeSearch, TranslationPipeline):
+        """A pipeline by NumPy, made here since few need its module."""
+
+    return TorchFreeTranslation(numpy_pipeline(paths, shortlist=shortlist, options=options))
 
 
 def _check_searched(settings: SearchSettings) -> None:

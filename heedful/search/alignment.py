@@ -6,16 +6,13 @@ import itertools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from heedful.text.pretokenization import MARK, word_spans
 from heedful.text.tokenizer import TextTokenizer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -86,7 +83,7 @@ Matrices = npt.NDArray[np.float64]
 
 
 def align(
-    weights: Tensor,
+    weights: Matrices,
     source: tuple[TextTokenizer, Sequence[int], str],
     target: tuple[TextTokenizer, Sequence[int], str],
 ) -> Alignment:
@@ -103,8 +100,7 @@ def align(
     source_words, source_word_of = token_words(*source)
     target_words, target_word_of = token_words(*target)
     first = len(source[0].first)  # tokens that the tokenizer puts before every source
-    token_weights = weights.double().cpu().numpy()
-    token_weights = token_weights[: len(target_word_of), first : first + len(source_word_of)]
+    token_weights = weights[: len(target_word_of), first : first + len(source_word_of)]
     # Sums over source tokens and means over target tokens: a row stays a distribution.
     columns = _sum_columns(token_weights, source_word_of, len(source_words))
     rows = _sum_columns(columns.T, target_word_of, len(target_words)).T

@@ -85,7 +85,7 @@ def test_weights_are_gathered_by_hand():
             [0.0, 0.0, 0.0, 0.0, 1.0],  # the end
         ]
     )
-    found = align(weights, (pieces, source, "ab c"), (pieces, target, "c ab"))
+    found = align(weights.double().numpy(), (pieces, source, "ab c"), (pieces, target, "c ab"))
     assert (found.source_words, found.target_words) == (("ab", "c"), ("c", "ab"))
     _, word_of_source = token_words(pieces, source, "ab c")
     _, word_of_target = token_words(pieces, target, "c ab")

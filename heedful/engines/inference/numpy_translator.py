@@ -81,6 +81,50 @@ class NumpyTranslator:
 
     def begin(self, source: Sequence[int]) -> Continuations:
         """Encode ids [S], special tokens included, and return the only hypothesis, still empty."""
+        return Continuations(self, self._read(source))
+
+    def attention(self, source: Sequence[int], target: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Return the attention to the source in the step that follows each token of a target.
+
+        It is that of `heedful.search.scoring.attention_of`: the mean over the heads of the upper
+        half of the layers.
+
+        Args:
+            source: ids [S], special tokens included.
+            target: ids [T] that the decoder reads, the begin token first.
+
+        Returns:
+            [T, S].
+        """
+        memory, stack = _Memory(self.decoder, self._read(source)), self.decoder
+        ids, positions = np.array(target, np.int64), np.arange(len(target))
+        x = self.target_input(ids, positions)
+        causal = np.tri(len(ids), dtype=np.uint8)
+        layers = [block.cross_attention for block in stack.spec.blocks]
+        upper = range(len(layers) // 2, len(layers))
+        total = np.zeros((len(ids), len(source)))
+        for number in upper:
+            attention = layers[number]
+            assert attention is not None  # each layer reads the sentence
+            weights = empty((head_counts(attention)[0], len(ids), len(source)))
+            # A kernel writes the weights of its last layer, so the stack ends with this one.
+            args = stack.begin(number + 1)
+            args.self = AttentionArgs(
+                batch=1,
+                num_queries=len(ids),
+                num_keys=len(ids),
+                visible=address(causal),
+                visible_query=len(ids),
+            )
+            args.recurrence.num_texts = 1
+            memory.give(args, len(ids), weights)
+            stack(x, positions, args)
+            # Heads that were pruned count as zeros.
+            total += weights.sum(0, dtype=np.float64) / attention.num_heads
+        return total / len(upper)
+
+    def _read(self, source: Sequence[int]) -> list[Floats]:
+        """Return keys and values of the source for each layer, [S, 2 · K · E]."""
         ids = np.array(source, np.int64)
         positions = np.arange(len(ids))
         args = self.encoder.begin()
@@ -88,7 +132,7 @@ class NumpyTranslator:
         args.recurrence.num_texts = 1
         states = self.encoder(self.source_input(ids, positions), positions, args)
         # Keys and values of the source are projected once, for all steps and hypotheses.
-        return Continuations(self, [multiply(each, states) for each in self.memory])
+        return [multiply(each, states) for each in self.memory]
 
 
 class NumpyStack:
@@ -117,9 +161,16 @@ class NumpyStack:
         if spec.final_norm is not None:
             self._final_norm = lower_norm(weights, f"{name}.final_norm", spec.final_norm, width)
 
-    def begin(self) -> StackArgs:
-        """Return the arguments of a pass, whose inputs are still to be set."""
-        return self._program.begin()
+    def begin(self, depth: int | None = None) -> StackArgs:
+        """Return the arguments of a pass, whose inputs are still to be set.
+
+        Args:
+            depth: number of layers from the first on; all if None.
+        """
+        args = self._program.begin()
+        if depth is not None:
+            args.num_layers = depth
+        return args
 
     def of_layers(self, addresses: Iterable[int | None]) -> Any:
         """Return one address per layer as an array for the kernels."""
@@ -149,13 +200,8 @@ class Continuations:
 
     def __init__(self, translator: NumpyTranslator, memory: Sequence[Floats]) -> None:
         self._translator = translator
-        self._memory = memory  # keeps the arrays alive: kernels get only their addresses
-        keys = [each.ctypes.data for each in memory]
-        # Values follow the keys in each row, so their address is half a row further.
-        values = memory[0].shape[1] // 2 * memory[0].itemsize
         layers = translator.decoder
-        self._memory_keys = layers.of_layers(keys)
-        self._memory_values = layers.of_layers(at + values for at in keys)
+        self._memory = _Memory(layers, memory)
         self._length = 0
         self._slots = _Slots(layers) if None in layers.state_widths else None
         self._states = {
@@ -185,17 +231,7 @@ class Continuations:
         args.recurrence.num_texts = width
         args.states = self._state_places(self._states)
         args.next_states = self._state_places(after)
-        source_length, row = self._memory[0].shape
-        args.cross = AttentionArgs(
-            batch=1,
-            num_queries=width,
-            num_keys=source_length,
-            key_head=layers.memory_head_width,
-            key_slot=row,
-            value_head=layers.memory_head_width,
-            value_slot=row,
-        )
-        args.memory_keys, args.memory_values = self._memory_keys, self._memory_values
+        self._memory.give(args, width)
         states = layers(x, positions, args)
         self._states, self._length = after, self._length + 1
         scale = translator.spec.output_scale
@@ -214,6 +250,45 @@ class Continuations:
         return layers.of_layers(
             address(states.get(number)) for number in range(len(layers.state_widths))
         )
+
+
+class _Memory:
+    """Keys and values of a source, for cross-attention in every layer.
+
+    Args:
+        layers: the decoder.
+        arrays: keys of all heads and then their values, [tokens, 2 · K · E], of each layer.
+    """
+
+    def __init__(self, layers: NumpyStack, arrays: Sequence[Floats]) -> None:
+        self._arrays = arrays  # keeps them alive: kernels get only their addresses
+        self._head_width = layers.memory_head_width
+        keys = [each.ctypes.data for each in arrays]
+        # Values follow the keys in each row, so their address is half a row further.
+        values = arrays[0].shape[1] // 2 * arrays[0].itemsize
+        self._keys = layers.of_layers(keys)
+        self._values = layers.of_layers(at + values for at in keys)
+
+    def give(self, args: StackArgs, queries: int, weights: Floats | None = None) -> None:
+        """Set the arguments of cross-attention.
+
+        Args:
+            args: arguments of a pass.
+            queries: number of rows that attend.
+            weights: memory for the attention weights [H, queries, tokens], if they are wanted.
+        """
+        tokens, row = self._arrays[0].shape
+        args.cross = AttentionArgs(
+            batch=1,
+            num_queries=queries,
+            num_keys=tokens,
+            key_head=self._head_width,
+            key_slot=row,
+            value_head=self._head_width,
+            value_slot=row,
+            weights=address(weights),
+        )
+        args.memory_keys, args.memory_values = self._keys, self._values
 
 
 class _Slots:

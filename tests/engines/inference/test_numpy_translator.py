@@ -20,7 +20,7 @@ from heedful.engines.inference.cpu_model import share_weights
 from heedful.engines.inference.lowering import PackedWeight
 from heedful.engines.inference.numpy_translator import sinusoids
 from heedful.engines.inference.packed_linear import NativeLinear
-from heedful.errors import ConfigError, ModelError, UserError
+from heedful.errors import ConfigError, ModelError, TorchMissing, UserError
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.model_directory import renew_digests
@@ -33,7 +33,8 @@ from heedful.pipelines import numpy_translation as lean_pipeline
 from heedful.pipelines import segment_search
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
 from heedful.pipelines.text_splitting import Translation, cut_texts
-from heedful.pipelines.translation import TranslationPipeline
+from heedful.pipelines.translation import TranslationPipeline, load_torch_free
+from heedful.search.alignment import Alignment
 from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.search_settings import SearchSettings
 from heedful.text.tokenizer_pair import UNRECORDED, TokenizerPair
@@ -554,3 +555,47 @@ def test_progress_is_told_of_one_sentence_and_memory_may_run_out(
     monkeypatch.setattr(NumpyTranslationPipeline, "find", run_out)
     assert whole.translate(["ab"], progress=progress) == expected
     assert told == [(1, 1)] * 2
+
+
+@pytest.mark.parametrize("dials", DIALS, ids=lambda dials: "-".join(map(str, dials)) or "plain")
+def test_without_pytorch_alignments_and_scores_are_the_same(
+    write: Write, dials: dict[str, Any]
+) -> None:
+    path = write(spec_of(**dials), seed=len(str(dials)))
+    whole, own = heedful.load(path, device="cpu"), load_torch_free([path])
+    lines = [*texts()[:3], "", "  a\nb c ", "see https://example.org, {n} a", "a. b. c"]
+    expected = whole.translate(lines, beam=3, n_best=2, alignment=True, batch_size=1)
+    found = own.translate(lines, beam=3, n_best=2, alignment=True)
+    assert [*map(content, found)] == [*map(content, expected)]
+    for one, other in zip(found, expected, strict=True):
+        same_alignment(one.alignment, other.alignment)
+    pairs = [(line, str(each)) for line, each in zip(lines, expected, strict=True) if each]
+    sides = [list(side) for side in zip(*pairs, strict=True)]
+    scores = zip(
+        own.score(*sides, alignment=True), whole.score(*sides, alignment=True), strict=True
+    )
+    for score, wanted in scores:
+        assert score.tokens == wanted.tokens
+        assert score.token_scores == pytest.approx(wanted.token_scores, rel=1e-5, abs=1e-5)
+        same_alignment(score.alignment, wanted.alignment)
+
+
+def same_alignment(found: Alignment | None, wanted: Alignment | None) -> None:
+    if wanted is None or found is None:  # of an empty line
+        assert found is wanted
+        return
+    assert found.source_words == wanted.source_words
+    assert found.target_words == wanted.target_words
+    assert np.array(found.matrix) == pytest.approx(np.array(wanted.matrix), abs=2e-6)
+
+
+def test_what_needs_pytorch_is_refused_where_there_is_none(write: Write) -> None:
+    path = write()
+    for options in ({"device": "cuda"}, {"precision": "bf16"}):
+        with pytest.raises(TorchMissing, match=r"pip install 'heedful\[torch\]'"):
+            load_torch_free([path], **options)
+    own = load_torch_free([path])
+    refused: list[dict[str, Any]] = [{"sampling": True}, {"no_repeat_ngram": 2}]
+    for asked in [*refused, {"prefixes": ["a"]}]:
+        with pytest.raises(TorchMissing):
+            own.translate(["a b"], **asked)
