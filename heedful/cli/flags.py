@@ -435,7 +435,7 @@ def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int
         return batch_tokens
     from heedful.apps.planning.memory_budget import fitting_batch
 
-    models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
+    models = pipeline.engines if hasattr(pipeline, "engines") else (pipeline.engine,)
     budget = fitting_batch(models, pipeline.precision, beam=beam)
     say(budget.reason)
     return budget.positions

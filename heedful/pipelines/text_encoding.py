@@ -76,11 +76,11 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         Raises:
             ModelError: when the model lacks the head; the message lists the heads that it has.
         """
-        if head in self.model.heads:
+        heads = [each.kind for each in self.spec.heads]
+        if head in heads:
             return
-        heads = ", ".join(self.model.heads) or "none"
         raise ModelError(
-            f"The model has no {head} head; it has: {heads}",
+            f"The model has no {head} head; it has: {', '.join(heads) or 'none'}",
             remedy="Give a model that was trained for this task",
         )
 
@@ -124,15 +124,15 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                     where=_line(number, options),
                     remedy=f"Write {MASK} for a word",
                 )
-            check_length(self.model.spec, item, _line(number, options))
+            check_length(self.spec, item, _line(number, options))
             items[number] = item
 
-        def at_masks(batch: Encoded) -> Sequence[Tensor]:
+        def at_masks(model: EncoderModel, batch: Encoded) -> Sequence[Tensor]:
             # Padding may have the mask's id, so positions decide which tokens are real.
             masks = (batch.ids == mask) & (batch.positions >= 0)
             # The head runs on masked tokens only: logits [B, L, V] of all tokens may not fit into
             # memory.
-            logits = self.model.masked_lm_logits(batch.states[masks])
+            logits = model.masked_lm_logits(batch.states[masks])
             return torch.split(logits, masks.sum(1).tolist())
 
         results: list[list[list[Candidate]]] = [[] for _ in texts]
@@ -165,11 +165,11 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             # A pair is framed as one input with two segments.
             parts = self.tokenizer.encode_batch([text] if isinstance(text, str) else text)
             items[number] = frame(self.tokenizer, *parts)
-            check_length(self.model.spec, items[number], _line(number, options))
+            check_length(self.spec, items[number], _line(number, options))
         names = self.labels("sequence")
         results: list[list[Label]] = [[] for _ in texts]
         for number, logits in self._scores(
-            items, options, lambda b: self.model.sequence_logits(b.states, b.positions)
+            items, options, lambda m, b: m.sequence_logits(b.states, b.positions)
         ):
             pairs = zip(names, logits.softmax(-1).tolist(), strict=True)
             labels = [Label(name, probability) for name, probability in pairs]
@@ -210,7 +210,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         for key, logits in self._scores(
             {key: part.input for key, part in parts.items()},
             options,
-            lambda batch: self.model.token_logits(batch.states),
+            lambda model, batch: model.token_logits(batch.states),
         ):
             number, part = key[0], parts[key]
             best = logits.softmax(-1).max(-1)
@@ -268,7 +268,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         for key, logits in self._scores(
             {key: part.input for key, part in parts.items()},
             options,
-            lambda batch: self.model.span_logits(batch.states),
+            lambda model, batch: model.span_logits(batch.states),
         ):
             readings[key[0]].append(read_answer(logits, parts[key], max_answer))
         results = [NO_ANSWER for _ in pairs]
@@ -286,13 +286,13 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         before: Sequence[int] | None = None,
     ) -> dict[tuple[int, int], FramedWindow]:
         """Return the windows of a text by (index of the text, index of the window)."""
-        longest = longest_input(self.model.spec)
+        longest = longest_input(self.spec)
         where = _line(number, options)
         parts = parts_of(self.tokenizer, ids, longest=longest, where=where, before=before)
         return {(number, place): part for place, part in enumerate(parts)}
 
     def _head(self, kind: str) -> HeadSpec:
-        return next(head for head in self.model.spec.heads if head.kind == kind)
+        return next(head for head in self.spec.heads if head.kind == kind)
 
     def labels(self, kind: str) -> tuple[str, ...]:
         """Return the labels of the model's head of a kind, `sequence` or `token`."""
@@ -302,18 +302,18 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         self,
         items: Mapping[Key, EncoderInput],
         options: EncodingOptions,
-        head: Callable[[Encoded], Iterable[Tensor]],
+        head: Callable[[EncoderModel, Encoded], Iterable[Tensor]],
     ) -> Iterator[tuple[Key, Tensor]]:
         """Yield the output of a head for each input, in float32.
 
         Args:
             items: inputs by key.
             options: options of the calling method.
-            head: function from a batch to a tensor for each of its rows.
+            head: function from the model and a batch to a tensor for each of its rows.
         """
-        keys = list(items)
+        keys, model = list(items), self.engine
         batches = encode(
-            self.model,
+            model,
             list(items.values()),
             padding=self.tokenizer.pad,
             batch_size=options.get("batch_size"),
@@ -322,7 +322,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         while True:
             with self.computing():  # left before each yield: the caller's code runs outside of it
                 batch = next(batches, None)
-                scores = [] if batch is None else [row.float() for row in head(batch)]
+                scores = [] if batch is None else [row.float() for row in head(model, batch)]
             if batch is None:
                 return
             options.get("on_batch", lambda: None)()

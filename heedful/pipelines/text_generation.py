@@ -408,9 +408,10 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             ModelError: when a prompt and its continuation are too long for the model.
             DataError: when a prompt is not valid Unicode (a lone surrogate).
         """
+        model = self.engine
         with self.computing():
             return generate(
-                self.model,
+                model,
                 [prompt_ids(self.tokenizer, prompt) for prompt in prompts],
                 self.tokenizer,
                 ends=(self.tokenizer.eos,),
@@ -439,7 +440,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
                 samples.
         """
         return stream(
-            self.model,
+            self.engine,
             prompt_ids(self.tokenizer, prompt),
             self.tokenizer,
             ends=(self.tokenizer.eos,),

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from heedful.device import RunningPrecision, resolve_device
-from heedful.engines.inference.prepare import precision_of, prepare
+from heedful.engines.inference.held_model import HeldModel
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.pipelines.search_items import (
@@ -33,6 +33,9 @@ from heedful.pipelines.text_splitting import (
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
 from heedful.text.tokenizer_pair import Split
 
+if TYPE_CHECKING:
+    from heedful.models.translator import Translator
+
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
 
@@ -48,7 +51,8 @@ class TranslationPipeline(SegmentSearch):
             given translations are always over the whole vocabulary.
 
     Attributes:
-        model: the model, or the ensemble.
+        models: the models themselves, which may be changed.
+        engines: what computes them; nobody changes these.
         specials: special tokens of the target.
     """
 
@@ -103,16 +107,17 @@ class TranslationPipeline(SegmentSearch):
 
             short = load_shortlist(shortlist, paths[0], tokenizers)
         # `donate`: nobody else holds the loaded models, so that packed weights may replace theirs.
-        engines = [
-            prepare(model, precision, where, donate=True, shared=shared) for model, _ in loaded
+        models = [
+            HeldModel.prepared(model, partial(_model_of, read, p), precision, where, shared)
+            for p, (model, _) in zip(paths, loaded, strict=True)
         ]
-        return cls(engines, tokenizers, precision=precision_of(engines[0]), shortlist=short)
+        return cls(models, tokenizers, shortlist=short)
 
     @property
     def max_length(self) -> int:
         """Maximum number of source tokens of a segment."""
         # All members of an ensemble read the same segments.
-        return min(model.spec.max_length for model in self.models)
+        return min(model.spec.max_length for model in self.engines)
 
     def translate(
         self,
@@ -172,6 +177,7 @@ class TranslationPipeline(SegmentSearch):
         # Parsed anew, so that options are checked together with the settings that they override.
         settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
         _check_is_list(texts, "texts")
+        self._follow()
         if glossary is not None:
             # A soft glossary changes the source only, so it also works with sampling.
             if not glossary.is_soft:
@@ -324,6 +330,7 @@ class TranslationPipeline(SegmentSearch):
     ) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Encode sources and targets, and refuse those that the models cannot read."""
         _check_is_list(sources, "sources")
+        self._follow()
         if len(sources) != len(targets):
             raise DataError(
                 f"{len(sources)} sources and {len(targets)} targets",
@@ -337,7 +344,7 @@ class TranslationPipeline(SegmentSearch):
             for t in targets
         ]
         frame = len(tokenizers.source.first) + len(tokenizers.source.last)
-        specs = [model.spec for model in self.models]
+        specs = [model.spec for model in self.engines]
         pairs: list[tuple[Sequence[int], Sequence[int]]] = list(
             zip(source_ids, target_ids, strict=True)
         )
@@ -347,6 +354,10 @@ class TranslationPipeline(SegmentSearch):
             check_fits(specs, target, f"line {number}")
             assert not self.specials.ids & set(target), "targets hold no special tokens"
         return pairs
+
+
+def _model_of(read: ReadModel, path: Path) -> Translator:
+    return load_translator(path, read)[0]
 
 
 def _check_searched(settings: SearchSettings) -> None:

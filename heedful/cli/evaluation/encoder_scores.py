@@ -55,7 +55,7 @@ def evaluate_encoder(
         "token": _tags,
         "span": _answers,
     }
-    heads = [name for name in scorers if name in pipeline.model.heads]
+    heads = [name for name in scorers if name in pipeline.engine.heads]
     if len(heads) != 1:
         raise ModelError(
             f"Of heads for labels, tags or answers the model has {len(heads)} and needs one",

@@ -152,7 +152,7 @@ class TextMeasurement:
         pipeline = heedful.load_generator(
             self.model, device=running.device, precision=running.precision, **vars(self.rotary)
         )
-        positions, spec = running.positions(pipeline), pipeline.model.spec
+        positions, spec = running.positions(pipeline), pipeline.spec
         what = "windows" if flags.by_position or spec.memory is None else "segments"
         with terminal() as events:
             options: dict[str, Any] = {

@@ -60,7 +60,7 @@ class GlobalSelfAttention(SelfAttention):
         super().__init__(width, spec)
         assert spec.global_tokens is not None
         self.global_tokens = spec.global_tokens
-        # The names are distinct: `store_maps_apart` puts the maps of all children in
+        # The names are distinct: `StoredApart` puts the maps of all children in
         # one state dict.
         query, key_value = self._widths()
         widths = {f"global_{name}": each for name, each in (query | key_value).items()}

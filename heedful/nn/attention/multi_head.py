@@ -23,7 +23,7 @@ from heedful.nn.attention.attend import (
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValues, SegmentInputs
 from heedful.nn.attention.masks import canonical
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer import (
     Context,
     KeyValueCache,
@@ -133,7 +133,7 @@ class GlobalQueries:
 _INPUT_GAIN = 1 / math.sqrt(2)
 
 
-class Attention(nn.Module):
+class Attention(StoredApart):
     """Scaled dot-product attention of several heads: the base of self- and cross-attention.
 
     Args:
@@ -169,9 +169,6 @@ class Attention(nn.Module):
         self.dropout = spec.dropout
         self.mask = canonical(spec.mask)
         self._build_projections(width, spec.bias)
-        # Called after the projections are made: the hooks split and join the maps that exist when a
-        # state is saved.
-        store_maps_apart(self)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
         nn.init.xavier_uniform_(self.output.weight)

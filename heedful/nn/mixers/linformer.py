@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer import Context, MakeCache, MixerState
 from heedful.nn.mixer_spec import LinformerSpec
 from heedful.nn.positions import check_below
 from heedful.nn.work import Saved, Work, weight_work
 
 
-class Linformer(nn.Module):
+class Linformer(StoredApart):
     """Softmax attention whose keys and values are trained sums over a sequence.
 
     Args:
@@ -40,7 +40,6 @@ class Linformer(nn.Module):
         inner = spec.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias, gain=1 / math.sqrt(2))
-        store_maps_apart(self)
         heads = spec.num_heads if spec.sharing == "none" else 1
         names = ("key_sums",) if spec.sharing == "key_value" else ("key_sums", "value_sums")
         for name in names:
