@@ -18,7 +18,6 @@ from torch import Tensor
 
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.multi_head import (
-    GlobalQueries,
     SelfAttention,
 )
 from heedful.nn.linear_layers import FusedLinear
@@ -45,6 +44,30 @@ class GlobalState:
         return GlobalState(self.plain.reorder(choice), self.of_global.reorder(choice))
 
 
+@dataclass(frozen=True)
+class GlobalQueries:
+    """Queries with projections of their own, whose outputs replace those of the plain queries.
+
+    Args:
+        q: [B, H, G, E].
+        memory: keys and values that these queries attend to.
+        positions: positions of these queries and all keys; −1 where a row has fewer than G.
+        rows: [B, G] int64, distinct indices of these queries among all Lq.
+    """
+
+    q: Tensor
+    memory: KeyValues
+    positions: Positions
+    rows: Tensor
+
+    def put(self, whole: Tensor, part: Tensor) -> Tensor:
+        """Return `whole` [B, H, Lq, …] with `part` [B, H, G, …] at the indices of these queries."""
+        index = self.rows[:, None, :, None].expand_as(part)
+        real = (self.positions.query >= 0)[:, None, :, None]
+        # Rows with fewer than G queries write what they hold already: padding changes nothing.
+        return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))
+
+
 class GlobalSelfAttention(SelfAttention):
     """Self-attention whose first tokens attend by projections of their own.
 
@@ -66,8 +89,9 @@ class GlobalSelfAttention(SelfAttention):
         widths = {f"global_{name}": each for name, each in (query | key_value).items()}
         self.global_projection = FusedLinear(width, widths, bias=spec.bias, gain=1 / math.sqrt(2))
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `SelfAttention.forward`."""
+        context = context or Context.of(x)
         q, keys, values = self._project(x, context)
         # Every token is projected twice, as global queries see all tokens by the second projection.
         own, own_keys, own_values = self._project(x, context, self.global_projection)

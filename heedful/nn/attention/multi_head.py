@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from heedful.nn.mixer import (
     MakeCache,
     Memory,
     build_bias,
+    spec_of,
 )
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions, Rotary
@@ -37,6 +38,7 @@ from heedful.nn.spec import AttentionSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 if TYPE_CHECKING:
+    from heedful.nn.attention.global_tokens import GlobalQueries
     from heedful.nn.attention.relative_positions import Bias
     from heedful.nn.attention.relative_values import RelativeValues
 
@@ -104,30 +106,6 @@ def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) ->
     return result
 
 
-@dataclass(frozen=True)
-class GlobalQueries:
-    """Queries with projections of their own, whose outputs replace those of the plain queries.
-
-    Args:
-        q: [B, H, G, E].
-        memory: keys and values that these queries attend to.
-        positions: positions of these queries and all keys; −1 where a row has fewer than G.
-        rows: [B, G] int64, distinct indices of these queries among all Lq.
-    """
-
-    q: Tensor
-    memory: KeyValues
-    positions: Positions
-    rows: Tensor
-
-    def put(self, whole: Tensor, part: Tensor) -> Tensor:
-        """Return `whole` [B, H, Lq, …] with `part` [B, H, G, …] at the indices of these queries."""
-        index = self.rows[:, None, :, None].expand_as(part)
-        real = (self.positions.query >= 0)[:, None, :, None]
-        # Rows with fewer than G queries write what they hold already: padding changes nothing.
-        return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))
-
-
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
 _INPUT_GAIN = 1 / math.sqrt(2)
@@ -138,7 +116,9 @@ class Attention(StoredApart):
 
     Args:
         width: model width D.
-        spec: heads, mask, biases, rotary embedding, norm of queries and keys.
+        spec: heads, mask, biases, rotary embedding, norm of queries and keys; None with `heads`.
+        heads: number of query heads, instead of a spec.
+        **settings: other fields of `AttentionSpec`, such as `num_kv_heads`, `mask` or `rotary`.
 
     A capture may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
     `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are position
@@ -155,12 +135,20 @@ class Attention(StoredApart):
     over_memory: bool
     """True where keys and values are projections of a memory."""
 
-    def __init__(self, width: int, spec: AttentionSpec) -> None:
+    def __init__(
+        self,
+        width: int,
+        spec: AttentionSpec | None = None,
+        *,
+        heads: int | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__()
+        spec = spec_of(AttentionSpec, width, spec, {"num_heads": heads, **settings})
         self.num_heads = spec.num_heads
         self.num_kv_heads = spec.num_kv_heads or spec.num_heads
-        heads = range(self.num_heads) if spec.kept_heads is None else spec.kept_heads
-        self.kept = KeptHeads(tuple(heads), self.num_heads, self.num_heads // self.num_kv_heads)
+        kept = range(self.num_heads) if spec.kept_heads is None else spec.kept_heads
+        self.kept = KeptHeads(tuple(kept), self.num_heads, self.num_heads // self.num_kv_heads)
         self.heads_left, self.key_heads_left = len(self.kept.heads), len(self.kept.key_heads)
         self.regroup = self.kept.regroup
         self.head_width = spec.width_of_heads(width)
@@ -347,8 +335,9 @@ class SelfAttention(Attention):
         # One matmul for queries, keys and values, which have one input.
         self.projection = FusedLinear(width, query | key_value, bias=bias, gain=_INPUT_GAIN)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x [B, L, D]; see `Mixer`."""
+        context = context or Context.of(x)
         q, keys, values = self._project(x, context)
         return self._attend(q, KeyValues(keys, values), context.positions, context)
 
@@ -442,6 +431,22 @@ class CrossAttention(Attention):
         query, key_value = self._widths()
         self.projection = FusedLinear(width, query, bias=bias, gain=_INPUT_GAIN)
         self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
+
+    def forward(self, x: Tensor, memory: Tensor, real: Tensor | None = None) -> Tensor:
+        """Attend from whole sequences to a memory, for other models; stacks `read` and `step`.
+
+        Args:
+            x: [B, Lq, D].
+            memory: [B, S, D].
+            real: [B, S] bool, false at padding of the memory; no padding if None.
+
+        Returns:
+            [B, Lq, D].
+        """
+        own, there = Context.of(x), Context.of(memory, real).positions
+        positions = Positions(own.positions.query, there.query)
+        state = self.read(Memory(memory, there.query))
+        return self.step(x, state, replace(own, memory_positions=positions))[0]
 
     def read(self, memory: Memory) -> KeyValues:
         """Project a memory to keys and values [B, K, S, E]."""

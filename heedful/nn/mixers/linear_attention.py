@@ -74,8 +74,9 @@ class LinearAttention(StoredApart):
         if spec.bias:
             nn.init.zeros_(self.output.bias)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `Mixer`."""
+        context = context or Context.of(x)
         if self.training:
             self.features.count_pass()
         q, k, v = self._features(x, context)

@@ -51,12 +51,13 @@ class Linformer(StoredApart):
         if spec.bias:
             nn.init.zeros_(self.output.bias)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `Mixer`.
 
         Raises:
             ModelError: when a sequence is too long, or shares its row with another.
         """
+        context = context or Context.of(x)
         positions = context.positions.query
         self._check(context)
         q, k, v = (
