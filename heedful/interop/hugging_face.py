@@ -25,6 +25,7 @@ from heedful.interop.hf_files import (
 )
 from heedful.interop.hf_tokenizers import SETTINGS_FILE, read_tokenizers
 from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
+from heedful.interop.sentence_pooling import read_pooling
 from heedful.interop.tokenizer_export import (
     GENERATION_FILE,
     generation_settings,
@@ -248,5 +249,7 @@ def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             if key.endswith(_TOKEN_ID) and value is not None
         },
         "files": {name: content for name, content in files.items() if content is not None},
+        # Of sentence-transformers alone, and small: what a text's vector is.
+        **({} if (pooling := read_pooling(directory)) is None else {"pooling": pooling}),
         **source_of(directory),
     }

@@ -10,9 +10,11 @@ from heedful.data.corruption import gap_tokens
 from heedful.device import RunningPrecision
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
+from heedful.pipelines.any_pipeline import ReadOnce
 from heedful.pipelines.gap_filling import GapPipeline
 from heedful.pipelines.predictions import Candidate
 from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+from heedful.text.tokenizer_pair import TokenizerPair
 
 
 class Filler(Protocol):
@@ -49,14 +51,27 @@ def load_filler(
         ConfigError: when the device or precision is not available.
     """
     # Read once: the kind of model decides the pipeline, and reading weights takes time.
-    model, tokenizers = loaded = read(Path(path))
-    if model.spec.reads != "pairs" or tokenizers is None:
-        return EncoderPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)
+    once = ReadOnce(Path(path), read)
+    if once.spec.reads != "pairs" or once.tokenizers is None:
+        return EncoderPipeline.load(path, device=device, precision=precision, read=once)
+    check_fills(once.tokenizers, str(path))
+    return GapPipeline.load(path, device=device, precision=precision, read=once)
+
+
+def check_fills(tokenizers: TokenizerPair, where: str) -> None:
+    """Refuse a translator that fills no gaps.
+
+    Args:
+        tokenizers: tokenizers of its source and target.
+        where: name of the model in the error.
+
+    Raises:
+        ModelError: when its sides differ, or there are no tokens for gaps.
+    """
     # What fills a gap is text of the source's language, so both sides have one vocabulary.
     if not tokenizers.joint or not gap_tokens(tokenizers.source):
         raise ModelError(
             "This model is no encoder of text, and its tokenizer has no mask and no sentinels",
-            where=str(path),
+            where=where,
             remedy=GapPipeline.remedy,
         )
-    return GapPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)

@@ -60,6 +60,7 @@ class GapPipeline(TextPipeline[Translator]):
     """
 
     kind = Translator
+    verbs = ("fill",)
     refusal = "This model fills no gaps"
     remedy = "Give a model that was trained to fill gaps, such as BERT, BART or T5"
 

@@ -40,6 +40,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
     """
 
     kind = VisionModel
+    verbs = ("classify",)
     refusal = "This model reads no images"
     remedy = "Give a vision Transformer"
 
@@ -131,7 +132,8 @@ class ImagePipeline(ModelPipeline[VisionModel]):
 
         def run(part: list[int]) -> Tensor:
             # Files are read batch by batch, as all images at once may not fit into memory.
-            pixels = self.prepare([images[number] for number in part]).to(device)
+            pixels = self.prepare([images[number] for number in part])
+            pixels = pixels.to(device, vision.positions.weight.dtype)
             with self.computing():
                 return vision.class_logits(vision(pixels)).float()
 

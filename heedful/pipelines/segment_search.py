@@ -18,6 +18,7 @@ from heedful.pipelines.batching import (
     run_batches,
     split_on_oom,
 )
+from heedful.pipelines.display import Shown
 from heedful.pipelines.search_items import (
     SearchItem,
     encoder_input,
@@ -43,11 +44,13 @@ Progress = Callable[[int, int], None]
 """Receiver of the number of finished items and of all items."""
 
 
-class SegmentSearch:
+class SegmentSearch(Shown):
     """One or several translators that search and score segments of texts in batches.
 
     Arguments and attributes are those of `TranslationPipeline`.
     """
+
+    verbs = ("translate", "score")
 
     def __init__(
         self,
@@ -87,7 +90,8 @@ class SegmentSearch:
     def model(self, model: Translator) -> None:
         if len(self._held) > 1:
             raise ModelError("An ensemble has several models", remedy="Load a single one")
-        self._held[0].model = model
+        self._held = (self._held[0].replaced(model),)
+        self._follow()
 
     @property
     def precision(self) -> Precision | None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypedDict, TypeVar, Unpack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.encoder import EncoderModel
+from heedful.interop.sentence_pooling import pooling_of
+from heedful.models.encoder import EncoderModel, first_states
 from heedful.models.model_spec import HeadSpec
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
@@ -37,6 +43,9 @@ from heedful.pipelines.text_pipeline import TextPipeline
 
 Key = TypeVar("Key")
 
+Pooling = Literal["first", "mean", "max"]
+"""The vector of a text: of its first token, or the mean or the maximum over its tokens."""
+
 MASK = "[MASK]"
 """Placeholder of a hidden token in texts, for models with any spelling of the mask token."""
 
@@ -63,9 +72,26 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
     A text that is empty, or only white space, gets an empty result.
     """
 
+    pooling: Mapping[str, Any] = MappingProxyType({})
+    """Pooling that the model was published with, from `read_pooling`; empty without."""
+
     kind = EncoderModel
     refusal = "This model is no encoder of text"
     remedy = "Give an encoder, such as an imported BERT or RoBERTa"
+
+    @property
+    def verbs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The methods that its heads allow; vectors need none."""
+        names = {"masked_lm": "fill", "sequence": "classify", "token": "tag", "span": "answer"}
+        heads = [head.kind for head in self.spec.heads]
+        return (*(verb for head, verb in names.items() if head in heads), "embed")
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """Load a model directory, with its pooling; see `ModelPipeline.load`."""
+        made = super().load(path, **options)
+        made.pooling = pooling_of(Path(path))
+        return made
 
     def require(self, head: str) -> None:
         """Refuse a task that the model has no head for.
@@ -277,6 +303,62 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 context = pairs[number][1]
                 results[number] = choose(several, context, spans[number], unanswerable=unanswerable)
         return results
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        **options: Unpack[EncodingOptions],
+    ) -> npt.NDArray[np.float32]:
+        """Return a vector for each text: its last states, pooled (Reimers 2019).
+
+        Args:
+            texts: texts of any kind; a blank one has a vector of zeros.
+            pooling: mean or maximum over the tokens, special ones included, or the first token;
+                as the model was published with if unset, else the mean.
+            normalize: division by the length, so that a dot product is the cosine; as published
+                if unset.
+            **options: see `EncodingOptions`.
+
+        Returns:
+            [texts, D] float32.
+
+        Raises:
+            ModelError: when the model was published with vectors that Heedful cannot make.
+            DataError: when a line is too long; it is named.
+        """
+        if pooling is None:
+            if "refusal" in self.pooling:
+                raise ModelError(self.pooling["refusal"], remedy="Name a pooling: first, mean, max")
+            pooling = self.pooling.get("mode", "mean")
+        if pooling not in get_args(Pooling):
+            raise ConfigError(
+                f"There is no pooling {pooling!r}",
+                where="pooling",
+                remedy=f"Known: {', '.join(get_args(Pooling))}",
+            )
+        items: dict[int, EncoderInput] = {}
+        for number, text in _non_blank(texts):
+            items[number] = frame(self.tokenizer, self.tokenizer.encode(text))
+            check_length(self.spec, items[number], _line(number, options))
+
+        def pooled(model: EncoderModel, batch: Encoded) -> Tensor:
+            states, real = batch.states.float(), (batch.positions >= 0)[..., None]
+            if pooling == "first":
+                return first_states(states, batch.positions)
+            if pooling == "max":
+                return states.masked_fill(~real, -math.inf).amax(1)
+            return states.masked_fill(~real, 0).sum(1) / real.sum(1)
+
+        vectors = np.zeros((len(texts), self.spec.width), np.float32)
+        for number, vector in self._scores(items, options, pooled):
+            vectors[number] = vector.cpu().numpy()
+        if self.pooling.get("normalize", False) if normalize is None else normalize:
+            # A blank text has no length to divide by.
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
 
     def _parts(
         self,

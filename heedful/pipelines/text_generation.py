@@ -380,6 +380,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
     """A pipeline that continues texts with a language model."""
 
     kind = CausalLM
+    verbs = ("generate", "stream")
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 

@@ -15,12 +15,13 @@ from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.engines.inference.held_model import HeldModel, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
+from heedful.pipelines.display import Shown
 from heedful.text.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=nn.Module)
 
 
-class ModelPipeline(Generic[M]):
+class ModelPipeline(Shown, Generic[M]):
     """A model and the precision of its forward passes, as a base class of pipelines.
 
     Args:
@@ -47,7 +48,7 @@ class ModelPipeline(Generic[M]):
 
     @model.setter
     def model(self, model: M) -> None:
-        self._held.model = model
+        self._held = self._held.replaced(model)
         self.spec = model.spec
 
     @property
@@ -100,7 +101,9 @@ class ModelPipeline(Generic[M]):
         # Pipelines of text take a tokenizer, too.
         more = (tokenizers.source,) if cls.has_tokenizer and tokenizers is not None else ()
         make: Callable[..., Self] = cls
-        return make(held_model, *more)
+        made = make(held_model, *more)
+        made.name = str(path)
+        return made
 
     @contextmanager
     def computing(self) -> Iterator[None]:

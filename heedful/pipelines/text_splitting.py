@@ -325,6 +325,26 @@ class Translation(str):
         """This translation and the next-best ones, best first."""
         return (self, *self.others)
 
+    def __repr__(self) -> str:
+        links = () if self.alignment is None else self.alignment.links
+        aligned = " ".join(f"{source}-{target}" for source, target, _ in links)
+        more = f", alignment='{aligned}'" if links else ""
+        return f"Translation({str(self)!r}, score={self.score:.2f}{more})"
+
+    def _repr_html_(self) -> str:
+        from heedful.pipelines.display import html_table  # for notebooks
+
+        rows = [("translation", "log-probability")]
+        rows += [(str(each), f"{each.score:.2f}") for each in self.n_best]
+        if self.alignment is not None:
+            words, source = self.alignment.target_words, self.alignment.source_words
+            rows += [("word", "from")]
+            rows += [
+                (words[target], f"{source[place]} ({weight:.2f})")
+                for place, target, weight in self.alignment.links
+            ]
+        return html_table(rows, header=True)
+
 
 @dataclass(frozen=True)
 class TargetScore:

@@ -35,6 +35,8 @@ from heedful.text.tokenizer_pair import Split
 
 if TYPE_CHECKING:
     from heedful.models.translator import Translator
+    from heedful.pipelines.predictions import Candidate
+    from heedful.pipelines.text_encoding import EncodingOptions
 
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
@@ -111,7 +113,9 @@ class TranslationPipeline(SegmentSearch):
             HeldModel.prepared(model, partial(_model_of, read, p), precision, where, shared)
             for p, (model, _) in zip(paths, loaded, strict=True)
         ]
-        return cls(models, tokenizers, shortlist=short)
+        made = cls(models, tokenizers, shortlist=short)
+        made.name = " + ".join(map(str, paths))
+        return made
 
     @property
     def max_length(self) -> int:
@@ -324,6 +328,30 @@ class TranslationPipeline(SegmentSearch):
             replace(score, alignment=aligned)
             for score, aligned in zip(scores, alignments, strict=True)
         ]
+
+    def fill(
+        self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
+    ) -> list[list[list[Candidate]]]:
+        """Fill the gaps of texts with an encoder-decoder that was trained to, such as T5 or BART.
+
+        Args:
+            texts, top, **options: arguments of `GapPipeline.fill`.
+
+        Returns:
+            For each text the candidates of each gap, the most probable first.
+
+        Raises:
+            ModelError: when the model fills no gaps, or is an ensemble.
+            ConfigError, DataError: as `GapPipeline.fill` does.
+        """
+        from heedful.pipelines.fillers import check_fills  # few translators do
+        from heedful.pipelines.gap_filling import GapPipeline
+
+        if len(self._held) > 1:
+            raise ModelError("An ensemble fills no gaps", remedy="Load a single model")
+        check_fills(self.tokenizers, self.name or "the model")
+        gaps = GapPipeline(self._held[0], self.tokenizers.source, precision=self._precision)
+        return gaps.fill(texts, top=top, **options)
 
     def _encode_pairs(
         self, sources: Sequence[str], targets: Sequence[str | Sequence[int]]

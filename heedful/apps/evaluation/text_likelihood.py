@@ -117,7 +117,7 @@ def text_likelihood(
     text from beginning to end, in segments of `length`.
 
     Args:
-        pipeline: language model, from `heedful.load_generator`.
+        pipeline: language model, from `heedful.load`.
         texts: independent texts, at least one.
         length: maximum number of tokens that the model reads at once; the trained length if unset.
             It does not change the result of a model with a memory.
@@ -203,7 +203,7 @@ def loss_by_position(
     have a `problem` instead of a loss.
 
     Args:
-        pipeline: language model, from `heedful.load_generator`.
+        pipeline: language model, from `heedful.load`.
         texts: texts, some of them longer than `length`.
         length: tokens of a window; four times the trained length if unset.
         samples: number of bootstrap resamples of windows.
@@ -263,7 +263,7 @@ def pseudo_likelihood(
     Each token is hidden once, so a text of n tokens is read n times.
 
     Args:
-        pipeline: masked language model, from `heedful.load_encoder`.
+        pipeline: masked language model, from `heedful.load`.
         texts: texts, at least one; texts longer than `length` are cut into windows.
         length: maximum number of tokens of an input, including special tokens.
         batch_tokens: positions of a batch.

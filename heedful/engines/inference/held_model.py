@@ -96,21 +96,35 @@ class HeldModel(Generic[M]):
             self._engine = None
         return self._model
 
-    @model.setter
-    def model(self, model: M) -> None:
-        known = self._engine if self._model is None else self._model
+    def replaced(self, model: M) -> HeldModel[M]:
+        """Return another model of the same kind as one held, with an engine of the same precision.
+
+        Args:
+            model: definition.
+
+        Raises:
+            ModelError: when it is no model, or of another kind.
+        """
         if not isinstance(model, nn.Module) or getattr(model, "spec", None) is None:
             raise ModelError(
                 f"This is no model of Heedful, but of the type {type(model).__name__!r}",
                 remedy="Give a model of the same kind, such as a changed copy of the old one",
             )
-        if known is not None and model.spec.kind != known.spec.kind:
+        if model.spec.kind != self.last.spec.kind:
             raise ModelError(
-                f"The model's kind is {model.spec.kind!r}, not {known.spec.kind!r}",
+                f"The model's kind is {model.spec.kind!r}, not {self.last.spec.kind!r}",
                 remedy="Give a model of the same kind, such as a changed copy of the old one",
             )
-        self._asked_for = self._asked_for or "auto"
-        self._model, self._engine = model, None
+        other = HeldModel(model, None, self._asked_for or "auto")
+        other._engine = None
+        return other
+
+    @property
+    def last(self) -> M:
+        """What computed last, or will: for those who look and compute nothing."""
+        seen = self._engine if self._engine is not None else self._model
+        assert seen is not None
+        return seen
 
     @property
     def precision(self) -> Precision | None:
@@ -173,7 +187,7 @@ class HeldModel(Generic[M]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         HeldModel.__init__(self, state["model"], None, state["precision"])
-        if state["precision"] is not None:
+        if self._asked_for is not None:
             self._engine = None
 
 

@@ -1,0 +1,112 @@
+"""Loading of the pipeline that a model's kind asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from heedful.device import RunningPrecision
+from heedful.errors import ModelError
+from heedful.interop.model_loading import load_any
+from heedful.models.checkpoint import ReadModel
+from heedful.pipelines.translation import TranslationPipeline
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+_PIPELINES = {
+    "translator": "heedful.pipelines.translation:TranslationPipeline",
+    "causal_lm": "heedful.pipelines.text_generation:GenerationPipeline",
+    "encoder": "heedful.pipelines.text_encoding:EncoderPipeline",
+    "vision": "heedful.pipelines.image_classification:ImagePipeline",
+}
+"""Class of each kind of model, imported when one is loaded."""
+
+
+class ReadOnce:
+    """A reader of a model directory that has read it already: its first call gives that model.
+
+    Args:
+        path: directory.
+        read: reader of the directory, for all further calls.
+    """
+
+    def __init__(self, path: Path, read: ReadModel) -> None:
+        self._read = read
+        self._first: tuple[AnyModel, TokenizerPair | None] | None = read(path)
+        self.spec = self._first[0].spec
+        self.tokenizers = self._first[1]
+
+    def __call__(self, path: Path) -> tuple[AnyModel, TokenizerPair | None]:
+        # Given away: its weights become those of an engine.
+        first, self._first = self._first, None
+        return self._read(path) if first is None else first
+
+
+def load_pipeline(
+    path: str | Path | Sequence[str | Path],
+    *,
+    device: str = "auto",
+    precision: RunningPrecision = "auto",
+    read: ReadModel = load_any,
+    **options: Any,
+) -> Any:
+    """Load a model of any kind.
+
+    Args:
+        path: model directory, run directory (its best model), Hugging Face directory, or the name
+            of a model; several make an ensemble of translators.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
+        read: reader of a model directory.
+        **options: `shortlist` and `split`, which translators alone have; None for one that is
+            not set.
+
+    Returns:
+        A `TranslationPipeline`, `GenerationPipeline`, `EncoderPipeline` or `ImagePipeline`.
+
+    Raises:
+        ModelError: when the directory holds no model, or one without an option that is set.
+        ConfigError: when the device or precision is not available.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(path, str | Path):
+        return TranslationPipeline.load(
+            path, device=device, precision=precision, read=read, **options
+        )
+    once = ReadOnce(Path(path), read)
+    kind = once.spec.kind
+    if options and kind != "translator":
+        raise ModelError(
+            f"Only translators have the option {' and '.join(options)}; its kind is {kind!r}",
+            where=str(path),
+            remedy="Leave it out",
+        )
+    return loaded_as(kind, path, device=device, precision=precision, read=once, **options)
+
+
+def loaded_as(kind: str, model: Any, **options: Any) -> Any:
+    """Return the pipeline of one kind of model, loaded already or from a directory or name.
+
+    Args:
+        kind: kind of the model, such as `encoder`.
+        model: pipeline, directory or name.
+        **options: arguments of the pipeline's `load`.
+
+    Raises:
+        ModelError: when the model is of another kind, or there is none.
+        ConfigError: when the device or precision is not available.
+    """
+    wanted = resolve_name(_PIPELINES[kind])
+    if isinstance(model, str | Path):
+        return wanted.load(model, **{"read": load_any, **options})
+    if not isinstance(model, wanted):
+        raise ModelError(
+            f"A {wanted.__name__} is needed, and this is a {type(model).__name__}",
+            where=getattr(model, "name", "") or None,
+            remedy=wanted.remedy,
+        )
+    return model
