@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from heedful.device import RunningPrecision
     from heedful.events import Events
     from heedful.models.rotary_override import RotaryScaling
-    from heedful.pipelines.text_encoding import Pooling
     from heedful.registry import Entry
     from heedful.train.from_python import train as train
 
@@ -99,12 +98,15 @@ def load(
         ConfigError: when the device or precision is not available.
     """
     # Imported in each function: `import heedful` alone loads no torch, which takes a second.
-    from heedful.interop.model_loading import load_any
-    from heedful.models.rotary_override import stretching_reader
+    from heedful.interop.model_loading import load_any as read
     from heedful.pipelines.any_pipeline import load_pipeline
 
-    # Stretched by the reader, as the pipeline makes a copy of the model for its inference engine.
-    read = stretching_reader(load_any, rotary_scaling, rotary_factor, rotary_original_length)
+    rotary = rotary_scaling, rotary_factor, rotary_original_length
+    if rotary != (None, None, None):
+        from heedful.models.rotary_override import stretching_reader
+
+        # Stretched by the reader, as the pipeline makes an engine of the model.
+        read = stretching_reader(read, *rotary)
     return load_pipeline(
         path, device=device, precision=precision, read=read, shortlist=shortlist, split=split
     )
@@ -114,7 +116,7 @@ def embed(
     model: Any,
     texts: Sequence[str],
     *,
-    pooling: Pooling | None = None,
+    pooling: Literal["first", "mean", "max"] | None = None,
     normalize: bool | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return a vector for each text; `heedful.load(MODEL).embed` does so for a loaded encoder.

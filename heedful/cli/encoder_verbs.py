@@ -47,10 +47,9 @@ def load_encoder(model: Path, **options: Any) -> EncoderPipeline:
 
 def load_filler(model: Path, **options: Any) -> Any:
     """Load an encoder, or an encoder-decoder that fills gaps."""
-    from heedful.interop.model_loading import load_any
     from heedful.pipelines import fillers
 
-    return fillers.load_filler(model, read=load_any, **options)
+    return fillers.load_filler(model, **options)
 
 
 OneText = Annotated[
@@ -90,7 +89,7 @@ class EncoderVerb(Generic[Result]):
 
     Args:
         name: name of the verb.
-        head: kind of head that the model must have.
+        head: kind of head that the model must have; None if none is needed.
         predict: function from pipeline, lines and options to a result for each line.
         plain: function that formats a result as a line.
         fields: function that formats a result as the fields of a JSON object.
@@ -98,7 +97,7 @@ class EncoderVerb(Generic[Result]):
     """
 
     name: str
-    head: str
+    head: str | None
     predict: Callable[[Any, list[str], EncodingOptions], list[Result]]
     plain: Callable[[Result], str]
     fields: Callable[[Result], dict[str, Any]]
@@ -132,7 +131,8 @@ def run(
 
     def load() -> Any:
         pipeline = verb.load(model, device=items.device, precision=items.precision)
-        pipeline.require(verb.head)
+        if verb.head is not None:
+            pipeline.require(verb.head)
         return pipeline
 
     def results(pipeline: Any) -> Iterator[list[str]]:

@@ -34,6 +34,7 @@ VERBS = {
     "fill": "Fill [MASK] in a text.",
     "classify": "Label texts, pairs of texts, or images.",
     "tag": "Label the words of texts.",
+    "embed": "Turn texts into vectors.",
     "answer": "Answer questions with passages from given texts.",
     "evaluate": "Score translations against references, and compare two systems.",
     "compare": "Train several configurations on the same data and budget, and compare them.",

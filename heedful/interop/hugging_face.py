@@ -18,6 +18,7 @@ from heedful.interop.hf_files import (
     is_hugging_face,
     read_config_file,
     read_json_file,
+    read_pooling,
     read_tensors,
     tensor_names,
     write_json_file,
@@ -25,7 +26,6 @@ from heedful.interop.hf_files import (
 )
 from heedful.interop.hf_tokenizers import SETTINGS_FILE, read_tokenizers
 from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
-from heedful.interop.sentence_pooling import read_pooling
 from heedful.interop.tokenizer_export import (
     GENERATION_FILE,
     generation_settings,

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heedful.device import RunningPrecision
 from heedful.errors import ModelError
 from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
-from heedful.pipelines.translation import TranslationPipeline
-
-if TYPE_CHECKING:
-    from heedful.models.build import AnyModel
-    from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.pipelines.read_once import ReadOnce
 
 _PIPELINES = {
     "translator": "heedful.pipelines.translation:TranslationPipeline",
@@ -24,26 +20,6 @@ _PIPELINES = {
     "vision": "heedful.pipelines.image_classification:ImagePipeline",
 }
 """Class of each kind of model, imported when one is loaded."""
-
-
-class ReadOnce:
-    """A reader of a model directory that has read it already: its first call gives that model.
-
-    Args:
-        path: directory.
-        read: reader of the directory, for all further calls.
-    """
-
-    def __init__(self, path: Path, read: ReadModel) -> None:
-        self._read = read
-        self._first: tuple[AnyModel, TokenizerPair | None] | None = read(path)
-        self.spec = self._first[0].spec
-        self.tokenizers = self._first[1]
-
-    def __call__(self, path: Path) -> tuple[AnyModel, TokenizerPair | None]:
-        # Given away: its weights become those of an engine.
-        first, self._first = self._first, None
-        return self._read(path) if first is None else first
 
 
 def load_pipeline(
@@ -74,8 +50,9 @@ def load_pipeline(
     """
     options = {name: value for name, value in options.items() if value is not None}
     if not isinstance(path, str | Path):
-        return TranslationPipeline.load(
-            path, device=device, precision=precision, read=read, **options
+        path = list(path)
+        return loaded_as(
+            "translator", path, device=device, precision=precision, read=read, **options
         )
     once = ReadOnce(Path(path), read)
     kind = once.spec.kind
@@ -101,7 +78,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
         ConfigError: when the device or precision is not available.
     """
     wanted = resolve_name(_PIPELINES[kind])
-    if isinstance(model, str | Path):
+    if isinstance(model, str | Path | list | tuple):
         return wanted.load(model, **{"read": load_any, **options})
     if not isinstance(model, wanted):
         raise ModelError(

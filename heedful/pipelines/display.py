@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from heedful.pipelines.text_splitting import Translation
 
 _KINDS = {
     "translator": "translator",
@@ -27,6 +30,24 @@ def html_table(rows: Sequence[Sequence[str]], *, header: bool = False) -> str:
         cells = "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in row)
         lines.append(f"<tr>{cells}</tr>")
     return f"<table>{''.join(lines)}</table>"
+
+
+def translation_table(translation: Translation) -> str:
+    """Return a translation with its scores and word alignment as a table in HTML.
+
+    Args:
+        translation: translation, with the next-best ones.
+    """
+    rows = [("translation", "log-probability")]
+    rows += [(str(each), f"{each.score:.2f}") for each in translation.n_best]
+    if translation.alignment is not None:
+        words, source = translation.alignment.target_words, translation.alignment.source_words
+        rows += [("word", "from")]
+        rows += [
+            (words[target], f"{source[place]} ({weight:.2f})")
+            for place, target, weight in translation.alignment.links
+        ]
+    return html_table(rows, header=True)
 
 
 class Shown:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Protocol, Unpack
 
 from heedful.data.corruption import gap_tokens
-from heedful.device import RunningPrecision
+from heedful.device import Precision, RunningPrecision
+from heedful.engines.inference.held_model import HeldModel
 from heedful.errors import ModelError
-from heedful.models.checkpoint import ReadModel, load_model
-from heedful.pipelines.any_pipeline import ReadOnce
+from heedful.interop.model_loading import load_any
+from heedful.models.checkpoint import ReadModel
+from heedful.models.translator import Translator
 from heedful.pipelines.gap_filling import GapPipeline
 from heedful.pipelines.predictions import Candidate
+from heedful.pipelines.read_once import ReadOnce
 from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -36,7 +39,7 @@ def load_filler(
     *,
     device: str = "auto",
     precision: RunningPrecision = "auto",
-    read: ReadModel = load_model,
+    read: ReadModel = load_any,
 ) -> Filler:
     """Load an encoder, or an encoder-decoder that was trained to fill gaps.
 
@@ -75,3 +78,25 @@ def check_fills(tokenizers: TokenizerPair, where: str) -> None:
             where=where,
             remedy=GapPipeline.remedy,
         )
+
+
+def gap_pipeline(
+    model: HeldModel[Translator],
+    tokenizers: TokenizerPair,
+    precision: Precision | None,
+    *,
+    where: str,
+) -> GapPipeline:
+    """Return the pipeline that fills gaps with a translator that is held already.
+
+    Args:
+        model: encoder-decoder with its engine.
+        tokenizers: tokenizers of its source and target.
+        precision: precision of the forward passes; that of the engine if None.
+        where: name of the model in errors.
+
+    Raises:
+        ModelError: when the model fills no gaps.
+    """
+    check_fills(tokenizers, where)
+    return GapPipeline(model, tokenizers.source, precision=precision)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from heedful.engines.inference.held_model import HeldModel, held
-from heedful.errors import ModelError
 from heedful.pipelines.batching import (
     BatchQueue,
     batches_at_once,
@@ -18,24 +15,20 @@ from heedful.pipelines.batching import (
     run_batches,
     split_on_oom,
 )
-from heedful.pipelines.display import Shown
+from heedful.pipelines.held_translators import HeldTranslators
 from heedful.pipelines.search_items import (
     SearchItem,
     encoder_input,
     requirements,
-    target_specials,
 )
 from heedful.pipelines.text_splitting import SegmentResult, Warn, distinct_texts
 from heedful.search.dispatch import search
 from heedful.search.search_settings import SearchSettings, longest_output
-from heedful.search.step_model import Ensemble, StepModel
+from heedful.search.step_model import StepModel
 
 if TYPE_CHECKING:
-    from heedful.device import Precision
-    from heedful.models.translator import Translator
     from heedful.pipelines.known_targets import Pair
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
-    from heedful.search.lexical_shortlist import Shortlist
     from heedful.text.tokenizer_pair import TokenizerPair
 
 Result = TypeVar("Result")
@@ -44,68 +37,11 @@ Progress = Callable[[int, int], None]
 """Receiver of the number of finished items and of all items."""
 
 
-class SegmentSearch(Shown):
+class SegmentSearch(HeldTranslators):
     """One or several translators that search and score segments of texts in batches.
 
     Arguments and attributes are those of `TranslationPipeline`.
     """
-
-    verbs = ("translate", "score")
-
-    def __init__(
-        self,
-        models: Translator | HeldModel[Translator] | Sequence[Translator | HeldModel[Translator]],
-        tokenizers: TokenizerPair,
-        *,
-        precision: Precision | None = None,
-        shortlist: Shortlist | None = None,
-    ) -> None:
-        self._held = held(models if isinstance(models, Sequence) else (models,))
-        self.tokenizers = tokenizers
-        self._precision = precision
-        self.shortlist = shortlist
-        self.specials = target_specials(tokenizers)
-        self._follow()
-
-    def _follow(self) -> None:
-        """Take the engines of the models as they are now; every public method begins with it."""
-        engines = tuple(each.current() for each in self._held)
-        if engines != getattr(self, "engines", None):
-            self.engines: tuple[Translator, ...] = engines
-            self.engine: StepModel[Any] = engines[0] if len(engines) == 1 else Ensemble(engines)
-            vars(self).pop("_numpy", None)  # it has addresses in the engine before
-
-    @property
-    def models(self) -> tuple[Translator, ...]:
-        """The models themselves, which may be changed: each call looks whether they were."""
-        return tuple(each.model for each in self._held)
-
-    @property
-    def model(self) -> Translator | Ensemble:
-        """The model itself, or the ensemble of `models`."""
-        models = self.models
-        return models[0] if len(models) == 1 else Ensemble(models)
-
-    @model.setter
-    def model(self, model: Translator) -> None:
-        if len(self._held) > 1:
-            raise ModelError("An ensemble has several models", remedy="Load a single one")
-        self._held = (self._held[0].replaced(model),)
-        self._follow()
-
-    @property
-    def precision(self) -> Precision | None:
-        """Precision of the forward passes; float32 if None."""
-        return self._precision or self._held[0].precision
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies and other processes make engines of their own.
-        made = ("engine", "engines", "_numpy")
-        return {name: value for name, value in vars(self).items() if name not in made}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._follow()
 
     @cached_property
     def _vocabulary(self) -> int:
@@ -277,25 +213,3 @@ class SegmentSearch(Shown):
                 if progress is not None:
                     progress(len(results), len(pairs))
         return [results[i] for i in range(len(pairs))]
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
-        with ExitStack() as stack:
-            # Validation during training uses the model in training, which must return to that mode.
-            for each in self._held:
-                stack.enter_context(each.running())
-            stack.enter_context(torch.inference_mode())
-            if self.precision is not None:
-                stack.enter_context(self.precision.autocast())
-            yield
-
-    @contextmanager
-    def _in_thread(self) -> Iterator[None]:
-        """Enter the context of `_running` in a further thread."""
-        with ExitStack() as stack:
-            # A new thread does not inherit inference mode and autocast.
-            stack.enter_context(torch.inference_mode())
-            if self.precision is not None:
-                stack.enter_context(self.precision.in_thread())
-            yield

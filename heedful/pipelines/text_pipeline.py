@@ -53,7 +53,7 @@ class ModelPipeline(Shown, Generic[M]):
 
     @property
     def engine(self) -> M:
-        """What computes the model as it is now; nobody changes it."""
+        """The engine of the model as it is now; nobody changes it."""
         engine: M = self._held.current()
         return engine
 

@@ -332,18 +332,9 @@ class Translation(str):
         return f"Translation({str(self)!r}, score={self.score:.2f}{more})"
 
     def _repr_html_(self) -> str:
-        from heedful.pipelines.display import html_table  # for notebooks
+        from heedful.pipelines.display import translation_table  # for notebooks
 
-        rows = [("translation", "log-probability")]
-        rows += [(str(each), f"{each.score:.2f}") for each in self.n_best]
-        if self.alignment is not None:
-            words, source = self.alignment.target_words, self.alignment.source_words
-            rows += [("word", "from")]
-            rows += [
-                (words[target], f"{source[place]} ({weight:.2f})")
-                for place, target, weight in self.alignment.links
-            ]
-        return html_table(rows, header=True)
+        return translation_table(self)
 
 
 @dataclass(frozen=True)

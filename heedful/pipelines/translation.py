@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Unpack
 
-from heedful.device import RunningPrecision, resolve_device
-from heedful.engines.inference.held_model import HeldModel
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.pipelines.search_items import (
     Terminology,
     cut_protected,
@@ -31,12 +27,6 @@ from heedful.pipelines.text_splitting import (
     warn_of_cuts,
 )
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
-from heedful.text.tokenizer_pair import Split
-
-if TYPE_CHECKING:
-    from heedful.models.translator import Translator
-    from heedful.pipelines.predictions import Candidate
-    from heedful.pipelines.text_encoding import EncodingOptions
 
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
@@ -57,65 +47,6 @@ class TranslationPipeline(SegmentSearch):
         engines: what computes them; nobody changes these.
         specials: special tokens of the target.
     """
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path | Sequence[str | Path],
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        shortlist: bool | str | Path = False,
-        split: Split | None = None,
-        read: ReadModel = load_model,
-        shared: Path | None = None,
-    ) -> Self:
-        """Load a model directory, or several as an ensemble.
-
-        Args:
-            path: a model directory or a run directory (its best model), or several.
-            device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32 by the fastest exact method), fp32, bf16,
-                fp16 or int8.
-            shortlist: True for the shortlist of the (first) model, or the file of another one.
-            split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
-                line breaks become spaces; as the model has learned if unset.
-            read: reader of a model directory.
-            shared: folder in which processes share weights; None for weights of its own.
-
-        Raises:
-            ModelError: when there is no model, or models of an ensemble have different tokenizers.
-            ConfigError: when the device or precision is not available.
-        """
-        paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
-        if not paths:
-            raise ModelError("No model given", remedy="Give at least one model directory")
-        # Checked before models are read, so that a missing device is reported at once.
-        where = resolve_device(device)
-        loaded = [load_translator(p, read) for p in paths]
-        tokenizers = loaded[0][1]
-        # Compared only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
-        for other, (_, pair) in list(zip(paths, loaded, strict=True))[1:]:
-            if pair.fingerprint != tokenizers.fingerprint:
-                raise ModelError(
-                    f"Its tokenizers differ from those of {paths[0]}",
-                    where=str(other),
-                    remedy="An ensemble needs models trained with the same tokenizers",
-                )
-        tokenizers = tokenizers.splitting(split)
-        short = None
-        if shortlist is not False:
-            from heedful.search.lexical_shortlist import load_shortlist
-
-            short = load_shortlist(shortlist, paths[0], tokenizers)
-        # `donate`: nobody else holds the loaded models, so that packed weights may replace theirs.
-        models = [
-            HeldModel.prepared(model, partial(_model_of, read, p), precision, where, shared)
-            for p, (model, _) in zip(paths, loaded, strict=True)
-        ]
-        made = cls(models, tokenizers, shortlist=short)
-        made.name = " + ".join(map(str, paths))
-        return made
 
     @property
     def max_length(self) -> int:
@@ -329,30 +260,6 @@ class TranslationPipeline(SegmentSearch):
             for score, aligned in zip(scores, alignments, strict=True)
         ]
 
-    def fill(
-        self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
-    ) -> list[list[list[Candidate]]]:
-        """Fill the gaps of texts with an encoder-decoder that was trained to, such as T5 or BART.
-
-        Args:
-            texts, top, **options: arguments of `GapPipeline.fill`.
-
-        Returns:
-            For each text the candidates of each gap, the most probable first.
-
-        Raises:
-            ModelError: when the model fills no gaps, or is an ensemble.
-            ConfigError, DataError: as `GapPipeline.fill` does.
-        """
-        from heedful.pipelines.fillers import check_fills  # few translators do
-        from heedful.pipelines.gap_filling import GapPipeline
-
-        if len(self._held) > 1:
-            raise ModelError("An ensemble fills no gaps", remedy="Load a single model")
-        check_fills(self.tokenizers, self.name or "the model")
-        gaps = GapPipeline(self._held[0], self.tokenizers.source, precision=self._precision)
-        return gaps.fill(texts, top=top, **options)
-
     def _encode_pairs(
         self, sources: Sequence[str], targets: Sequence[str | Sequence[int]]
     ) -> list[tuple[Sequence[int], Sequence[int]]]:
@@ -382,10 +289,6 @@ class TranslationPipeline(SegmentSearch):
             check_fits(specs, target, f"line {number}")
             assert not self.specials.ids & set(target), "targets hold no special tokens"
         return pairs
-
-
-def _model_of(read: ReadModel, path: Path) -> Translator:
-    return load_translator(path, read)[0]
 
 
 def _check_searched(settings: SearchSettings) -> None:

@@ -14,9 +14,6 @@ from heedful.data.text_corpus import LabelledText, labelled_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.any_pipeline import load_pipeline
-from heedful.pipelines.text_encoding import EncoderPipeline
-from heedful.pipelines.text_generation import GenerationPipeline
-from heedful.pipelines.translation import TranslationPipeline
 from heedful.train.tasks.pipeline_scores import label_scores
 
 
@@ -44,15 +41,15 @@ def evaluate(
         ConfigError: when a metric or an option does not exist.
     """
     pipeline = load_pipeline(model) if isinstance(model, str | Path) else model
-    if isinstance(pipeline, TranslationPipeline):
+    if "translate" in pipeline.verbs:
         pairs = _pairs(data)
         translations = pipeline.translate([source for source, _ in pairs], **options)
         found = corpus_scores(translations, [target for _, target in pairs], metrics)
         return {name: each.score for name, each in found.items()}
-    if isinstance(pipeline, GenerationPipeline):
+    if "generate" in pipeline.verbs:
         return dict(text_likelihood(pipeline, _texts(data), **options).scores)
-    if isinstance(pipeline, EncoderPipeline):
-        if any(head.kind == "sequence" for head in pipeline.spec.heads):
+    if "embed" in pipeline.verbs:
+        if "classify" in pipeline.verbs:
             return dict(label_scores(pipeline, _labelled(data), **options))
         pipeline.require("masked_lm")
         return dict(pseudo_likelihood(pipeline, _texts(data), **options).scores)

@@ -42,7 +42,7 @@ class HeldModel(Generic[M]):
     """A model and the engine that computes it.
 
     Args:
-        engine: what computes: an engine, or a definition that computes itself.
+        engine: engine, or a definition that computes itself.
         read: reader of the definition of an engine; None where the engine is the definition.
         precision: precision that engines are made in; None where the definition computes itself.
     """
@@ -121,7 +121,7 @@ class HeldModel(Generic[M]):
 
     @property
     def last(self) -> M:
-        """What computed last, or will: for those who look and compute nothing."""
+        """The model that computed last, or will: for those who look and compute nothing."""
         seen = self._engine if self._engine is not None else self._model
         assert seen is not None
         return seen

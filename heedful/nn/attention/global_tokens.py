@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.cache import KeyValues
+from heedful.nn.attention.cache import GlobalQueries, KeyValues
 from heedful.nn.attention.multi_head import (
     SelfAttention,
 )
@@ -42,30 +42,6 @@ class GlobalState:
     def reorder(self, choice: Reordering) -> GlobalState:
         """Return the caches of the chosen beams."""
         return GlobalState(self.plain.reorder(choice), self.of_global.reorder(choice))
-
-
-@dataclass(frozen=True)
-class GlobalQueries:
-    """Queries with projections of their own, whose outputs replace those of the plain queries.
-
-    Args:
-        q: [B, H, G, E].
-        memory: keys and values that these queries attend to.
-        positions: positions of these queries and all keys; −1 where a row has fewer than G.
-        rows: [B, G] int64, distinct indices of these queries among all Lq.
-    """
-
-    q: Tensor
-    memory: KeyValues
-    positions: Positions
-    rows: Tensor
-
-    def put(self, whole: Tensor, part: Tensor) -> Tensor:
-        """Return `whole` [B, H, Lq, …] with `part` [B, H, G, …] at the indices of these queries."""
-        index = self.rows[:, None, :, None].expand_as(part)
-        real = (self.positions.query >= 0)[:, None, :, None]
-        # Rows with fewer than G queries write what they hold already: padding changes nothing.
-        return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))
 
 
 class GlobalSelfAttention(SelfAttention):

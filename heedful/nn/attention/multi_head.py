@@ -21,7 +21,7 @@ from heedful.nn.attention.attend import (
     make_request,
 )
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValues, SegmentInputs
+from heedful.nn.attention.cache import GlobalQueries, KeyValues, SegmentInputs
 from heedful.nn.attention.masks import canonical
 from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer import (
@@ -38,7 +38,6 @@ from heedful.nn.spec import AttentionSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 if TYPE_CHECKING:
-    from heedful.nn.attention.global_tokens import GlobalQueries
     from heedful.nn.attention.relative_positions import Bias
     from heedful.nn.attention.relative_values import RelativeValues
 

@@ -1,0 +1,195 @@
+"""Translators as people hold them, and the engines that search and score with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from heedful.device import Precision, RunningPrecision, resolve_device
+from heedful.engines.inference.held_model import HeldModel, held
+from heedful.errors import ModelError
+from heedful.models.checkpoint import ReadModel, load_model, load_translator
+from heedful.pipelines.display import Shown
+from heedful.pipelines.search_items import target_specials
+from heedful.search.step_model import Ensemble, StepModel
+from heedful.text.tokenizer_pair import Split, TokenizerPair
+
+if TYPE_CHECKING:
+    from heedful.models.translator import Translator
+    from heedful.search.lexical_shortlist import Shortlist
+
+
+class HeldTranslators(Shown):
+    """One or several translators with their tokenizers.
+
+    Arguments and attributes are those of `TranslationPipeline`.
+    """
+
+    verbs = ("translate", "score")
+
+    def __init__(
+        self,
+        models: Translator | HeldModel[Translator] | Sequence[Translator | HeldModel[Translator]],
+        tokenizers: TokenizerPair,
+        *,
+        precision: Precision | None = None,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        self._held = held(models if isinstance(models, Sequence) else (models,))
+        self.tokenizers = tokenizers
+        self._precision = precision
+        self.shortlist = shortlist
+        self.specials = target_specials(tokenizers)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take the engines of the models as they are now; every public method begins with it."""
+        engines = tuple(each.current() for each in self._held)
+        if engines != getattr(self, "engines", None):
+            self.engines: tuple[Translator, ...] = engines
+            self.engine: StepModel[Any] = engines[0] if len(engines) == 1 else Ensemble(engines)
+            vars(self).pop("_numpy", None)  # it has addresses in the engine before
+
+    @property
+    def models(self) -> tuple[Translator, ...]:
+        """The models themselves, which may be changed: each call looks whether they were."""
+        return tuple(each.model for each in self._held)
+
+    @property
+    def model(self) -> Translator | Ensemble:
+        """The model itself, or the ensemble of `models`."""
+        models = self.models
+        return models[0] if len(models) == 1 else Ensemble(models)
+
+    @model.setter
+    def model(self, model: Translator) -> None:
+        if len(self._held) > 1:
+            raise ModelError("An ensemble has several models", remedy="Load a single one")
+        self._held = (self._held[0].replaced(model),)
+        self._follow()
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the forward passes; float32 if None."""
+        return self._precision or self._held[0].precision
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and other processes make engines of their own.
+        made = ("engine", "engines", "_numpy")
+        return {name: value for name, value in vars(self).items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._follow()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | Sequence[str | Path],
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        shortlist: bool | str | Path = False,
+        split: Split | None = None,
+        read: ReadModel = load_model,
+        shared: Path | None = None,
+    ) -> Self:
+        """Load a model directory, or several as an ensemble.
+
+        Args:
+            path: a model directory or a run directory (its best model), or several.
+            device: auto, cpu, cuda, cuda:1 or mps.
+            precision: auto (float32 by the fastest exact method), fp32, bf16,
+                fp16 or int8.
+            shortlist: True for the shortlist of the (first) model, or the file of another one.
+            split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
+                line breaks become spaces; as the model has learned if unset.
+            read: reader of a model directory.
+            shared: folder in which processes share weights; None for weights of its own.
+
+        Raises:
+            ModelError: when there is no model, or models of an ensemble have different tokenizers.
+            ConfigError: when the device or precision is not available.
+        """
+        paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
+        if not paths:
+            raise ModelError("No model given", remedy="Give at least one model directory")
+        # Checked before models are read, so that a missing device is reported at once.
+        where = resolve_device(device)
+        loaded = [load_translator(p, read) for p in paths]
+        tokenizers = loaded[0][1]
+        # Compared only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
+        for other, (_, pair) in list(zip(paths, loaded, strict=True))[1:]:
+            if pair.fingerprint != tokenizers.fingerprint:
+                raise ModelError(
+                    f"Its tokenizers differ from those of {paths[0]}",
+                    where=str(other),
+                    remedy="An ensemble needs models trained with the same tokenizers",
+                )
+        tokenizers = tokenizers.splitting(split)
+        short = None
+        if shortlist is not False:
+            from heedful.search.lexical_shortlist import load_shortlist
+
+            short = load_shortlist(shortlist, paths[0], tokenizers)
+        # `donate`: nobody else holds the loaded models, so that packed weights may replace theirs.
+        models = [
+            HeldModel.prepared(model, partial(_model_of, read, p), precision, where, shared)
+            for p, (model, _) in zip(paths, loaded, strict=True)
+        ]
+        made = cls(models, tokenizers, shortlist=short)
+        made.name = " + ".join(map(str, paths))
+        return made
+
+    def fill(self, texts: Sequence[str], **options: Any) -> Any:
+        """Fill the gaps of texts with an encoder-decoder that was trained to, such as T5 or BART.
+
+        Args:
+            texts, **options: arguments of `GapPipeline.fill`.
+
+        Returns:
+            For each text the candidates of each gap, the most probable first.
+
+        Raises:
+            ModelError: when the model fills no gaps, or is an ensemble.
+            ConfigError, DataError: as `GapPipeline.fill` does.
+        """
+        from heedful.pipelines.fillers import gap_pipeline  # few translators do
+
+        if len(self._held) > 1:
+            raise ModelError("An ensemble fills no gaps", remedy="Load a single model")
+        pipeline = gap_pipeline(
+            self._held[0], self.tokenizers, self._precision, where=self.name or "the model"
+        )
+        return pipeline.fill(texts, **options)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
+        with ExitStack() as stack:
+            # Validation during training uses the model in training, which must return to that mode.
+            for each in self._held:
+                stack.enter_context(each.running())
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.autocast())
+            yield
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """Enter the context of `_running` in a further thread."""
+        with ExitStack() as stack:
+            # A new thread does not inherit inference mode and autocast.
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.in_thread())
+            yield
+
+
+def _model_of(read: ReadModel, path: Path) -> Translator:
+    return load_translator(path, read)[0]
