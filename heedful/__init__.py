@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from heedful.apps.evaluation.model_scores import evaluate as evaluate
     from heedful.device import RunningPrecision
     from heedful.events import Events
+    from heedful.models.checkpoint import ReadModel
     from heedful.models.rotary_override import RotaryScaling
     from heedful.registry import Entry
     from heedful.train.from_python import train as train
@@ -98,9 +99,10 @@ def load(
         ConfigError: when the device or precision is not available.
     """
     # Imported in each function: `import heedful` alone loads no torch, which takes a second.
-    from heedful.interop.model_loading import load_any as read
+    from heedful.interop.model_loading import load_any
     from heedful.pipelines.any_pipeline import load_pipeline
 
+    read: ReadModel = load_any
     rotary = rotary_scaling, rotary_factor, rotary_original_length
     if rotary != (None, None, None):
         from heedful.models.rotary_override import stretching_reader

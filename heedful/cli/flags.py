@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-import heedful
 from heedful.cli.main import uncollected
 from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import say
@@ -222,13 +221,15 @@ class Running:
     ) -> TranslationPipeline:
         """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
         with uncollected():  # garbage collection took a fifth of the time of a cold start
-            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
-        return heedful.load(
+            from heedful.interop.model_loading import load_any
+            from heedful.pipelines.translation import TranslationPipeline
+        return TranslationPipeline.load(
             [model, *self.ensemble],
             device=self.device,
             precision=self.precision,
             split=split,
             shortlist=shortlist,
+            read=load_any,
         )
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:

@@ -205,4 +205,4 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Pass whole sequences x [B, L, D] through the block; without padding by default."""
-        return self.block(x, context or Context.of(x))[0]  # type: ignore[no-any-return]
+        return self.block(x, context or Context.whole(x))[0]  # type: ignore[no-any-return]

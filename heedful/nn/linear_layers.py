@@ -66,7 +66,9 @@ class StoredApart(nn.Module):
     """
 
     # Methods, not hooks: PyTorch binds a hook to one module, so that copies could not be saved.
-    def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:
+    def state_dict(  # type: ignore[override]
+        self, *args: Any, prefix: str = "", **kwargs: Any
+    ) -> dict[str, Any]:
         """Return the state, with the maps apart; see `nn.Module.state_dict`."""
         state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)
         _split_on_save(self, state, prefix)

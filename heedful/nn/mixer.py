@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from heedful.config import validation_error
 from heedful.errors import ConfigError
-from heedful.nn.capture import Capture
 from heedful.nn.mixer_spec import CommonPartSpec
 from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.spec import AttentionSpec, BiasSpec, PartSpec
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.capture import Capture
 
 MakeCache = Callable[[Tensor, Tensor], "KeyValueCache"]
 """A function that makes an empty cache for keys and values like its arguments [B, K, 0, E]."""
@@ -55,7 +55,7 @@ class Context:
     embedding: Tensor | None = None
 
     @classmethod
-    def of(cls, x: Tensor, real: Tensor | None = None) -> Context:
+    def whole(cls, x: Tensor, real: Tensor | None = None) -> Context:
         """Return the context of whole sequences, counted from 0, for parts in another model.
 
         Args:
@@ -63,7 +63,7 @@ class Context:
             real: [B, L] bool, false at padding; no padding if None.
         """
         if real is None:
-            return cls(Positions.counting(*x.shape[:2], x.device))
+            return cls(Positions.counting(x.shape[0], x.shape[1], x.device))
         places = real.long().cumsum(-1) - 1
         return cls(Positions.of_self(places.masked_fill(~real.bool(), NOTHING_HERE)))
 

@@ -8,7 +8,7 @@ from typing import Protocol, Unpack
 
 from heedful.data.corruption import gap_tokens
 from heedful.device import Precision, RunningPrecision
-from heedful.engines.inference.held_model import HeldModel
+from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ModelError
 from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.inference.held_model import HeldModel, held
+from heedful.engines.inference.prepare import HeldModel, Shown, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
-from heedful.pipelines.display import Shown
 from heedful.pipelines.search_items import target_specials
-from heedful.search.step_model import Ensemble, StepModel
+from heedful.pipelines.segment_search import SegmentSearch
+from heedful.search.step_model import Ensemble
 from heedful.text.tokenizer_pair import Split, TokenizerPair
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from heedful.search.lexical_shortlist import Shortlist
 
 
-class HeldTranslators(Shown):
+class HeldTranslators(SegmentSearch, Shown):
     """One or several translators with their tokenizers.
 
     Arguments and attributes are those of `TranslationPipeline`.
@@ -47,14 +44,6 @@ class HeldTranslators(Shown):
         self.specials = target_specials(tokenizers)
         self._follow()
 
-    def _follow(self) -> None:
-        """Take the engines of the models as they are now; every public method begins with it."""
-        engines = tuple(each.current() for each in self._held)
-        if engines != getattr(self, "engines", None):
-            self.engines: tuple[Translator, ...] = engines
-            self.engine: StepModel[Any] = engines[0] if len(engines) == 1 else Ensemble(engines)
-            vars(self).pop("_numpy", None)  # it has addresses in the engine before
-
     @property
     def models(self) -> tuple[Translator, ...]:
         """The models themselves, which may be changed: each call looks whether they were."""
@@ -72,11 +61,6 @@ class HeldTranslators(Shown):
             raise ModelError("An ensemble has several models", remedy="Load a single one")
         self._held = (self._held[0].replaced(model),)
         self._follow()
-
-    @property
-    def precision(self) -> Precision | None:
-        """Precision of the forward passes; float32 if None."""
-        return self._precision or self._held[0].precision
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and other processes make engines of their own.
@@ -167,28 +151,6 @@ class HeldTranslators(Shown):
             self._held[0], self.tokenizers, self._precision, where=self.name or "the model"
         )
         return pipeline.fill(texts, **options)
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
-        with ExitStack() as stack:
-            # Validation during training uses the model in training, which must return to that mode.
-            for each in self._held:
-                stack.enter_context(each.running())
-            stack.enter_context(torch.inference_mode())
-            if self.precision is not None:
-                stack.enter_context(self.precision.autocast())
-            yield
-
-    @contextmanager
-    def _in_thread(self) -> Iterator[None]:
-        """Enter the context of `_running` in a further thread."""
-        with ExitStack() as stack:
-            # A new thread does not inherit inference mode and autocast.
-            stack.enter_context(torch.inference_mode())
-            if self.precision is not None:
-                stack.enter_context(self.precision.in_thread())
-            yield
 
 
 def _model_of(read: ReadModel, path: Path) -> Translator:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
 from heedful.device import Precision
-from heedful.engines.inference.held_model import HeldModel
+from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
 from heedful.models.vision import VisionModel
 from heedful.nn.patches import normalized

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,6 @@ from heedful.pipelines.batching import (
     run_batches,
     split_on_oom,
 )
-from heedful.pipelines.held_translators import HeldTranslators
 from heedful.pipelines.search_items import (
     SearchItem,
     encoder_input,
@@ -23,12 +23,15 @@ from heedful.pipelines.search_items import (
 )
 from heedful.pipelines.text_splitting import SegmentResult, Warn, distinct_texts
 from heedful.search.dispatch import search
-from heedful.search.search_settings import SearchSettings, longest_output
-from heedful.search.step_model import StepModel
+from heedful.search.search_settings import SearchSettings, Specials, longest_output
+from heedful.search.step_model import Ensemble, StepModel
 
 if TYPE_CHECKING:
+    from heedful.device import Precision
+    from heedful.models.translator import Translator
     from heedful.pipelines.known_targets import Pair
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
+    from heedful.search.lexical_shortlist import Shortlist
     from heedful.text.tokenizer_pair import TokenizerPair
 
 Result = TypeVar("Result")
@@ -37,11 +40,31 @@ Progress = Callable[[int, int], None]
 """Receiver of the number of finished items and of all items."""
 
 
-class SegmentSearch(HeldTranslators):
+class SegmentSearch:
     """One or several translators that search and score segments of texts in batches.
 
     Arguments and attributes are those of `TranslationPipeline`.
     """
+
+    tokenizers: TokenizerPair
+    shortlist: Shortlist | None
+    specials: Specials
+    _held: tuple[Any, ...]
+    """The models as `HeldModel`s."""
+    _precision: Precision | None
+
+    def _follow(self) -> None:
+        """Take the engines of the models as they are now; every public method begins with it."""
+        engines = tuple(each.current() for each in self._held)
+        if engines != vars(self).get("engines"):
+            self.engines: tuple[Translator, ...] = engines
+            self.engine: StepModel[Any] = engines[0] if len(engines) == 1 else Ensemble(engines)
+            vars(self).pop("_numpy", None)  # it has addresses in the engine before
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the forward passes; float32 if None."""
+        return self._precision or self._held[0].precision
 
     @cached_property
     def _vocabulary(self) -> int:
@@ -213,3 +236,25 @@ class SegmentSearch(HeldTranslators):
                 if progress is not None:
                     progress(len(results), len(pairs))
         return [results[i] for i in range(len(pairs))]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
+        with ExitStack() as stack:
+            # Validation during training uses the model in training, which must return to that mode.
+            for each in self._held:
+                stack.enter_context(each.running())
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.autocast())
+            yield
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """Enter the context of `_running` in a further thread."""
+        with ExitStack() as stack:
+            # A new thread does not inherit inference mode and autocast.
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.in_thread())
+            yield

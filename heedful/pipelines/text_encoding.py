@@ -374,7 +374,8 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         return {(number, place): part for place, part in enumerate(parts)}
 
     def _head(self, kind: str) -> HeadSpec:
-        return next(head for head in self.spec.heads if head.kind == kind)
+        head: HeadSpec = next(head for head in self.spec.heads if head.kind == kind)
+        return head
 
     def labels(self, kind: str) -> tuple[str, ...]:
         """Return the labels of the model's head of a kind, `sequence` or `token`."""

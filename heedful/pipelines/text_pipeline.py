@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.inference.held_model import HeldModel, held
+from heedful.engines.inference.prepare import HeldModel, Shown, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
-from heedful.pipelines.display import Shown
 from heedful.text.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=nn.Module)
@@ -44,7 +43,8 @@ class ModelPipeline(Shown, Generic[M]):
     @property
     def model(self) -> M:
         """The model itself, an `nn.Module` that may be changed: each call looks whether it was."""
-        return self._held.model
+        model: M = self._held.model
+        return model
 
     @model.setter
     def model(self, model: M) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Unpack
 
 from heedful.errors import ConfigError, DataError, ModelError
+from heedful.pipelines.held_translators import HeldTranslators
 from heedful.pipelines.search_items import (
     Terminology,
     cut_protected,
@@ -15,7 +16,7 @@ from heedful.pipelines.search_items import (
     protection_of,
     search_items,
 )
-from heedful.pipelines.segment_search import Progress, SegmentSearch
+from heedful.pipelines.segment_search import Progress
 from heedful.pipelines.text_splitting import (
     CutText,
     SegmentResult,
@@ -32,7 +33,7 @@ BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
 
 
-class TranslationPipeline(SegmentSearch):
+class TranslationPipeline(HeldTranslators):
     """A translator of raw text: one model, or several whose probabilities are averaged.
 
     Args:

@@ -96,7 +96,11 @@ class _Called:
     """A function as a receiver of events."""
 
     def __init__(self, function: Callable[[Event], object]) -> None:
-        self.handle = function
+        self._function = function
+
+    def handle(self, event: Event) -> None:
+        """Call the function."""
+        self._function(event)
 
     def close(self) -> None:
         """Nothing to finish."""
@@ -109,7 +113,10 @@ def _sink(callback: Any) -> Sink:
             where="callbacks",
             remedy="Give a function of an event, or an object with handle(event) and close()",
         )
-    return callback if hasattr(callback, "handle") else _Called(callback)
+    if hasattr(callback, "handle"):
+        sink: Sink = callback
+        return sink
+    return _Called(callback)
 
 
 def _corpus(data: Any, task: str, path: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.engines.inference.held_model import checksums, is_as_specified
+from heedful.engines.inference.model_changes import checksums, is_as_specified
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
@@ -80,7 +80,7 @@ def test_nobody_pays_for_a_model_that_nobody_has(directories, monkeypatch):
     pipeline = heedful.load(directories / "translator", device="cpu")
     held = pipeline._held[0]
     before = pipeline.engines
-    monkeypatch.setattr("heedful.engines.inference.held_model.checksums", None)
+    monkeypatch.setattr("heedful.engines.inference.model_changes.checksums", None)
     pipeline.translate(["abc"], max_length=3)
     assert held._model is None
     assert pipeline.engines is before

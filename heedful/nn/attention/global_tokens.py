@@ -67,7 +67,7 @@ class GlobalSelfAttention(SelfAttention):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `SelfAttention.forward`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         q, keys, values = self._project(x, context)
         # Every token is projected twice, as global queries see all tokens by the second projection.
         own, own_keys, own_values = self._project(x, context, self.global_projection)

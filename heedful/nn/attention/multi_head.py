@@ -336,7 +336,7 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x [B, L, D]; see `Mixer`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         q, keys, values = self._project(x, context)
         return self._attend(q, KeyValues(keys, values), context.positions, context)
 
@@ -442,7 +442,7 @@ class CrossAttention(Attention):
         Returns:
             [B, Lq, D].
         """
-        own, there = Context.of(x), Context.of(memory, real).positions
+        own, there = Context.whole(x), Context.whole(memory, real).positions
         positions = Positions(own.positions.query, there.query)
         state = self.read(Memory(memory, there.query))
         return self.step(x, state, replace(own, memory_positions=positions))[0]

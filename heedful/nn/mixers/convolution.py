@@ -47,7 +47,7 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Mix whole sequences; see `Mixer`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         before = self.kernel_width - 1 if self.causal else self.kernel_width // 2
         # Each sequence on its own and padded with zeros, so that no window reaches a neighbour.
         runs = Runs.of(context.positions)

@@ -76,7 +76,7 @@ class LinearAttention(StoredApart):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `Mixer`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         if self.training:
             self.features.count_pass()
         q, k, v = self._features(x, context)

@@ -94,7 +94,7 @@ class LinearRecurrence(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Mix whole sequences; see `Mixer`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         decay, value = self.terms(x)
         decay, value = self._at_padding(decay, value, context.positions.query)
         segments = context.positions.query_segment

@@ -57,7 +57,7 @@ class Linformer(StoredApart):
         Raises:
             ModelError: when a sequence is too long, or shares its row with another.
         """
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         positions = context.positions.query
         self._check(context)
         q, k, v = (

@@ -280,7 +280,7 @@ class RecurrentMixer(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Read whole sequences; see `Mixer`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         states, _ = self.layer.sequence(x, Runs.of(context.positions))
         return states
 

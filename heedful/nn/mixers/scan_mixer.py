@@ -131,7 +131,7 @@ class ScanMixer(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Mix whole sequences; see `Mixer`."""
-        context = context or Context.of(x)
+        context = context or Context.whole(x)
         positions = context.positions.query.reshape(x.shape[:2])
         tokens = self.tokens_at(positions, context.positions.query_segment)
         state = self.empty_state(len(x), x.device)
