@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from heedful.apps.evaluation.model_scores import evaluate as evaluate
     from heedful.device import RunningPrecision
     from heedful.events import Events
-    from heedful.models.checkpoint import ReadModel
     from heedful.models.rotary_override import RotaryScaling
     from heedful.registry import Entry
     from heedful.train.from_python import train as train
@@ -102,7 +101,7 @@ def load(
     from heedful.interop.model_loading import load_any
     from heedful.pipelines.any_pipeline import load_pipeline
 
-    read: ReadModel = load_any
+    read: Any = load_any
     rotary = rotary_scaling, rotary_factor, rotary_original_length
     if rotary != (None, None, None):
         from heedful.models.rotary_override import stretching_reader

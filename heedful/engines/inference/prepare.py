@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.models.build import AnyModel
-    from heedful.models.causal_lm import CausalLM
-    from heedful.models.translator import Translator
 
 M = TypeVar("M", bound="Any")
 """A kind of `AnyModel`."""
@@ -151,7 +149,7 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
     """Replace all linear layers by packed ones, and the output projection of a decoder."""
     pack_linear(engine, linear)
     if engine.spec.generates:
-        decoder = cast("Translator | CausalLM", engine)
+        decoder: Any = engine
         decoder.output_projection = PackedProjection(
             decoder.output_projection, decoder.output_bias, linear
         )
