@@ -22,7 +22,7 @@ def embed(
     items: Items = Items(),
     output: Output = Output(),
 ) -> None:
-    """Turn texts into vectors, whose distances tell how much they differ.
+    """Turn texts into vectors.
 
     Each input line gets one output line of numbers separated by spaces. With --json, `vector` is a
     list of numbers. An empty line gets zeros.
