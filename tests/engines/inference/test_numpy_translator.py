@@ -444,7 +444,7 @@ def test_a_loaded_model_translates_one_sentence_so(
 )
 def test_weights_are_shared_not_copied(write: Write, parts: Any) -> None:
     whole = heedful.load(write(edited(**parts)), device="cpu")
-    model = whole.models[0]
+    model = whole.engines[0]
     few = share_weights(model)
     assert few is not None
     layer = model.output_projection.packed
@@ -494,7 +494,7 @@ def test_a_shortlist_holds_for_one_sentence_too(write: Write) -> None:
     size, likely = tokenizers().target.size, np.empty(0, np.int64)
     ends, common = np.zeros(tokenizers().source.size + 1, np.int64), np.arange(3, 9)
     short = Shortlist(common, ends, likely, size, False, "")
-    narrow = TranslationPipeline(whole.models, tokenizers(), shortlist=short)
+    narrow = TranslationPipeline(whole.engines, tokenizers(), shortlist=short)
     (found,) = narrow.translate([texts()[0]], min_length=8, max_length=12)
     assert set(found.tokens) <= set(tokenizers().target.pieces(common.tolist()))
     assert found != whole.translate([texts()[0]], min_length=8, max_length=12)[0]
@@ -520,7 +520,7 @@ def test_what_is_taken_away_is_missed(write: Write, part: str) -> None:
     whole = heedful.load(write(), device="cpu")
     line, options = texts()[0], {"min_length": 8, "max_length": 12}
     before = whole.translate([line], **options)
-    with ablated(whole.models[0], [part]):
+    with ablated(whole.engines[0], [part]):
         (without,) = whole.translate([line], **options)
         assert content(without) == content(whole.translate([line, line], **options)[0])
     assert content(without) != content(before[0])
@@ -531,7 +531,7 @@ def test_what_is_taken_away_is_missed(write: Write, part: str) -> None:
 def test_hooks_on_a_block_are_called(write: Write, count: int) -> None:
     whole = heedful.load(write(), device="cpu")
     calls: list[object] = []
-    whole.models[0].decoder.blocks[-1].register_forward_hook(lambda *hook: calls.append(hook))
+    whole.engines[0].decoder.blocks[-1].register_forward_hook(lambda *hook: calls.append(hook))
     assert whole.translate(["ab"] * count)
     assert calls
 
