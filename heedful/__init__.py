@@ -4,21 +4,21 @@ For example:
 
     import heedful
 
+    heedful.train([("A dog runs.", "Ein Hund rennt."), ...], "RUN", max_minutes=5)
     translator = heedful.load("RUN")
     translator.translate(["A dog runs."], beam=4)
 
-    writer = heedful.load_generator("OTHER_RUN")
-    writer.generate(["Once upon a time"], max_length=50)
+    heedful.load("OTHER_RUN").generate(["Once upon a time"], max_length=50)
+    heedful.load("BERT").fill(["The [MASK] sat"], top=3)
+    heedful.load("VIT").classify(["cat.png"], top=3)
+    heedful.embed("BERT", ["The cat sat", "A dog runs"])
 
-    encoder = heedful.load_encoder("BERT")
-    encoder.fill(["The [MASK] sat"], top=3)
-
-    seer = heedful.load_vision("VIT")
-    seer.classify(["cat.png"], top=3)
+`heedful.nn` has parts for models of one's own, `heedful.inspect` looks inside.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,23 +26,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from heedful import inspect as inspect
+    from heedful import nn as nn
     from heedful.apps.comparison.compare_runs import Comparison
+    from heedful.apps.evaluation.model_scores import evaluate as evaluate
     from heedful.device import RunningPrecision
     from heedful.events import Events
     from heedful.models.rotary_override import RotaryScaling
-    from heedful.pipelines.fillers import Filler
-    from heedful.pipelines.image_classification import ImagePipeline
-    from heedful.pipelines.text_encoding import EncoderPipeline
-    from heedful.pipelines.text_generation import GenerationPipeline
-    from heedful.pipelines.translation import TranslationPipeline
     from heedful.registry import Entry
+    from heedful.train.from_python import train as train
 
 __version__ = "0.1.0"
 
+_PACKAGES = ("evaluate", "inspect", "nn", "train")
+"""Packages that are loaded when they are asked for; `train` and `evaluate` can be called."""
+
 __all__ = [
-    "__version__", "compare", "load", "load_encoder", "load_filler", "load_generator",
-    "load_vision", "register", "sweep",
+    "__version__", "compare", "embed", "evaluate", "inspect", "load", "nn", "register", "sweep",
+    "train",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PACKAGES:
+        raise AttributeError(f"module 'heedful' has no attribute {name!r}")
+    return import_module(f"heedful.{name}")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def load(
@@ -50,71 +65,80 @@ def load(
     *,
     device: str = "auto",
     precision: RunningPrecision = "auto",
-    shortlist: bool | str | Path = False,
+    shortlist: bool | str | Path | None = None,
     split: Literal["sentences", "lines", "none"] | None = None,
-) -> TranslationPipeline:
-    """Load a translator that takes raw text.
+    rotary_scaling: RotaryScaling | None = None,
+    rotary_factor: float | None = None,
+    rotary_original_length: int | None = None,
+) -> Any:
+    """Load a model that takes raw text or images: what it can do follows from its kind.
 
     Args:
-        path: model directory, run directory (its best model) or Hugging Face directory; several
-            make an ensemble.
+        path: model directory, run directory (its best model), Hugging Face directory, or the name
+            of a model at hand or on the hub; several make an ensemble of translators.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
         shortlist: shortlist of the tokens that translations are made of: True for that of the
             (first) model, or a file; see `heedful shortlist`.
         split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
             line breaks become spaces; as the model has learned if unset.
+        rotary_scaling: method that extends a language model's rotary positions to longer texts than
+            in training: linear, ntk, yarn or by_wavelength.
+        rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
+        rotary_original_length: length of texts in training, in tokens; the model's own if None.
+
+    Returns:
+        A `TranslationPipeline` (`translate`, `score`, `fill`), a `GenerationPipeline` (`generate`,
+        `stream`), an `EncoderPipeline` (`fill`, `classify`, `tag`, `answer`, `embed`) or an
+        `ImagePipeline` (`classify`).
 
     Raises:
-        ModelError: when the directory holds no model, one of a newer schema, or no shortlist.
+        ModelError: when the directory holds no model, one of a newer schema, or no shortlist, or
+            the model has no such option.
         ConfigError: when the device or precision is not available.
     """
     # Imported in each function: `import heedful` alone loads no torch, which takes a second.
     from heedful.interop.model_loading import load_any
-    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.pipelines.any_pipeline import load_pipeline
 
-    return TranslationPipeline.load(
-        path,
-        device=device,
-        precision=precision,
-        shortlist=shortlist,
-        split=split,
-        read=load_any,
+    read: Any = load_any
+    rotary = rotary_scaling, rotary_factor, rotary_original_length
+    if rotary != (None, None, None):
+        from heedful.models.rotary_override import stretching_reader
+
+        # Stretched by the reader, as the pipeline makes an engine of the model.
+        read = stretching_reader(read, *rotary)
+    return load_pipeline(
+        path, device=device, precision=precision, read=read, shortlist=shortlist, split=split
     )
 
 
-def load_generator(
-    path: str | Path,
+def embed(
+    model: Any,
+    texts: Sequence[str],
     *,
-    device: str = "auto",
-    precision: RunningPrecision = "auto",
-    rotary_scaling: RotaryScaling | None = None,
-    rotary_factor: float | None = None,
-    rotary_original_length: int | None = None,
-) -> GenerationPipeline:
-    """Load a language model that continues raw text.
+    pooling: Literal["first", "mean", "max"] | None = None,
+    normalize: bool | None = None,
+) -> npt.NDArray[np.float32]:
+    """Return a vector for each text; `heedful.load(MODEL).embed` does so for a loaded encoder.
 
     Args:
-        path: model directory, run directory (its best model) or Hugging Face directory.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
-        rotary_scaling: method that extends rotary positions to longer texts than in training:
-            linear, ntk, yarn or by_wavelength.
-        rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
-        rotary_original_length: length of texts in training, in tokens; the model's own if None.
+        model: encoder, loaded or by its directory or name.
+        texts: texts of any kind.
+        pooling, normalize: arguments of `EncoderPipeline.embed`.
+
+    Returns:
+        [texts, D] float32.
 
     Raises:
-        ModelError: when the directory holds no model, or one that continues no text.
-        ConfigError: when the device or precision is not available, or the model has no rotary
-            positions.
+        ModelError: when the model is no encoder of text.
+        ConfigError, DataError: as `EncoderPipeline.embed` does.
     """
-    from heedful.interop.model_loading import load_any
-    from heedful.models.rotary_override import stretching_reader
-    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.any_pipeline import loaded_as
 
-    # Stretched by the reader, as the pipeline makes a copy of the model for its inference engine.
-    read = stretching_reader(load_any, rotary_scaling, rotary_factor, rotary_original_length)
-    return GenerationPipeline.load(path, device=device, precision=precision, read=read)
+    pipeline = loaded_as("encoder", model)
+    vectors: npt.NDArray[np.float32] = pipeline.embed(texts, pooling=pooling, normalize=normalize)
+    return vectors
 
 
 def compare(
@@ -185,66 +209,6 @@ def sweep(
 
     variants = sweep_variants(configuration, setting, values, settings or {})
     return run_comparison(variants, Path(out), seeds, max_flops, events)
-
-
-def load_encoder(
-    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
-) -> EncoderPipeline:
-    """Load an encoder that fills masks, classifies, tags or answers, depending on its heads.
-
-    Args:
-        path: model directory, run directory (its best model) or Hugging Face directory.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
-
-    Raises:
-        ModelError: when the directory holds no model, or one that is no encoder of text.
-        ConfigError: when the device or precision is not available.
-    """
-    from heedful.interop.model_loading import load_any
-    from heedful.pipelines.text_encoding import EncoderPipeline
-
-    return EncoderPipeline.load(path, device=device, precision=precision, read=load_any)
-
-
-def load_filler(
-    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
-) -> Filler:
-    """Load an encoder or an encoder-decoder that fills the gaps of raw text.
-
-    Args:
-        path: model directory, run directory (its best model) or Hugging Face directory.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
-
-    Raises:
-        ModelError: when the directory holds no model, or one that cannot fill gaps.
-        ConfigError: when the device or precision is not available.
-    """
-    from heedful.interop.model_loading import load_any
-    from heedful.pipelines.fillers import load_filler
-
-    return load_filler(path, device=device, precision=precision, read=load_any)
-
-
-def load_vision(
-    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
-) -> ImagePipeline:
-    """Load a vision Transformer that labels images.
-
-    Args:
-        path: model directory, run directory (its best model) or Hugging Face directory.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
-
-    Raises:
-        ModelError: when the directory holds no model, or one that does not label images.
-        ConfigError: when the device or precision is not available.
-    """
-    from heedful.interop.model_loading import load_any
-    from heedful.pipelines.image_classification import ImagePipeline
-
-    return ImagePipeline.load(path, device=device, precision=precision, read=load_any)
 
 
 def register(entry: Entry) -> Entry:

@@ -34,6 +34,10 @@ class UserError(Exception):
         remedy = f" {_sentence(self.remedy)}" if self.remedy else ""
         return f"{place}{_sentence(self.what)}{remedy}"
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for it: a notebook shows what to do, and not 200 lines of a traceback.
+        return [f"{type(self).__name__}: {self}"]
+
 
 def _sentence(text: str) -> str:
     return text if text.endswith(("?", "!")) else f"{text.rstrip('.')}."

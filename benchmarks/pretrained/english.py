@@ -168,7 +168,7 @@ def _masked_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
     """How often the stored model names a hidden word of the test part, first and among five."""
     import heedful as package
 
-    encoder = package.load_encoder(place)
+    encoder = package.load(place)
     tokenizer = encoder.tokenizer
     choose = random.Random(1)
     texts, words = [], []

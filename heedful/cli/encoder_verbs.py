@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from cyclopts import Parameter
 
-import heedful
 from heedful.cli.flags import BatchTokens, DeviceFlag, ModelPath, PrecisionFlag, positions_of
 from heedful.cli.parser import flag_group
 from heedful.cli.text_io import (
@@ -38,6 +37,21 @@ if TYPE_CHECKING:
 
 CHUNK = 1024
 """Maximum number of lines in memory."""
+
+
+def load_encoder(model: Path, **options: Any) -> EncoderPipeline:
+    """Load an encoder of text; the imports wait until a verb works."""
+    from heedful.pipelines.any_pipeline import loaded_as
+
+    pipeline: EncoderPipeline = loaded_as("encoder", model, **options)
+    return pipeline
+
+
+def load_filler(model: Path, **options: Any) -> Any:
+    """Load an encoder, or an encoder-decoder that fills gaps."""
+    from heedful.pipelines import fillers
+
+    return fillers.load_filler(model, **options)
 
 
 @flag_group("Running", 50)
@@ -71,7 +85,7 @@ class EncoderVerb(Generic[Result]):
 
     Args:
         name: name of the verb.
-        head: kind of head that the model must have.
+        head: kind of head that the model must have; None if none is needed.
         predict: function from pipeline, lines and options to a result for each line.
         plain: function that formats a result as a line.
         fields: function that formats a result as the fields of a JSON object.
@@ -79,11 +93,11 @@ class EncoderVerb(Generic[Result]):
     """
 
     name: str
-    head: str
+    head: str | None
     predict: Callable[[Any, list[str], EncodingOptions], list[Result]]
     plain: Callable[[Result], str]
     fields: Callable[[Result], dict[str, Any]]
-    load: Callable[..., Any] = heedful.load_encoder
+    load: Callable[..., Any] = load_encoder
 
     def json(self, result: Result) -> str:
         """Return a result as a JSON object on one line."""
@@ -112,7 +126,8 @@ def run(
 
     def load() -> Any:
         pipeline = verb.load(model, device=items.device, precision=items.precision)
-        pipeline.require(verb.head)
+        if verb.head is not None:
+            pipeline.require(verb.head)
         return pipeline
 
     def results(pipeline: Any) -> Iterator[list[str]]:
@@ -203,7 +218,7 @@ def fill(
         lambda pipeline, lines, options: pipeline.fill(lines, top=top, **options),
         _mask_line,
         _mask_fields,
-        heedful.load_filler,
+        load_filler,
     )
     run(verb, model, text, items, output, {"top": top})
 
@@ -431,7 +446,11 @@ def _classify_images(
         raise UserError("Give images or --input, not both", where="heedful classify")
 
     def load() -> ImagePipeline:
-        return heedful.load_vision(model, device=items.device, precision=items.precision)
+        from heedful.pipelines.any_pipeline import loaded_as
+
+        options = {"device": items.device, "precision": items.precision}
+        pipeline: ImagePipeline = loaded_as("vision", model, **options)
+        return pipeline
 
     def line(name: str, labels: list[Label]) -> str:
         if output.json:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-import heedful
 from heedful.cli.main import uncollected
 from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import say
@@ -223,16 +222,18 @@ class Running:
     ) -> TranslationPipeline:
         """Load the model with the rest of its ensemble; for the options see `heedful.load`."""
         # Garbage collection took a fifth of the time of a cold start, in which PyTorch is loaded.
-        with uncollected(), suppress(ModuleNotFoundError):
-            import torch  # noqa: F401
-
-            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401
-        return heedful.load(
+        with uncollected():
+            with suppress(ModuleNotFoundError):
+                import torch  # noqa: F401
+            from heedful.interop.model_loading import load_any
+            from heedful.pipelines.translation import TranslationPipeline
+        return TranslationPipeline.load(
             [model, *self.ensemble],
             device=self.device,
             precision=self.precision,
             split=split,
             shortlist=shortlist,
+            read=load_any,
         )
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
@@ -439,7 +440,7 @@ def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int
         return batch_tokens
     from heedful.apps.planning.memory_budget import fitting_batch
 
-    models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
+    models = pipeline.engines if hasattr(pipeline, "engines") else (pipeline.engine,)
     budget = fitting_batch(models, pipeline.precision, beam=beam)
     say(budget.reason)
     return budget.positions

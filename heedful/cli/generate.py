@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-import heedful
 from heedful.cli.evaluation.text_measures import StretchedRotary
 from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
 from heedful.cli.parser import flags_of
@@ -79,9 +78,13 @@ def generate(
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
+    from heedful.interop.model_loading import load_any
+    from heedful.models.rotary_override import stretching_reader
+    from heedful.pipelines.text_generation import GenerationPipeline
     from heedful.text.unknown_characters import describe_unknown
 
-    pipeline = heedful.load_generator(model, device=device, precision=precision, **vars(rotary))
+    read = stretching_reader(load_any, *vars(rotary).values())
+    pipeline = GenerationPipeline.load(model, device=device, precision=precision, read=read)
     loaded = report.seconds
     if stream:
         assert prompt is not None

@@ -56,6 +56,7 @@ GROUPS = {
         "classify": "Label texts, pairs of texts, or images.",
         "tag": "Label the words of texts.",
         "answer": "Answer questions with passages from given texts.",
+        "embed": "Turn texts into vectors.",
     },
     "Measure": {
         "evaluate": "Score translations against references, and compare two systems.",

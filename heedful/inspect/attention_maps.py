@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -42,7 +43,7 @@ _TITLES: dict[AttentionPart, str] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap(Result):
     """Attention weights with the tokens of their rows and columns.
 
@@ -68,6 +69,27 @@ class AttentionMap(Result):
         # A pruned head is all zeros, and would pull the mean down; softmax never gives such a map.
         count = np.float32(max(1, self.weights.any((2, 3)).sum()))
         return np.asarray(self.weights.sum((0, 1)) / count)
+
+    def __repr__(self) -> str:
+        layers, heads, rows, columns = self.weights.shape
+        return (
+            f"AttentionMap({self.part}: {layers} layers, {heads} heads, {rows} rows, "
+            f"{columns} columns)"
+        )
+
+    def _repr_html_(self) -> str:
+        """A picture of the mean over layers and heads: a cell is as dark as its weight."""
+        weights = self.mean()
+        corner = f"<th>{html.escape(self.part)}</th>"
+        head = "".join(f"<th>{html.escape(printable(each))}</th>" for each in self.columns)
+        lines = [f"<tr>{corner}{head}</tr>"]
+        for token, row in zip(self.rows, weights, strict=True):
+            cells = "".join(
+                f'<td title="{value:.3f}" style="background:rgba(15,55,129,{value:.3f})"></td>'
+                for value in row
+            )
+            lines.append(f"<tr><th>{html.escape(printable(token))}</th>{cells}</tr>")
+        return f"<table>{''.join(lines)}</table><p>{html.escape(repr(self))}</p>"
 
 
 def attention(

@@ -25,6 +25,16 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mo
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
+MODULES_FILE = "modules.json"
+POOLING_FILE = "1_Pooling/config.json"
+
+_MODES = {"cls_token": "first", "cls": "first", "mean_tokens": "mean", "mean": "mean"} | {
+    "max_tokens": "max",
+    "max": "max",
+}
+_PREFIX = "pooling_mode_"
+
+
 def read_config_file(directory: Path) -> dict[str, Any]:
     """Read the config.json of a Hugging Face directory.
 
@@ -69,6 +79,43 @@ def read_json_file(file: Path) -> dict[str, Any] | None:
             "A JSON object is needed here", where=str(file), remedy="Copy the file again"
         )
     return content
+
+
+def read_pooling(directory: Path) -> dict[str, Any] | None:
+    """Return the pooling of a directory of sentence-transformers; None without one.
+
+    Args:
+        directory: Hugging Face directory.
+
+    Returns:
+        `mode`, which is `first`, `mean` or `max`, and `normalize`; or `refusal`, a sentence about
+        what the vectors need and Heedful lacks. The encoder itself may serve all the same.
+
+    Raises:
+        ModelError: when a file is damaged.
+    """
+    config = read_json_file(directory / POOLING_FILE)
+    if config is None:
+        return None
+    try:
+        modules = json.loads(read_bytes(directory / MODULES_FILE).decode())
+        classes = [str(each["type"]) for each in modules]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {"refusal": f"{MODULES_FILE} beside its pooling is no list of modules"}
+    # `sentence_transformers.models.Normalize`: the class decides, in whatever package it is.
+    kinds = [name.rpartition(".")[2] for name in classes]
+    others = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+    if others:
+        return {"refusal": f"Its vectors go through further modules: {', '.join(others)}"}
+    # Newer versions name the mode, older ones have a flag for each.
+    named = config.get("pooling_mode")
+    flags = [
+        key.removeprefix(_PREFIX) for key, on in config.items() if key.startswith(_PREFIX) and on
+    ]
+    chosen = [named] if isinstance(named, str) else flags
+    if len(chosen) != 1 or chosen[0] not in _MODES:
+        return {"refusal": f"Its texts are pooled by {' and '.join(map(str, chosen)) or 'nothing'}"}
+    return {"mode": _MODES[chosen[0]], "normalize": "Normalize" in kinds}
 
 
 def read_bytes(file: Path) -> bytes:

@@ -18,6 +18,7 @@ from heedful.interop.hf_files import (
     is_hugging_face,
     read_config_file,
     read_json_file,
+    read_pooling,
     read_tensors,
     tensor_names,
     write_json_file,
@@ -270,5 +271,7 @@ def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             if key.endswith(_TOKEN_ID) and value is not None
         },
         "files": {name: content for name, content in files.items() if content is not None},
+        # Of sentence-transformers alone, and small: what a text's vector is.
+        **({} if (pooling := read_pooling(directory)) is None else {"pooling": pooling}),
         **source_of(directory),
     }

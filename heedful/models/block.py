@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
+from heedful.config import Activation
 from heedful.models.stack_spec import BlockSpec
-from heedful.nn.mixer import Context, CrossMixer, MixerState, build_part
+from heedful.nn.mixer import Context, CrossMixer, MixerState, build_part, spec_of
 from heedful.nn.norms import build_norm
-from heedful.nn.spec import NormPlacement
+from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormPlacement, NormSpec
 
 if TYPE_CHECKING:
     from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
@@ -161,3 +162,47 @@ class Block(nn.Module):
     def norm_first(self) -> bool:
         """True if the norm of every sub-layer stands before its part and nowhere else."""
         return all(each.placement == "before" for each in self.sublayers)
+
+
+class TransformerBlock(nn.Module):
+    """The block of the Transformer for other models: attention over the input, and a network.
+
+    Args:
+        width: model width D.
+        heads: number of query heads.
+        inner: inner width of the feed-forward network; 4 · D if unset.
+        activation: activation of the network, perhaps gated, such as `gelu` or `swiglu`.
+        norm: kind of the norms, `layer` or `rms`.
+        norm_placement: place of the norms: pre, post or none.
+        dropout: dropout probability of each sub-layer's output.
+        **attention: other fields of `AttentionSpec`, such as `mask` or `rotary`.
+
+    Raises:
+        ConfigError: when a setting is unknown or wrong.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        inner: int | None = None,
+        activation: Activation = "gelu",
+        norm: Literal["layer", "rms"] = "layer",
+        norm_placement: Literal["post", "pre", "none"] = "pre",
+        dropout: float = 0.0,
+        **attention: Any,
+    ) -> None:
+        super().__init__()
+        spec = BlockSpec.of(
+            self_attention=spec_of(AttentionSpec, width, None, {"num_heads": heads, **attention}),
+            feedforward=FeedForwardSpec(width=inner or 4 * width, activation=activation),
+            norm=NormSpec(kind=norm),
+            norm_placement=norm_placement,
+            dropout=dropout,
+        )
+        self.block = Block(width, spec)
+
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+        """Pass whole sequences x [B, L, D] through the block; without padding by default."""
+        return self.block(x, context or Context.whole(x))[0]  # type: ignore[no-any-return]

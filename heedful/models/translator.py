@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,12 @@ from heedful.models.block import BlockState
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack import Stack, StackState
 from heedful.nn.attention.kernels.request import soft_cap
-from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
+
+if TYPE_CHECKING:
+    from heedful.nn.capture import Capture
 
 Output = Callable[[Tensor], Tensor]
 """Function from decoder states [..., D] to logits of target tokens."""
@@ -263,6 +266,8 @@ class Translator(nn.Module):
         addresses = [
             f"{each}.weights" for layer in chosen for each, at in attention.items() if at == layer
         ]
+        from heedful.nn.capture import Enough, Stopping  # most passes keep no tensors
+
         capture = Stopping(addresses)
         with suppress(Enough):  # raised at the last of these weights, which ends the pass early
             read = self.decoder.read_from(state.decoder)

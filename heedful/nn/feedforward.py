@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import Activation, PlainActivation
-from heedful.nn.mixer import Context
+from heedful.nn.mixer import Context, spec_of
 from heedful.nn.spec import GATED, FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 
@@ -32,11 +32,22 @@ class FeedForward(nn.Module):
 
     Args:
         width: model width D.
-        spec: inner width, activation, bias, dropout (after the activation).
+        spec: inner width, activation, bias, dropout (after the activation); None with settings.
+        inner: inner width, instead of a spec; 4 · D if unset.
+        **settings: other fields of `FeedForwardSpec`, such as `activation`.
     """
 
-    def __init__(self, width: int, spec: FeedForwardSpec) -> None:
+    def __init__(
+        self,
+        width: int,
+        spec: FeedForwardSpec | None = None,
+        *,
+        inner: int | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__()
+        inner = 4 * width if spec is None and inner is None else inner
+        spec = spec_of(FeedForwardSpec, width, spec, {"width": inner, **settings})
         gated = spec.activation in GATED
         # A gated form activates only its gate; `up` stays linear (Shazeer 2020).
         self.activation = PLAIN_ACTIVATIONS[GATED.get(spec.activation, spec.activation)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class FusedLinear(nn.Module):
     """Linear maps of one input as a single matmul, which is faster than three small ones.
 
-    It holds one weight. `store_maps_apart` gives the state dict of its parent the names
+    It holds one weight. A parent of the class `StoredApart` gives its state dict the names
     `query.weight`, `key.weight` … as if each were a layer of its own.
 
     Args:
@@ -59,22 +59,34 @@ class FusedLinear(nn.Module):
         return torch.split(fused, list(self.out_widths.values()), dim=-1)
 
 
-def store_maps_apart(parent: nn.Module) -> None:
-    """Name the maps of `FusedLinear` children in the state dict as layers of their parent.
+class StoredApart(nn.Module):
+    """A module whose `FusedLinear` children are stored as layers of its own, map by map.
 
-    Args:
-        parent: module whose fused children exist already and have maps of different names.
+    The children's maps have different names.
     """
-    # Hooks of the parent, not of the children: they run before any child looks for its weight.
-    parent.register_state_dict_post_hook(_split_on_save)
-    parent.register_load_state_dict_pre_hook(_join_on_load)
+
+    # Methods, not hooks: PyTorch binds a hook to one module, so that copies could not be saved.
+    def state_dict(  # type: ignore[override]
+        self, *args: Any, prefix: str = "", **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the state, with the maps apart; see `nn.Module.state_dict`."""
+        state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)
+        _split_on_save(self, state, prefix)
+        return state
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # Joined before any child looks for its weight.
+        _join_on_load(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def _fused_children(parent: nn.Module) -> list[tuple[str, FusedLinear]]:
     return [(n, child) for n, child in parent.named_children() if isinstance(child, FusedLinear)]
 
 
-def _split_on_save(parent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _split_on_save(parent: nn.Module, state: dict[str, Any], prefix: str) -> None:
     for child_name, child in _fused_children(parent):
         for kind in ("weight", "bias"):
             fused = state.pop(f"{prefix}{child_name}.{kind}", None)
@@ -88,7 +100,7 @@ def _split_on_save(parent: nn.Module, state: dict[str, Any], prefix: str, *_: An
                     state[f"{prefix}{name}.{kind}"] = part
 
 
-def _join_on_load(parent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _join_on_load(parent: nn.Module, state: dict[str, Any], prefix: str) -> None:
     for child_name, child in _fused_children(parent):
         for kind in ("weight", "bias"):
             names = [f"{prefix}{name}.{kind}" for name in child.out_widths]

@@ -11,19 +11,23 @@ width of a key head and of a value head, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from pydantic import ValidationError
 from torch import Tensor, nn
 
-from heedful.nn.capture import Capture
-from heedful.nn.positions import Positions
+from heedful.config import validation_error
+from heedful.errors import ConfigError
+from heedful.nn.mixer_spec import CommonPartSpec
+from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.spec import AttentionSpec, BiasSpec, PartSpec
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.capture import Capture
 
 MakeCache = Callable[[Tensor, Tensor], "KeyValueCache"]
 """A function that makes an empty cache for keys and values like its arguments [B, K, 0, E]."""
@@ -49,6 +53,19 @@ class Context:
     capture: Capture | None = None
     address: str = ""
     embedding: Tensor | None = None
+
+    @classmethod
+    def whole(cls, x: Tensor, real: Tensor | None = None) -> Context:
+        """Return the context of whole sequences, counted from 0, for parts in another model.
+
+        Args:
+            x: [B, L, D].
+            real: [B, L] bool, false at padding; no padding if None.
+        """
+        if real is None:
+            return cls(Positions.counting(x.shape[0], x.shape[1], x.device))
+        places = real.long().cumsum(-1) - 1
+        return cls(Positions.of_self(places.masked_fill(~real.bool(), NOTHING_HERE)))
 
     def at(self, name: str) -> Context:
         """Return the context of a part by its name inside this one."""
@@ -189,6 +206,38 @@ class KeyValueCache(Protocol):
 
     def reorder(self, choice: Reordering) -> Self:
         """Return the cache of the chosen beams."""
+
+
+SpecT = TypeVar("SpecT", bound=CommonPartSpec)
+
+
+def spec_of(
+    kind: type[SpecT], width: int, spec: SpecT | None, settings: Mapping[str, Any]
+) -> SpecT:
+    """Return a part's spec, or make it of settings by name, as people write them.
+
+    Args:
+        kind: class of the spec.
+        width: model width D.
+        spec: whole spec; None where there are settings.
+        settings: fields of the spec; None for one that is not set.
+
+    Raises:
+        ConfigError: when a setting is unknown, wrong or missing, or does not fit the width.
+    """
+    values = {name: value for name, value in settings.items() if value is not None}
+    if spec is not None:
+        if values:
+            raise ConfigError("A part takes a spec or settings, not both", where=", ".join(values))
+        return spec
+    try:
+        made = kind(**values)  # a mask or another spec stands in it as it is
+        made.check_width(width)
+    except ValidationError as error:
+        raise validation_error(kind, error, None) from None
+    except ValueError as error:
+        raise ConfigError(str(error), where=f"width = {width}") from None
+    return made
 
 
 def build_part(width: int, spec: PartSpec) -> nn.Module:

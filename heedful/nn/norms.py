@@ -20,7 +20,7 @@ class RMSNorm(nn.Module):
             stored weight: 1 + w has fewer bits for a small w, and an export must give w back.
     """
 
-    def __init__(self, width: int, epsilon: float, *, unit_offset: bool = False) -> None:
+    def __init__(self, width: int, epsilon: float = 1e-6, *, unit_offset: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
         self.epsilon = epsilon

@@ -296,8 +296,9 @@ class Rotary(nn.Module):
         ConfigError: when the rotated width is odd or wider than a head.
     """
 
-    def __init__(self, width: int, spec: RotarySpec) -> None:
+    def __init__(self, width: int, spec: RotarySpec | None = None) -> None:
         super().__init__()
+        spec = spec or RotarySpec()
         self.spec = spec
         self.layout = spec.layout
         # Python floats: buffers would lose precision when the model is cast to bfloat16.

@@ -60,6 +60,7 @@ class GapPipeline(TextPipeline[Translator]):
     """
 
     kind = Translator
+    verbs = ("fill",)
     refusal = "This model fills no gaps"
     remedy = "Give a model that was trained to fill gaps, such as BERT, BART or T5"
 
@@ -162,7 +163,7 @@ class GapPipeline(TextPipeline[Translator]):
                 remedy=f"Write {MASK} for each gap",
             )
         frame = len(self.tokenizer.first) + len(self.tokenizer.last)
-        check_fits([self.model.spec], ids, where, frame=frame)
+        check_fits([self.spec], ids, where, frame=frame)
         parts: list[list[int]] = [[]]
         for id in ids:
             if id in gaps:
@@ -175,16 +176,17 @@ class GapPipeline(TextPipeline[Translator]):
 
     def _search(self, items: Sequence[_Gapped], settings: SearchSettings) -> list[list[Hypothesis]]:
         source, positions = source_tensors([item.ids for item in items], self.tokenizer)
-        device = self.model.output_weight.device
+        model = self.engine
+        device = model.output_weight.device
         with self.computing():
             return search(
-                self.model,
+                model,
                 source.to(device),
                 positions.to(device),
                 settings,
                 specials=self.specials,
                 prefixes=[item.prefix for item in items],
-                longest=longest_output([self.model.spec], settings),
+                longest=longest_output([self.spec], settings),
             )
 
     def _candidates(

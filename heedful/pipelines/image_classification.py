@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
 from heedful.device import Precision
+from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
 from heedful.models.vision import VisionModel
 from heedful.nn.patches import normalized
@@ -39,24 +40,27 @@ class ImagePipeline(ModelPipeline[VisionModel]):
     """
 
     kind = VisionModel
+    verbs = ("classify",)
     refusal = "This model reads no images"
     remedy = "Give a vision Transformer"
 
-    def __init__(self, model: VisionModel, *, precision: Precision | None = None) -> None:
-        if not model.spec.class_names:
+    def __init__(
+        self, model: VisionModel | HeldModel[VisionModel], *, precision: Precision | None = None
+    ) -> None:
+        super().__init__(model, precision=precision)
+        if not self.spec.class_names:
             raise ModelError(
                 "The model has no classifier",
                 remedy="Give one that was trained on labelled images",
             )
         # Pixels normalised otherwise than in training give wrong labels without an error.
-        if model.spec.pixels is None:
+        if self.spec.pixels is None:
             raise ModelError(
                 "The model does not say how pixels become the numbers it reads",
                 remedy="Put the preprocessor_config.json it was published with beside its "
                 "config.json, then use or import that directory again",
             )
-        super().__init__(model, precision=precision)
-        self.pixels: PixelSpec = model.spec.pixels
+        self.pixels: PixelSpec = self.spec.pixels
 
     def prepare(self, images: Sequence[Picture]) -> torch.Tensor:
         """Return the model's input for images: grey or colour, resized and normalised.
@@ -119,17 +123,19 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         ):
             if asked is not None and asked < 1:
                 raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
-        spec = self.model.spec
+        spec = self.spec
         # All images have the same number of positions, so there is no padding to save by sorting.
         size = batch_size or max(1, batch_tokens // spec.num_states)
-        device = self.model.positions.weight.device
+        vision = self.engine
+        device = vision.positions.weight.device
         results: list[list[Label]] = []
 
         def run(part: list[int]) -> Tensor:
             # Files are read batch by batch, as all images at once may not fit into memory.
-            pixels = self.prepare([images[number] for number in part]).to(device)
+            pixels = self.prepare([images[number] for number in part])
+            pixels = pixels.to(device, vision.positions.weight.dtype)
             with self.computing():
-                return self.model.class_logits(self.model(pixels)).float()
+                return vision.class_logits(vision(pixels)).float()
 
         plan = [
             range(first, min(first + size, len(images))) for first in range(0, len(images), size)
@@ -143,7 +149,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         return results
 
     def _square(self, image: Picture, number: int) -> npt.NDArray[np.uint8]:
-        spec = self.model.spec
+        spec = self.spec
         if isinstance(image, str | Path):
             picture, where = read_image(Path(image), spec.channels), str(image)
         else:

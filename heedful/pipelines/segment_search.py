@@ -18,10 +18,9 @@ from heedful.pipelines.search_items import (
     SearchItem,
     encoder_input,
     requirements,
-    target_specials,
 )
 from heedful.pipelines.text_splitting import SegmentResult, Warn, distinct_texts
-from heedful.search.search_settings import SearchSettings, longest_output
+from heedful.search.search_settings import SearchSettings, Specials, longest_output
 
 # PyTorch is imported where it is used: without it, texts are cut and joined here all the same.
 if TYPE_CHECKING:
@@ -47,34 +46,37 @@ class SegmentSearch:
     Arguments and attributes are those of `TranslationPipeline`.
     """
 
-    def __init__(
-        self,
-        models: Translator | Sequence[Translator],
-        tokenizers: TokenizerPair,
-        *,
-        precision: Precision | None = None,
-        shortlist: Shortlist | None = None,
-    ) -> None:
-        from heedful.search.step_model import Ensemble
+    tokenizers: TokenizerPair
+    shortlist: Shortlist | None
+    specials: Specials
+    _held: tuple[Any, ...]
+    """The models as `HeldModel`s."""
+    _precision: Precision | None
 
-        self.models = tuple(models) if isinstance(models, Sequence) else (models,)
-        self.tokenizers = tokenizers
-        self.precision = precision
-        self.shortlist = shortlist
-        self.specials = target_specials(tokenizers)
-        self.model: StepModel[Any] = (
-            self.models[0] if len(self.models) == 1 else Ensemble(self.models)
-        )
+    def _follow(self) -> None:
+        """Take the engines of the models as they are now; every public method begins with it."""
+        engines = tuple(each.current() for each in self._held)
+        if engines != vars(self).get("engines"):
+            from heedful.search.step_model import Ensemble
+
+            self.engines: tuple[Translator, ...] = engines
+            self.engine: StepModel[Any] = engines[0] if len(engines) == 1 else Ensemble(engines)
+            vars(self).pop("_numpy", None)  # it has addresses in the engine before
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the forward passes; float32 if None."""
+        return self._precision or self._held[0].precision
 
     @cached_property
     def _vocabulary(self) -> int:
         """Target vocabulary size of the model; the largest one of an ensemble."""
-        return max(model.spec.predicted_vocabulary for model in self.models)
+        return max(model.spec.predicted_vocabulary for model in self.engines)
 
     @property
     def device(self) -> torch.device:
         """Device of the model."""
-        return self.models[0].output_weight.device
+        return self.engines[0].output_weight.device
 
     def search_segments(
         self,
@@ -98,7 +100,7 @@ class SegmentSearch:
         Returns:
             A result for each item, in the same order.
         """
-        longest = longest_output([model.spec for model in self.models], settings)
+        longest = longest_output([model.spec for model in self.engines], settings)
         alone = None if alignment else self._search_alone(items, settings, longest)
         if alone is not None:
             if progress is not None:
@@ -145,9 +147,9 @@ class SegmentSearch:
         if several or settings.risk_samples:
             kept = settings.risk_samples or settings.width
         # Alignment uses the encoder output again after the search.
-        begun = self.model.start(source, positions) if alignment else None
+        begun = self.engine.start(source, positions) if alignment else None
         results = search(
-            self.model,
+            self.engine,
             source,
             positions,
             settings.model_copy(update={"n_best": kept}),
@@ -173,7 +175,7 @@ class SegmentSearch:
             return list(map(SegmentResult, results, [None] * len(results), phrases))
         from heedful.pipelines.known_targets import align_hypotheses
 
-        known = (self.model, self.device, begun, self.tokenizers)
+        known = (self.engine, self.device, begun, self.tokenizers)
         alignments = align_hypotheses(*known, items, results)
         return list(map(SegmentResult, results, alignments, phrases))
 
@@ -188,12 +190,12 @@ class SegmentSearch:
         # The search of one sentence supports no prefixes, phrases, ensembles or shortlists.
         if len(items) != 1 or items[0].prefix or items[0].phrases:
             return None
-        if len(self.models) > 1 or self.shortlist is not None or self.tokenizers.protection:
+        if len(self.engines) > 1 or self.shortlist is not None or self.tokenizers.protection:
             return None
         from heedful.pipelines.numpy_translation import can_share, searches
 
         # Checked in every call, as hooks may be added to the model between two calls.
-        if not searches(settings) or not can_share(self.models[0]) or self._numpy is None:
+        if not searches(settings) or not can_share(self.engines[0]) or self._numpy is None:
             return None
         try:
             return self._numpy.find(items[0].segment, settings, longest)
@@ -205,7 +207,7 @@ class SegmentSearch:
         """Pipeline of the same model without PyTorch; None if kernels do not support all of it."""
         from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
 
-        return NumpyTranslationPipeline.sharing(self.models[0], self.tokenizers)
+        return NumpyTranslationPipeline.sharing(self.engines[0], self.tokenizers)
 
     def score_pairs(
         self,
@@ -255,7 +257,7 @@ class SegmentSearch:
         results: dict[int, Result] = {}
 
         def run_part(part: list[int]) -> list[Result]:
-            return run(self.model, self.device, self.tokenizers, [pairs[i] for i in part])
+            return run(self.engine, self.device, self.tokenizers, [pairs[i] for i in part])
 
         with self._running():
             for part, result in split_on_oom(batches, run_part, warn, lambda i: f"line {i + 1}"):
@@ -269,15 +271,13 @@ class SegmentSearch:
         """Switch to evaluation mode, no gradients and the chosen precision; restore all at exit."""
         import torch
 
-        training = [model for model in self.models if model.training]
         with ExitStack() as stack:
+            # Validation during training uses the model in training, which must return to that mode.
+            for each in self._held:
+                stack.enter_context(each.running())
             stack.enter_context(torch.inference_mode())
             if self.precision is not None:
                 stack.enter_context(self.precision.autocast())
-            # Validation during training uses the model in training, which must return to that mode.
-            for model in training:
-                model.eval()
-                stack.callback(model.train)
             yield
 
     @contextmanager

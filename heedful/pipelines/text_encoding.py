@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypedDict, TypeVar, Unpack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.encoder import EncoderModel
+from heedful.interop.sentence_pooling import pooling_of
+from heedful.models.encoder import EncoderModel, first_states
 from heedful.models.model_spec import HeadSpec
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
@@ -37,6 +43,9 @@ from heedful.pipelines.text_pipeline import TextPipeline
 
 Key = TypeVar("Key")
 
+Pooling = Literal["first", "mean", "max"]
+"""The vector of a text: of its first token, or the mean or the maximum over its tokens."""
+
 MASK = "[MASK]"
 """Placeholder of a hidden token in texts, for models with any spelling of the mask token."""
 
@@ -63,9 +72,26 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
     A text that is empty, or only white space, gets an empty result.
     """
 
+    pooling: Mapping[str, Any] = MappingProxyType({})
+    """Pooling that the model was published with, from `read_pooling`; empty without."""
+
     kind = EncoderModel
     refusal = "This model is no encoder of text"
     remedy = "Give an encoder, such as an imported BERT or RoBERTa"
+
+    @property
+    def verbs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The methods that its heads allow; vectors need none."""
+        names = {"masked_lm": "fill", "sequence": "classify", "token": "tag", "span": "answer"}
+        heads = [head.kind for head in self.spec.heads]
+        return (*(verb for head, verb in names.items() if head in heads), "embed")
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """Load a model directory, with its pooling; see `ModelPipeline.load`."""
+        made = super().load(path, **options)
+        made.pooling = pooling_of(Path(path))
+        return made
 
     def require(self, head: str) -> None:
         """Refuse a task that the model has no head for.
@@ -76,11 +102,11 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         Raises:
             ModelError: when the model lacks the head; the message lists the heads that it has.
         """
-        if head in self.model.heads:
+        heads = [each.kind for each in self.spec.heads]
+        if head in heads:
             return
-        heads = ", ".join(self.model.heads) or "none"
         raise ModelError(
-            f"The model has no {head} head; it has: {heads}",
+            f"The model has no {head} head; it has: {', '.join(heads) or 'none'}",
             remedy="Give a model that was trained for this task",
         )
 
@@ -124,15 +150,15 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                     where=_line(number, options),
                     remedy=f"Write {MASK} for a word",
                 )
-            check_length(self.model.spec, item, _line(number, options))
+            check_length(self.spec, item, _line(number, options))
             items[number] = item
 
-        def at_masks(batch: Encoded) -> Sequence[Tensor]:
+        def at_masks(model: EncoderModel, batch: Encoded) -> Sequence[Tensor]:
             # Padding may have the mask's id, so positions decide which tokens are real.
             masks = (batch.ids == mask) & (batch.positions >= 0)
             # The head runs on masked tokens only: logits [B, L, V] of all tokens may not fit into
             # memory.
-            logits = self.model.masked_lm_logits(batch.states[masks])
+            logits = model.masked_lm_logits(batch.states[masks])
             return torch.split(logits, masks.sum(1).tolist())
 
         results: list[list[list[Candidate]]] = [[] for _ in texts]
@@ -165,11 +191,11 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             # A pair is framed as one input with two segments.
             parts = self.tokenizer.encode_batch([text] if isinstance(text, str) else text)
             items[number] = frame(self.tokenizer, *parts)
-            check_length(self.model.spec, items[number], _line(number, options))
+            check_length(self.spec, items[number], _line(number, options))
         names = self.labels("sequence")
         results: list[list[Label]] = [[] for _ in texts]
         for number, logits in self._scores(
-            items, options, lambda b: self.model.sequence_logits(b.states, b.positions)
+            items, options, lambda m, b: m.sequence_logits(b.states, b.positions)
         ):
             pairs = zip(names, logits.softmax(-1).tolist(), strict=True)
             labels = [Label(name, probability) for name, probability in pairs]
@@ -210,7 +236,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         for key, logits in self._scores(
             {key: part.input for key, part in parts.items()},
             options,
-            lambda batch: self.model.token_logits(batch.states),
+            lambda model, batch: model.token_logits(batch.states),
         ):
             number, part = key[0], parts[key]
             best = logits.softmax(-1).max(-1)
@@ -268,7 +294,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         for key, logits in self._scores(
             {key: part.input for key, part in parts.items()},
             options,
-            lambda batch: self.model.span_logits(batch.states),
+            lambda model, batch: model.span_logits(batch.states),
         ):
             readings[key[0]].append(read_answer(logits, parts[key], max_answer))
         results = [NO_ANSWER for _ in pairs]
@@ -278,6 +304,62 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 results[number] = choose(several, context, spans[number], unanswerable=unanswerable)
         return results
 
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        **options: Unpack[EncodingOptions],
+    ) -> npt.NDArray[np.float32]:
+        """Return a vector for each text: its last states, pooled (Reimers 2019).
+
+        Args:
+            texts: texts of any kind; a blank one has a vector of zeros.
+            pooling: mean or maximum over the tokens, special ones included, or the first token;
+                as the model was published with if unset, else the mean.
+            normalize: division by the length, so that a dot product is the cosine; as published
+                if unset.
+            **options: see `EncodingOptions`.
+
+        Returns:
+            [texts, D] float32.
+
+        Raises:
+            ModelError: when the model was published with vectors that Heedful cannot make.
+            DataError: when a line is too long; it is named.
+        """
+        if pooling is None:
+            if "refusal" in self.pooling:
+                raise ModelError(self.pooling["refusal"], remedy="Name a pooling: first, mean, max")
+            pooling = self.pooling.get("mode", "mean")
+        if pooling not in get_args(Pooling):
+            raise ConfigError(
+                f"There is no pooling {pooling!r}",
+                where="pooling",
+                remedy=f"Known: {', '.join(get_args(Pooling))}",
+            )
+        items: dict[int, EncoderInput] = {}
+        for number, text in _non_blank(texts):
+            items[number] = frame(self.tokenizer, self.tokenizer.encode(text))
+            check_length(self.spec, items[number], _line(number, options))
+
+        def pooled(model: EncoderModel, batch: Encoded) -> Tensor:
+            states, real = batch.states.float(), (batch.positions >= 0)[..., None]
+            if pooling == "first":
+                return first_states(states, batch.positions)
+            if pooling == "max":
+                return states.masked_fill(~real, -math.inf).amax(1)
+            return states.masked_fill(~real, 0).sum(1) / real.sum(1)
+
+        vectors = np.zeros((len(texts), self.spec.width), np.float32)
+        for number, vector in self._scores(items, options, pooled):
+            vectors[number] = vector.cpu().numpy()
+        if self.pooling.get("normalize", False) if normalize is None else normalize:
+            # A blank text has no length to divide by.
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
+
     def _parts(
         self,
         number: int,
@@ -286,13 +368,14 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         before: Sequence[int] | None = None,
     ) -> dict[tuple[int, int], FramedWindow]:
         """Return the windows of a text by (index of the text, index of the window)."""
-        longest = longest_input(self.model.spec)
+        longest = longest_input(self.spec)
         where = _line(number, options)
         parts = parts_of(self.tokenizer, ids, longest=longest, where=where, before=before)
         return {(number, place): part for place, part in enumerate(parts)}
 
     def _head(self, kind: str) -> HeadSpec:
-        return next(head for head in self.model.spec.heads if head.kind == kind)
+        head: HeadSpec = next(head for head in self.spec.heads if head.kind == kind)
+        return head
 
     def labels(self, kind: str) -> tuple[str, ...]:
         """Return the labels of the model's head of a kind, `sequence` or `token`."""
@@ -302,18 +385,18 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         self,
         items: Mapping[Key, EncoderInput],
         options: EncodingOptions,
-        head: Callable[[Encoded], Iterable[Tensor]],
+        head: Callable[[EncoderModel, Encoded], Iterable[Tensor]],
     ) -> Iterator[tuple[Key, Tensor]]:
         """Yield the output of a head for each input, in float32.
 
         Args:
             items: inputs by key.
             options: options of the calling method.
-            head: function from a batch to a tensor for each of its rows.
+            head: function from the model and a batch to a tensor for each of its rows.
         """
-        keys = list(items)
+        keys, model = list(items), self.engine
         batches = encode(
-            self.model,
+            model,
             list(items.values()),
             padding=self.tokenizer.pad,
             batch_size=options.get("batch_size"),
@@ -322,7 +405,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         while True:
             with self.computing():  # left before each yield: the caller's code runs outside of it
                 batch = next(batches, None)
-                scores = [] if batch is None else [row.float() for row in head(batch)]
+                scores = [] if batch is None else [row.float() for row in head(model, batch)]
             if batch is None:
                 return
             options.get("on_batch", lambda: None)()

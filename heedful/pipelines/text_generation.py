@@ -380,6 +380,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
     """A pipeline that continues texts with a language model."""
 
     kind = CausalLM
+    verbs = ("generate", "stream")
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 
@@ -408,9 +409,10 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             ModelError: when a prompt and its continuation are too long for the model.
             DataError: when a prompt is not valid Unicode (a lone surrogate).
         """
+        model = self.engine
         with self.computing():
             return generate(
-                self.model,
+                model,
                 [prompt_ids(self.tokenizer, prompt) for prompt in prompts],
                 self.tokenizer,
                 ends=(self.tokenizer.eos,),
@@ -439,7 +441,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
                 samples.
         """
         return stream(
-            self.model,
+            self.engine,
             prompt_ids(self.tokenizer, prompt),
             self.tokenizer,
             ends=(self.tokenizer.eos,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -11,19 +12,20 @@ import torch
 from torch import nn
 
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.inference.prepare import precision_of, prepare
+from heedful.engines.inference.prepare import HeldModel, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
+from heedful.pipelines.shown import Shown
 from heedful.text.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=nn.Module)
 
 
-class ModelPipeline(Generic[M]):
+class ModelPipeline(Shown, Generic[M]):
     """A model and the precision of its forward passes, as a base class of pipelines.
 
     Args:
-        model: model of the class `kind`.
+        model: model of the class `kind`, perhaps with its engine.
         precision: precision of the forward passes; float32 if unset.
     """
 
@@ -34,9 +36,32 @@ class ModelPipeline(Generic[M]):
     remedy: ClassVar[str]
     """Remedy in that error."""
 
-    def __init__(self, model: M, *, precision: Precision | None = None) -> None:
-        self.model = model
-        self.precision = precision
+    def __init__(self, model: M | HeldModel[M], *, precision: Precision | None = None) -> None:
+        (self._held,) = held([model])
+        self._precision = precision
+        self.spec: Any = self._held.current().spec
+
+    @property
+    def model(self) -> M:
+        """The model itself, an `nn.Module` that may be changed: each call looks whether it was."""
+        model: M = self._held.model
+        return model
+
+    @model.setter
+    def model(self, model: M) -> None:
+        self._held = self._held.replaced(model)
+        self.spec = model.spec
+
+    @property
+    def engine(self) -> M:
+        """The engine of the model as it is now; nobody changes it."""
+        engine: M = self._held.current()
+        return engine
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the forward passes; float32 if None."""
+        return self._precision or self._held.precision
 
     @classmethod
     def load(
@@ -72,17 +97,25 @@ class ModelPipeline(Generic[M]):
                 where=str(path),
                 remedy=cls.remedy,
             )
-        engine = prepare(model, precision, where, donate=True, shared=shared)
+        again = partial(_model_of, read, Path(path))
+        held_model = HeldModel.prepared(model, again, precision, where, shared)
         # Pipelines of text take a tokenizer, too.
         more = (tokenizers.source,) if cls.has_tokenizer and tokenizers is not None else ()
         make: Callable[..., Self] = cls
-        return make(engine, *more, precision=precision_of(engine))
+        made = make(held_model, *more)
+        made.name = str(path)
+        return made
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         """A context without gradients, with autocast to the pipeline's precision."""
-        with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
+        autocast = self.precision.autocast() if self.precision else nullcontext()
+        with self._held.running(), torch.inference_mode(), autocast:
             yield
+
+
+def _model_of(read: ReadModel, path: Path) -> Any:
+    return read(path)[0]
 
 
 class TextPipeline(ModelPipeline[M]):
@@ -96,7 +129,11 @@ class TextPipeline(ModelPipeline[M]):
     has_tokenizer = True
 
     def __init__(
-        self, model: M, tokenizer: TextTokenizer, *, precision: Precision | None = None
+        self,
+        model: M | HeldModel[M],
+        tokenizer: TextTokenizer,
+        *,
+        precision: Precision | None = None,
     ) -> None:
         super().__init__(model, precision=precision)
         self.tokenizer = tokenizer

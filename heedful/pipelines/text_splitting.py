@@ -325,6 +325,24 @@ class Translation(str):
         """This translation and the next-best ones, best first."""
         return (self, *self.others)
 
+    def __repr__(self) -> str:
+        links = () if self.alignment is None else self.alignment.links
+        aligned = " ".join(f"{source}-{target}" for source, target, _ in links)
+        more = f", alignment='{aligned}'" if links else ""
+        return f"Translation({str(self)!r}, score={self.score:.2f}{more})"
+
+    def _repr_html_(self) -> str:
+        from heedful.pipelines.display import html_table  # for notebooks
+
+        links = () if self.alignment is None else self.alignment.links
+        rows = [("translation", "log-probability")]
+        rows += [(str(each), f"{each.score:.2f}") for each in self.n_best]
+        for place, target, weight in links:
+            assert self.alignment is not None
+            word, source = self.alignment.target_words[target], self.alignment.source_words[place]
+            rows.append((word, f"{source} ({weight:.2f})"))
+        return html_table(rows, header=True)
+
 
 @dataclass(frozen=True)
 class TargetScore:

@@ -35,15 +35,30 @@ class TorchFreeSearch:
 
     Args:
         pipeline: pipeline of the model, whose searches are used.
+        name: directory or name that it was loaded from.
     """
 
-    def __init__(self, pipeline: NumpyTranslationPipeline) -> None:
+    # In the place of properties of the models that others have.
+    models: tuple[Any, ...] = ()
+    model: Any = None
+    precision: Any = None
+
+    def __init__(self, pipeline: NumpyTranslationPipeline, name: str = "") -> None:
         self._pipeline = pipeline
-        self.models: tuple[Any, ...] = (pipeline.translator,)
-        self.precision: Any = None
+        self.name = name
+        self.models = self.engines = (pipeline.translator,)
+        self.model = self.engine = pipeline.translator
         self.shortlist: Any = None
         self.tokenizers = pipeline.tokenizers
         self.specials = pipeline.specials
+
+    def facts(self) -> dict[str, str]:
+        """Return what there is to know at a glance, by name."""
+        does = ", ".join(("translate", "score"))
+        return {"model": self.name, "kind": "translator", "device": "cpu, by NumPy", "does": does}
+
+    def _follow(self) -> None:
+        """Take the model as it is: without PyTorch nobody can change its weights."""
 
     def search_segments(
         self,

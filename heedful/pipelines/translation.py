@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import Unpack
 
-from heedful.device import RunningPrecision, resolve_device
 from heedful.errors import ConfigError, DataError, ModelError
+from heedful.pipelines.held_translators import HeldTranslators
 from heedful.pipelines.search_items import (
     Terminology,
     cut_protected,
@@ -16,7 +15,7 @@ from heedful.pipelines.search_items import (
     protection_of,
     search_items,
 )
-from heedful.pipelines.segment_search import Progress, SegmentSearch
+from heedful.pipelines.segment_search import Progress
 from heedful.pipelines.text_splitting import (
     CutText,
     SegmentResult,
@@ -28,16 +27,12 @@ from heedful.pipelines.text_splitting import (
     warn_of_cuts,
 )
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
-from heedful.text.tokenizer_pair import Split
-
-if TYPE_CHECKING:
-    from heedful.models.checkpoint import ReadModel
 
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding and hypotheses counted."""
 
 
-class TranslationPipeline(SegmentSearch):
+class TranslationPipeline(HeldTranslators):
     """A translator of raw text: one model, or several whose probabilities are averaged.
 
     Args:
@@ -48,79 +43,16 @@ class TranslationPipeline(SegmentSearch):
             given translations are always over the whole vocabulary.
 
     Attributes:
-        model: the model, or the ensemble.
+        models: the models themselves, which may be changed.
+        engines: what computes them; nobody changes these.
         specials: special tokens of the target.
     """
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path | Sequence[str | Path],
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        shortlist: bool | str | Path = False,
-        split: Split | None = None,
-        read: ReadModel | None = None,
-        shared: Path | None = None,
-    ) -> Self:
-        """Load a model directory, or several as an ensemble.
-
-        Args:
-            path: a model directory or a run directory (its best model), or several.
-            device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32 by the fastest exact method), fp32, bf16,
-                fp16 or int8.
-            shortlist: True for the shortlist of the (first) model, or the file of another one.
-            split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
-                line breaks become spaces; as the model has learned if unset.
-            read: reader of a model directory; of Heedful's own if unset.
-            shared: folder in which processes share weights; None for weights of its own.
-
-        Raises:
-            ModelError: when there is no model, or models of an ensemble have different tokenizers.
-            ConfigError: when the device or precision is not available.
-        """
-        paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
-        if not paths:
-            raise ModelError("No model given", remedy="Give at least one model directory")
-        try:
-            from heedful.engines.inference.prepare import precision_of, prepare
-            from heedful.models.checkpoint import load_model, load_translator
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] != "torch":
-                raise
-            plain = {"device": device, "precision": precision, "split": split}
-            return cast("Self", load_torch_free(paths, shortlist, **plain))
-        # Checked before models are read, so that a missing device is reported at once.
-        where = resolve_device(device)
-        loaded = [load_translator(p, read or load_model) for p in paths]
-        tokenizers = loaded[0][1]
-        # Compared only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
-        for other, (_, pair) in list(zip(paths, loaded, strict=True))[1:]:
-            if pair.fingerprint != tokenizers.fingerprint:
-                raise ModelError(
-                    f"Its tokenizers differ from those of {paths[0]}",
-                    where=str(other),
-                    remedy="An ensemble needs models trained with the same tokenizers",
-                )
-        tokenizers = tokenizers.splitting(split)
-        short = None
-        if shortlist is not False:
-            from heedful.search.lexical_shortlist import load_shortlist
-
-            short = load_shortlist(shortlist, paths[0], tokenizers)
-        # `donate`: nobody else holds the loaded models, so that packed weights may replace theirs.
-        engines = [
-            prepare(model, precision, where, donate=True, shared=shared) for model, _ in loaded
-        ]
-        return cls(engines, tokenizers, precision=precision_of(engines[0]), shortlist=short)
 
     @property
     def max_length(self) -> int:
         """Maximum number of source tokens of a segment."""
         # All members of an ensemble read the same segments.
-        return min(model.spec.max_length for model in self.models)
+        return min(model.spec.max_length for model in self.engines)
 
     def translate(
         self,
@@ -180,6 +112,7 @@ class TranslationPipeline(SegmentSearch):
         # Parsed anew, so that options are checked together with the settings that they override.
         settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
         _check_is_list(texts, "texts")
+        self._follow()
         if glossary is not None:
             # A soft glossary changes the source only, so it also works with sampling.
             if not glossary.is_soft:
@@ -323,6 +256,7 @@ class TranslationPipeline(SegmentSearch):
     ) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Encode sources and targets, and refuse those that the models cannot read."""
         _check_is_list(sources, "sources")
+        self._follow()
         if len(sources) != len(targets):
             raise DataError(
                 f"{len(sources)} sources and {len(targets)} targets",
@@ -335,8 +269,8 @@ class TranslationPipeline(SegmentSearch):
             tokenizers.target.encode(single_line(t)) if isinstance(t, str) else list(t)
             for t in targets
         ]
-        specs = [model.spec for model in self.models]
         frame = len(tokenizers.source.first) + len(tokenizers.source.last)
+        specs = [model.spec for model in self.engines]
         pairs: list[tuple[Sequence[int], Sequence[int]]] = list(
             zip(source_ids, target_ids, strict=True)
         )
@@ -346,27 +280,6 @@ class TranslationPipeline(SegmentSearch):
             check_fits(specs, target, f"line {number}")
             assert not self.specials.ids & set(target), "targets hold no special tokens"
         return pairs
-
-
-def load_torch_free(
-    paths: Sequence[Path], shortlist: bool | str | Path = False, **options: Any
-) -> TranslationPipeline:
-    """Load a translator that needs no PyTorch, and searches without batches.
-
-    Args:
-        paths, shortlist: arguments of `TranslationPipeline.load`; there may be one path.
-        **options: `device`, `precision` and `split`.
-
-    Raises:
-        TorchMissing: when the processor, the model, its device or another option needs PyTorch.
-        UserError: when there is no model, or it is damaged.
-    """
-    from heedful.pipelines.torch_free import TorchFreeSearch, numpy_pipeline
-
-    class TorchFreeTranslation(TorchFreeSearch, TranslationPipeline):
-        """A pipeline by NumPy, made here since few need its module."""
-
-    return TorchFreeTranslation(numpy_pipeline(paths, shortlist=shortlist, options=options))
 
 
 def _check_searched(settings: SearchSettings) -> None:

@@ -49,6 +49,8 @@ _TOKENIZER = (
 )
 FETCHED = (
     "config.json",
+    "modules.json",
+    "1_Pooling/config.json",
     "generation_config.json",
     "preprocessor_config.json",
     *_WEIGHTS,

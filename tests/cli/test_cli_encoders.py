@@ -27,7 +27,7 @@ def given(verb: str) -> bytes:
 @pytest.fixture(scope="module")
 def python(encoder_directory: Path):
     """What the library says of the same lines."""
-    pipeline = heedful.load_encoder(encoder_directory)
+    pipeline = heedful.load(encoder_directory)
     pairs = [("who?", "the cat\tsat"), ("", ""), ("the \\?", "\\ \\"), ("", "  ")]
     return {
         "fill": pipeline.fill(LINES["fill"]),

@@ -22,7 +22,7 @@ def test_a_tagger(run, make_encoder, tmp_path: Path) -> None:
     data = tmp_path / "test.conll"
     data.write_text(TAGGED)
     (told,) = (json.loads(line) for line in run("evaluate", model, "--data", data, "--json").lines)
-    first, second = heedful.load_encoder(model).tag(["the cat", "sat"])
+    first, second = heedful.load(model).tag(["the cat", "sat"])
     right = [first[0].label == "NOUN", first[1].label == "VERB", second[0].label == "X"]
     assert told["scores"] == {"accuracy": {"name": "accuracy", "score": sum(right) / 3}}
     assert (told["command"], told["sentences"]) == ("evaluate", 2)
@@ -39,7 +39,7 @@ def test_a_classifier(run, make_encoder, tmp_path: Path) -> None:
     data = tmp_path / "test.tsv"
     data.write_text(LABELLED)
     (line,) = run("evaluate", model, "--data", data, "--json").lines
-    found = heedful.load_encoder(model).classify(["the cat sat", "the dog", "a cat"])
+    found = heedful.load(model).classify(["the cat sat", "the dog", "a cat"])
     right = [labels[0].label for labels in found]
     expected = sum(a == b for a, b in zip(right, ["good", "bad", "unheard of"], strict=True)) / 3
     told = json.loads(line)
@@ -54,7 +54,7 @@ def test_a_reader(run, make_encoder, tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(item) + "\n" for item in QUESTIONS))
     (line,) = run("evaluate", model, "--data", data, "--json").lines
     pairs = [(str(item["question"]), str(item["context"])) for item in QUESTIONS]
-    first, second = heedful.load_encoder(model).answer(pairs)
+    first, second = heedful.load(model).answer(pairs)
     told = json.loads(line)
     assert told["questions"] == 2
     assert second.text  # the model was not trained to refuse

@@ -69,7 +69,7 @@ def test_prompt_stream_and_python_agree(run, writer: Path) -> None:
     streamed = run("generate", writer, "--prompt", "ab", *flags, "--stream")
     (line,) = plain.lines
     assert streamed.out == unescaped(line) + "\n"
-    (found,) = heedful.load_generator(writer).generate(
+    (found,) = heedful.load(writer).generate(
         ["ab"], max_length=12, sampling=True, temperature=2.0, seed=7
     )
     assert found.text == unescaped(line)

@@ -70,7 +70,7 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def python(seer: Path, names: list[str]):
     """What the library says of the same pictures."""
-    return heedful.load_vision(seer).classify(names)
+    return heedful.load(seer).classify(names)
 
 
 def close(found: list[dict], expected: list[list]) -> bool:
@@ -111,7 +111,7 @@ def test_top(run, seer, names, python) -> None:
     assert two.lines == ["\t".join([names[0], *shown])]
     (line,) = run("classify", seer, names[0], "--top", 1, "--json").lines
     assert close([json.loads(line)], [[first]])
-    assert heedful.load_vision(seer).classify(names, top=2)[0] == [first, second]
+    assert heedful.load(seer).classify(names, top=2)[0] == [first, second]
     wrong = run("classify", seer, names[0], "--top", 0)
     assert (wrong.status, "--top 0" in wrong.err) == (2, True)
 
@@ -136,7 +136,7 @@ def test_idx_files(run, seer, tmp_path: Path) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (70, 8, 8)).astype(np.uint8)
     file = tmp_path / "test.idx"
     file.write_bytes(struct.pack(">HBB3i", 0, 8, 3, *pixels.shape) + pixels.tobytes())
-    expected = heedful.load_vision(seer).classify(list(pixels))
+    expected = heedful.load(seer).classify(list(pixels))
     items = [json.loads(line) for line in run("classify", seer, file, "--json").lines]
     assert [item["image"] for item in items] == [f"{file}:{n}" for n in range(1, 71)]
     found = [label["probability"] for item in items for label in item["labels"]]
@@ -145,7 +145,7 @@ def test_idx_files(run, seer, tmp_path: Path) -> None:
 
 
 def test_what_an_image_is_labelled_does_not_depend_on_its_company(seer, names, python) -> None:
-    pipeline = heedful.load_vision(seer)
+    pipeline = heedful.load(seer)
     for number, name in enumerate(names):
         (alone,) = pipeline.classify([name])
         assert [one.label for one in alone] == [one.label for one in python[number]]

@@ -82,7 +82,7 @@ def _texts(kind: str, directory: Path) -> list[dict[str, Any]]:
             *translator.translate(TEXTS, beam=1, max_length=NEW_TOKENS),
         ]
     elif kind == "causal_lm":
-        writer: Any = heedful.load_generator(directory, device="cpu", precision="fp32")
+        writer: Any = heedful.load(directory, device="cpu", precision="fp32")
         found = writer.generate(TEXTS, beam=BEAM, max_length=NEW_TOKENS)
     else:
         return []

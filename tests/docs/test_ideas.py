@@ -24,6 +24,8 @@ import torch
 
 IDEAS = Path(__file__).parents[2] / "docs" / "ideas"
 PAGES = sorted(IDEAS.glob("*.md"))
+PARTS = IDEAS.parent / "guides" / "parts-in-your-model.md"
+"""The guide to `heedful.nn`, executed like a page of ideas."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DIGITS = r"(?<![\w.,])\d[\d,_]*(?:\.\d+)?"
@@ -101,7 +103,7 @@ def _rounds_to(held: Decimal, written: Decimal) -> bool:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, PARTS], ids=lambda page: page.stem)
 def test_page_prints_what_it_shows(page: Path) -> None:
     problems = run_page(page.read_text(encoding="utf-8"))
     assert not problems, "\n\n".join(problems)

@@ -268,7 +268,7 @@ def test_their_directory_is_used_as_it_is(theirs, tmp_path) -> None:
     bring_in(theirs, tmp_path / "ours")
     drawn = {"sampling": True, "temperature": 3.0, "seed": 4, "max_length": 6}
     found = [
-        [one.text for one in heedful.load_generator(path).generate(["a", "bc", "é"] * 5, **drawn)]
+        [one.text for one in heedful.load(path).generate(["a", "bc", "é"] * 5, **drawn)]
         for path in (theirs.path, tmp_path / "ours")
     ]
     assert found[0] == found[1]

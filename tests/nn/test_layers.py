@@ -10,7 +10,7 @@ import torch
 
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.norms import build_norm
 from heedful.nn.spec import EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
@@ -114,12 +114,11 @@ def test_embedding_starts_with_unit_variance_after_its_scale():
     assert (table.weight.std() * math.sqrt(64)).item() == pytest.approx(1, rel=0.02)
 
 
-class _Holder(torch.nn.Module):
+class _Holder(StoredApart):
     def __init__(self, bias):
         super().__init__()
         self.fused = FusedLinear(3, {"left": 2, "right": 4}, bias=bias)
         self.other = torch.nn.Linear(2, 2)
-        store_maps_apart(self)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -85,7 +85,7 @@ def test_pixels_and_labels_are_equal(name, theirs, pictures, tmp_path):
     found = import_model(tmp_path / "theirs")
     save_model(found.model, None, tmp_path / "ours", origin=found.origin)
     for place in ("theirs", "ours"):
-        pipeline = heedful.load_vision(tmp_path / place, precision="fp32")
+        pipeline = heedful.load(tmp_path / place, precision="fp32")
         torch.testing.assert_close(pipeline.prepare(pictures), expected.float(), **CLOSE)
     arrays = [np.asarray(image) for image in images]
     assert torch.equal(pipeline.prepare(arrays), pipeline.prepare(pictures))
@@ -117,7 +117,7 @@ def test_what_we_say_of_pixels_is_understood_there(theirs, pictures, tmp_path):
     export_model(tmp_path / "ours", tmp_path / "out")
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "out")
     expected = processor([Image.open(f).convert("RGB") for f in pictures], return_tensors="pt")
-    pipeline = heedful.load_vision(tmp_path / "ours", precision="fp32")
+    pipeline = heedful.load(tmp_path / "ours", precision="fp32")
     torch.testing.assert_close(
         pipeline.prepare(pictures), expected["pixel_values"].float(), **CLOSE
     )
@@ -129,7 +129,7 @@ def test_grey_models(pictures, tmp_path):
     processor.save_pretrained(tmp_path / "theirs")
     grey = [np.asarray(Image.open(file).convert("L"))[None] for file in pictures]
     expected = processor(grey, return_tensors="pt", input_data_format="channels_first")
-    pipeline = heedful.load_vision(tmp_path / "theirs", precision="fp32")
+    pipeline = heedful.load(tmp_path / "theirs", precision="fp32")
     torch.testing.assert_close(
         pipeline.prepare(pictures), expected["pixel_values"].float(), **CLOSE
     )
@@ -173,7 +173,7 @@ def test_without_the_file_pixels_are_not_guessed(theirs, pictures, tmp_path):
     save_model(found.model, None, tmp_path / "ours", origin=found.origin)
     for place in ("theirs", "ours"):
         with pytest.raises(ModelError, match=r"preprocessor_config\.json"):
-            heedful.load_vision(tmp_path / place)
+            heedful.load(tmp_path / place)
     export_model(tmp_path / "ours", tmp_path / "out")
     assert not (tmp_path / "out" / "preprocessor_config.json").exists()
     model, _ = load_model(tmp_path / "ours")

@@ -22,7 +22,7 @@ WORDS = ["the", "cat", "dogs", "sat", "onsy", "mat."]
 
 @pytest.fixture(scope="module")
 def pipeline(encoder_directory) -> EncoderPipeline:
-    return heedful.load_encoder(encoder_directory, device="cpu")
+    return heedful.load(encoder_directory, device="cpu")
 
 
 @pytest.fixture(scope="module")

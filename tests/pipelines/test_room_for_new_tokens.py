@@ -14,7 +14,7 @@ LONG = "Tom asked Mary whether she would like to come to the party with him. " *
 
 @pytest.fixture(scope="module")
 def writer():
-    return heedful.load_generator("english", device="cpu")
+    return heedful.load("english", device="cpu")
 
 
 def test_prompts_of_any_length_are_continued_within_the_positions(writer) -> None:

@@ -34,7 +34,7 @@ EMPTY = {1, 4}
 
 @pytest.fixture(scope="module")
 def pipeline(encoder_directory) -> EncoderPipeline:
-    return heedful.load_encoder(encoder_directory, device="cpu")
+    return heedful.load(encoder_directory, device="cpu")
 
 
 def states_of(pipeline: EncoderPipeline, ids: list[int], second: int):
@@ -101,7 +101,7 @@ def test_candidates_are_the_likeliest_pieces_at_each_mask(pipeline):
 
 def test_the_mask_may_be_called_otherwise(pipeline, make_encoder, make_wordpiece, tmp_path):
     other = make_encoder(tmp_path / "other", tokenizer=make_wordpiece("<mask>"))
-    named = heedful.load_encoder(other, device="cpu")
+    named = heedful.load(other, device="cpu")
     found = named.fill(["the [MASK] sat", "the <mask> sat"])
     assert same(found[0], found[1])
     assert same(found[0], pipeline.fill(["the [MASK] sat"])[0])
@@ -203,7 +203,7 @@ def test_answers_have_no_white_space_around_them():
 
 def test_tokenizers_trained_here_serve_too(make_encoder, tmp_path):
     tokenizer = train_tokenizer(TokenizerSpec(kind="bpe", vocabulary_size=40), TEXTS[:4] * 3)
-    own = heedful.load_encoder(make_encoder(tmp_path / "own", tokenizer=tokenizer, spare_rows=0))
+    own = heedful.load(make_encoder(tmp_path / "own", tokenizer=tokenizer, spare_rows=0))
     assert same(
         own.classify(["the cat", "the"]), [own.classify([t])[0] for t in ("the cat", "the")]
     )
@@ -221,7 +221,7 @@ def test_tokenizers_trained_here_serve_too(make_encoder, tmp_path):
 def test_masks_of_tokenizers_trained_here(make_encoder, tmp_path):
     trained = train_tokenizer(TokenizerSpec(kind="bpe", vocabulary_size=40), TEXTS[:4] * 3)
     tokenizer = trained.for_encoder()
-    own = heedful.load_encoder(make_encoder(tmp_path / "own", tokenizer=tokenizer, spare_rows=0))
+    own = heedful.load(make_encoder(tmp_path / "own", tokenizer=tokenizer, spare_rows=0))
     (the, sat) = (tokenizer.encode(word) for word in ("the", "sat"))
     ids = [tokenizer.bos, *the, tokenizer.mask, *sat, tokenizer.eos]
     states, _ = states_of(own, ids, len(ids))
@@ -258,6 +258,6 @@ def test_mistakes_name_the_line(pipeline):
 def test_a_head_that_is_not_there_is_told_with_those_that_are(make_encoder, tmp_path, method):
     heads = {"fill": "masked_lm", "classify": "sequence", "tag": "token", "answer": "span"}
     others = [head for name, head in heads.items() if name != method]
-    pipeline = heedful.load_encoder(make_encoder(tmp_path / "some", *others))
+    pipeline = heedful.load(make_encoder(tmp_path / "some", *others))
     with pytest.raises(ModelError, match=f"no {heads[method]} head; it has: {', '.join(others)}"):
         getattr(pipeline, method)([])

@@ -104,7 +104,7 @@ def test_empty_lines_never_reach_the_model(pipeline):
         raise AssertionError
 
     untouched = copy.copy(pipeline)
-    untouched.model = type("Refusing", (), {"start": refuse})()
+    untouched.engine = type("Refusing", (), {"start": refuse})()
     found = untouched.translate(["", " \t", "\n", "\x00\x07", "\u3000"])
     assert found == [""] * 5
     assert [(t.score, t.tokens, t.finished) for t in found] == [(0.0, (), True)] * 5

@@ -119,7 +119,7 @@ def test_the_model_directory_knows_labels_and_pixels_and_has_no_tokenizer(
 
     content = np.fromfile(files["valid"][0]["source"], np.uint8)[16:].reshape(-1, SIDE, SIDE)
     right = np.fromfile(files["valid"][0]["target"], np.uint8)[8:]
-    found = heedful.load_vision(run).classify(list(content), top=1)
+    found = heedful.load(run).classify(list(content), top=1)
     accuracy = np.mean([labels[0].label == str(n) for labels, n in zip(found, right, strict=True)])
     assert accuracy == pytest.approx(summary.scores["accuracy"])
 

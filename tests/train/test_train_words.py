@@ -107,7 +107,7 @@ def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: Any, task:
 
 def _check_by_hand(run: Path, data: Any, task: str, scores: dict[str, float]) -> None:
     """The command's pipeline, text by text, comes to what validation says."""
-    pipeline = heedful.load_encoder(run, device="cpu", precision="fp32")
+    pipeline = heedful.load(run, device="cpu", precision="fp32")
     path = Path(data["valid"][0]["file"])
     if task == "tag":
         right = words = 0

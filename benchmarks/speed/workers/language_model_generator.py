@@ -47,7 +47,7 @@ def main() -> None:
         assert chosen is not None
         results: list[Any] = []
         began = time.perf_counter()
-        with torch.inference_mode(), chosen.autocast():  # as `heedful.load_generator` does
+        with torch.inference_mode(), chosen.autocast():  # as `heedful.load` does
             for call in calls:
                 results += generate(engine, call, max_length=new, batch_size=batch)
         if torch.cuda.is_available():

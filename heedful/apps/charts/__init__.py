@@ -27,6 +27,13 @@ if _MISSING:
         remedy="Install it with: pip install 'heedful[studio]'",
     )
 
+import altair  # noqa: E402
+
+# Altair's own default is a script that notebooks load from another site: nothing without network.
+# Whoever chose a renderer keeps it.
+if altair.renderers.active == "default":
+    altair.renderers.enable("svg")
+
 # The modules imported below import these packages.
 from heedful.apps.charts.attention_charts import (  # noqa: E402
     grid,

@@ -117,7 +117,7 @@ def text_likelihood(
     text from beginning to end, in segments of `length`.
 
     Args:
-        pipeline: language model, from `heedful.load_generator`.
+        pipeline: language model, from `heedful.load`.
         texts: independent texts, at least one.
         length: maximum number of tokens that the model reads at once; the trained length if unset.
             It does not change the result of a model with a memory.
@@ -131,7 +131,7 @@ def text_likelihood(
         DataError: when there is no text.
     """
     length = window_length(pipeline, length)
-    memory = pipeline.model.spec.memory
+    memory = pipeline.spec.memory
     if memory is not None:
         if stride is not None:
             raise ConfigError(
@@ -203,7 +203,7 @@ def loss_by_position(
     have a `problem` instead of a loss.
 
     Args:
-        pipeline: language model, from `heedful.load_generator`.
+        pipeline: language model, from `heedful.load`.
         texts: texts, some of them longer than `length`.
         length: tokens of a window; four times the trained length if unset.
         samples: number of bootstrap resamples of windows.
@@ -214,7 +214,7 @@ def loss_by_position(
         ConfigError: when the length is not positive.
         DataError: when there is no text, or none longer than the trained length.
     """
-    spec = pipeline.model.spec
+    spec = pipeline.spec
     trained = spec.max_length
     if length is None:
         length = 4 * trained if trained else DEFAULT_LENGTH
@@ -263,7 +263,7 @@ def pseudo_likelihood(
     Each token is hidden once, so a text of n tokens is read n times.
 
     Args:
-        pipeline: masked language model, from `heedful.load_encoder`.
+        pipeline: masked language model, from `heedful.load`.
         texts: texts, at least one; texts longer than `length` are cut into windows.
         length: maximum number of tokens of an input, including special tokens.
         batch_tokens: positions of a batch.
@@ -278,7 +278,7 @@ def pseudo_likelihood(
     tokenizer, mask = pipeline.tokenizer, pipeline.tokenizer.mask
     if mask is None:
         raise ConfigError("The model's tokenizer has no mask token", remedy="Give a masked model")
-    length = longest_input(pipeline.model.spec) or DEFAULT_LENGTH if length is None else length
+    length = longest_input(pipeline.spec) or DEFAULT_LENGTH if length is None else length
     # The special tokens of every window take up room.
     room = length - len(tokenizer.first) - len(tokenizer.last)
     if room < 1:
@@ -306,16 +306,16 @@ def _hidden_loss(
         EncoderInput((*whole.ids[:place], mask, *whole.ids[place + 1 :]), whole.first, whole.second)
         for place in range(whole.first, whole.first + len(ids))
     ]
-    right = torch.tensor(ids, device=pipeline.model.embedding.weight.device)
+    right = torch.tensor(ids, device=pipeline.engine.embedding.weight.device)
     total = 0.0
     with pipeline.computing():
         for batch in encode(
-            pipeline.model, items, padding=pipeline.tokenizer.pad, batch_tokens=batch_tokens
+            pipeline.engine, items, padding=pipeline.tokenizer.pad, batch_tokens=batch_tokens
         ):
             rows = torch.tensor(batch.numbers, device=right.device)
             # Input i hides token i of the part, which comes after the first special tokens.
             states = batch.states[torch.arange(len(rows)), rows + whole.first]
             # The head runs on the hidden tokens only: 1 / L of the cost of all positions.
-            logits = pipeline.model.masked_lm_logits(states).float()
+            logits = pipeline.engine.masked_lm_logits(states).float()
             total += float(functional.cross_entropy(logits, right[rows], reduction="sum"))
     return total

@@ -138,7 +138,7 @@ def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
     Raises:
         ConfigError: when the length is below 1, or too long for the model.
     """
-    spec = pipeline.model.spec
+    spec = pipeline.spec
     table = spec.longest_text
     if length is None:
         return spec.max_length or table or DEFAULT_LENGTH
@@ -174,7 +174,7 @@ def losses_of_windows(
     Yields:
         Each window, in any order, with the loss of each of its predictions in nats.
     """
-    model, tokenizer = pipeline.model, pipeline.tokenizer
+    model, tokenizer = pipeline.engine, pipeline.tokenizer
     device = next(iter(model.parameters())).device
     plan = plan_batches(
         [window.stop - window.start for window in windows],
@@ -226,7 +226,7 @@ def losses_of_whole_texts(
     Yields:
         The loss of each text in nats, in any order.
     """
-    model = pipeline.model
+    model = pipeline.engine
     device = next(iter(model.parameters())).device
     # Texts of similar length are batched together, so that there is little padding.
     order = sorted(range(len(framed.ids)), key=framed.predictions.__getitem__)

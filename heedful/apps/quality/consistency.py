@@ -59,7 +59,7 @@ class ConsistentTranslation(TranslationPipeline):
         languages: Languages = (None, None),
     ) -> None:
         super().__init__(
-            pipeline.models,
+            pipeline.engines,
             pipeline.tokenizers,
             precision=pipeline.precision,
             shortlist=pipeline.shortlist,

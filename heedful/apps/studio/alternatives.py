@@ -69,14 +69,14 @@ def find_alternatives(
     settings = SearchSettings()
     result = iter(
         search(
-            pipeline.model,
+            pipeline.engine,
             # `expand` makes a view: the source is not copied for each prefix.
             line.expand(len(prefixes), -1),
             positions.expand(len(prefixes), -1),
             settings,
             specials=pipeline.specials,
             prefixes=prefixes,
-            longest=longest_output([model.spec for model in pipeline.models], settings),
+            longest=longest_output([model.spec for model in pipeline.engines], settings),
         )
     )
     start = target.decode(beginning)
@@ -118,11 +118,11 @@ def _next_token(
     beginning: Sequence[int],
 ) -> torch.Tensor:
     """Return log-probabilities [V] of the next token; −∞ for special tokens other than the end."""
-    state = pipeline.model.start(source, positions)
+    state = pipeline.engine.start(source, positions)
     logits = None
     for token in [pipeline.specials.bos, *beginning]:
         tokens = torch.full((1, 1), token, device=source.device)
-        logits, state = pipeline.model.step(state, tokens)
+        logits, state = pipeline.engine.step(state, tokens)
     assert logits is not None
     scores = log_probabilities(logits)[0, 0]
     # Padding and begin tokens are not text; the end token is a valid alternative.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import heedful
+from heedful.cli.encoder_verbs import load_encoder
 from heedful.cli.flags import Running
 from heedful.cli.text_io import Report, show_values
 from heedful.errors import ModelError, UserError
@@ -49,13 +49,13 @@ def evaluate_encoder(
     """
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
-    pipeline = heedful.load_encoder(model, device=running.device, precision=running.precision)
+    pipeline = load_encoder(model, device=running.device, precision=running.precision)
     scorers: dict[str, Callable[..., _Scored]] = {
         "sequence": _labels,
         "token": _tags,
         "span": _answers,
     }
-    heads = [name for name in scorers if name in pipeline.model.heads]
+    heads = [name for name in scorers if name in pipeline.engine.heads]
     if len(heads) != 1:
         raise ModelError(
             f"Of heads for labels, tags or answers the model has {len(heads)} and needs one",

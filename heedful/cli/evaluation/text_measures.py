@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 import heedful
+from heedful.cli.encoder_verbs import load_encoder
 from heedful.cli.flags import Running
 from heedful.cli.parser import flag_group
 from heedful.cli.text_io import Report, say, show_table, show_values, terminal
@@ -149,10 +150,10 @@ class TextMeasurement:
         from heedful.apps.evaluation.text_likelihood import loss_by_position, text_likelihood
 
         flags, running = self.flags, self.running
-        pipeline = heedful.load_generator(
+        pipeline = heedful.load(
             self.model, device=running.device, precision=running.precision, **vars(self.rotary)
         )
-        positions, spec = running.positions(pipeline), pipeline.model.spec
+        positions, spec = running.positions(pipeline), pipeline.spec
         what = "windows" if flags.by_position or spec.memory is None else "segments"
         with terminal() as events:
             options: dict[str, Any] = {
@@ -179,9 +180,7 @@ class TextMeasurement:
                 where="--stride" if flags.stride is not None else "--rotary-scaling",
                 remedy="Leave them out",
             )
-        pipeline = heedful.load_encoder(
-            self.model, device=running.device, precision=running.precision
-        )
+        pipeline = load_encoder(self.model, device=running.device, precision=running.precision)
         with terminal() as events:
             result = pseudo_likelihood(
                 pipeline,

@@ -17,11 +17,11 @@ from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.kernels.request import shows_all, total_bias
 from heedful.nn.attention.masks import Causal, Everything, Mask
 from heedful.nn.attention.multi_head import Attention
-from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.capture import Capture
 
 _PLAIN_MASKS = (Everything(), Causal())
 

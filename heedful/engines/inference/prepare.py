@@ -3,14 +3,25 @@
 A processor runs translators and language models by kernels in C, or by oneDNN's packed matmuls
 where the kernels were not compiled; a GPU replays their decoding steps as CUDA graphs. In 8 bits
 every kind of model is packed. The definition computes all other models.
+
+An engine holds packed copies of weights and takes addresses once, so nobody may touch it. People
+get the definition, an ordinary `nn.Module`, which is read when they ask for it first. From then on
+each call looks whether it has changed, and makes the engine anew where it has.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from functools import partial
+from operator import is_
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import torch
+from torch import nn
 
 from heedful.device import Precision, RunningPrecision, resolve_precision
 from heedful.engines.class_exchange import copy_model
@@ -25,18 +36,17 @@ from heedful.engines.inference.packed_linear import (
     pack_linear,
     packs,
 )
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, ModelError, UserError, first_line
 from heedful.kernels import library
-from heedful.memory import reuse_freed
+from heedful.memory import ran_out, reuse_freed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.models.build import AnyModel
-    from heedful.models.causal_lm import CausalLM
-    from heedful.models.translator import Translator
 
-M = TypeVar("M", bound="AnyModel")
+M = TypeVar("M", bound="Any")
+"""A kind of `AnyModel`."""
 
 
 def prepare(
@@ -138,7 +148,7 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
     """Replace all linear layers by packed ones, and the output projection of a decoder."""
     pack_linear(engine, linear)
     if engine.spec.generates:
-        decoder = cast("Translator | CausalLM", engine)
+        decoder: Any = engine
         decoder.output_projection = PackedProjection(
             decoder.output_projection, decoder.output_bias, linear
         )
@@ -148,3 +158,171 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
         from heedful.engines.inference.mapped_weights import map_weights  # for workers of a server
 
         map_weights(engine, shared)
+
+
+class HeldModel(Generic[M]):
+    """A model and the engine that computes it.
+
+    Args:
+        engine: engine, or a definition that computes itself.
+        read: reader of the definition of an engine; None where the engine is the definition.
+        precision: precision that engines are made in; None where the definition computes itself.
+    """
+
+    def __init__(
+        self,
+        engine: M,
+        read: Callable[[], M] | None = None,
+        precision: Precision | RunningPrecision | None = None,
+    ) -> None:
+        self._engine: M | None = engine
+        self._read = read
+        self._asked_for = precision
+        self._model: M | None = None if read is not None else engine
+        self._pieces: list[object] = []
+        self._sums: list[object] = []
+        self._as_specified = True
+        self._lock = Lock()
+
+    @classmethod
+    def prepared(
+        cls,
+        model: M,
+        read: Callable[[], M],
+        precision: Precision | RunningPrecision,
+        device: torch.device,
+        shared: Path | None = None,
+    ) -> Self:
+        """Make the engine of a model that nobody else holds.
+
+        Args:
+            model: model, whose weights are taken.
+            read: reader of the same model, for people who ask for it.
+            precision, device, shared: arguments of `prepare`.
+
+        Raises:
+            ConfigError: when the device does not have the precision.
+        """
+        engine = prepare(model, precision, device, donate=True, shared=shared)
+        return cls(engine, partial(_read_to, read, device), precision)
+
+    @property
+    def model(self) -> M:
+        """The definition, which anybody may change."""
+        if self._model is None:
+            assert self._read is not None
+            # Parameters of inference mode could never be trained.
+            with torch.inference_mode(False), torch.enable_grad():
+                self._model = self._read()
+            # The directory may hold newer weights by now, and both must be of the same ones.
+            self._engine = None
+        return self._model
+
+    def replaced(self, model: M) -> HeldModel[M]:
+        """Return another model of the same kind as one held, with an engine of the same precision.
+
+        Args:
+            model: definition.
+
+        Raises:
+            ModelError: when it is no model, or of another kind.
+        """
+        spec: Any = getattr(model, "spec", None)
+        if not isinstance(model, nn.Module) or spec is None:
+            raise ModelError(
+                f"This is no model of Heedful, but of the type {type(model).__name__!r}",
+                remedy="Give a model of the same kind, such as a changed copy of the old one",
+            )
+        kind, known = spec.kind, self.last.spec.kind
+        if kind != known:
+            raise ModelError(
+                f"The model's kind is {kind!r}, not {known!r}",
+                remedy="Give a model of the same kind, such as a changed copy of the old one",
+            )
+        other = HeldModel(model, None, self._asked_for or "auto")
+        other._engine = None
+        return other
+
+    @property
+    def last(self) -> M:
+        """The model that computed last, or will: for those who look and compute nothing."""
+        seen = self._engine if self._engine is not None else self._model
+        assert seen is not None
+        return seen
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the engine; None where the definition computes."""
+        return None if self._engine is None else precision_of(self._engine)
+
+    def current(self) -> M:
+        """Return what computes the model as it is now.
+
+        Raises:
+            ModelError: when the weights have no values.
+        """
+        model = self._model
+        # Nobody has the definition of most models, and these lines are all that it costs them.
+        if model is None or self._asked_for is None:
+            assert self._engine is not None
+            return self._engine
+        with self._lock:
+            from heedful.engines.inference import model_changes
+
+            model_changes.check_values(model)
+            pieces, sums = list(model_changes.pieces(model)), model_changes.checksums(model)
+            same = len(pieces) == len(self._pieces) and all(map(is_, pieces, self._pieces))
+            if self._engine is None or not same or sums != self._sums:
+                self._as_specified = model_changes.is_as_specified(model)
+                # A copy: memory that an engine has addresses of must be nobody else's to free.
+                self._engine = (
+                    prepare(copy.deepcopy(model), self._asked_for, donate=True)
+                    if self._as_specified
+                    else model
+                )
+                self._pieces, self._sums = pieces, sums
+            return self._engine
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A context in evaluation mode, in which a changed model's failure is said to be that.
+
+        Raises:
+            ModelError: when the definition cannot compute what somebody has made of it.
+        """
+        engine = self.last
+        training = engine.training
+        try:
+            if training:
+                engine.eval()
+            yield
+        except Exception as error:
+            if self._as_specified or isinstance(error, UserError) or ran_out(error):
+                raise
+            raise ModelError(
+                f"The model was changed and cannot be computed: {first_line(error)}",
+                remedy="Undo the change, or load the model again",
+            ) from error
+        finally:
+            if training:
+                engine.train()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An engine holds addresses of this process; a copy makes its own.
+        return {"model": self.model, "precision": self._asked_for}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        HeldModel.__init__(self, state["model"], None, state["precision"])
+        if self._asked_for is not None:
+            self._engine = None
+
+
+def _read_to(read: Callable[[], M], device: torch.device) -> M:
+    model = read()
+    model.to(device).eval()
+    return model
+
+
+def held(models: Iterable[Any]) -> tuple[HeldModel[Any], ...]:
+    """Return models as held ones; a definition computes itself."""
+    return tuple(each if isinstance(each, HeldModel) else HeldModel(each) for each in models)

@@ -266,3 +266,27 @@ def _scatter(stored: Tensor, slots: Tensor, new: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         return stored.scatter(2, index, new)
     return stored.scatter_(2, index, new)
+
+
+@dataclass(frozen=True)
+class GlobalQueries:
+    """Queries with projections of their own, whose outputs replace those of the plain queries.
+
+    Args:
+        q: [B, H, G, E].
+        memory: keys and values that these queries attend to.
+        positions: positions of these queries and all keys; −1 where a row has fewer than G.
+        rows: [B, G] int64, distinct indices of these queries among all Lq.
+    """
+
+    q: Tensor
+    memory: KeyValues
+    positions: Positions
+    rows: Tensor
+
+    def put(self, whole: Tensor, part: Tensor) -> Tensor:
+        """Return `whole` [B, H, Lq, …] with `part` [B, H, G, …] at the indices of these queries."""
+        index = self.rows[:, None, :, None].expand_as(part)
+        real = (self.positions.query >= 0)[:, None, :, None]
+        # Rows with fewer than G queries write what they hold already: padding changes nothing.
+        return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))

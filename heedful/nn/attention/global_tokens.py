@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.cache import KeyValues
+from heedful.nn.attention.cache import GlobalQueries, KeyValues
 from heedful.nn.attention.multi_head import (
-    GlobalQueries,
     SelfAttention,
 )
 from heedful.nn.linear_layers import FusedLinear
@@ -60,14 +59,15 @@ class GlobalSelfAttention(SelfAttention):
         super().__init__(width, spec)
         assert spec.global_tokens is not None
         self.global_tokens = spec.global_tokens
-        # The names are distinct: `store_maps_apart` puts the maps of all children in
+        # The names are distinct: `StoredApart` puts the maps of all children in
         # one state dict.
         query, key_value = self._widths()
         widths = {f"global_{name}": each for name, each in (query | key_value).items()}
         self.global_projection = FusedLinear(width, widths, bias=spec.bias, gain=1 / math.sqrt(2))
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `SelfAttention.forward`."""
+        context = context or Context.whole(x)
         q, keys, values = self._project(x, context)
         # Every token is projected twice, as global queries see all tokens by the second projection.
         own, own_keys, own_values = self._project(x, context, self.global_projection)

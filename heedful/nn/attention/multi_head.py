@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,16 @@ from heedful.nn.attention.attend import (
     make_request,
 )
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValues, SegmentInputs
+from heedful.nn.attention.cache import GlobalQueries, KeyValues, SegmentInputs
 from heedful.nn.attention.masks import canonical
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer import (
     Context,
     KeyValueCache,
     MakeCache,
     Memory,
     build_bias,
+    spec_of,
 )
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions, Rotary
@@ -104,41 +105,19 @@ def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) ->
     return result
 
 
-@dataclass(frozen=True)
-class GlobalQueries:
-    """Queries with projections of their own, whose outputs replace those of the plain queries.
-
-    Args:
-        q: [B, H, G, E].
-        memory: keys and values that these queries attend to.
-        positions: positions of these queries and all keys; −1 where a row has fewer than G.
-        rows: [B, G] int64, distinct indices of these queries among all Lq.
-    """
-
-    q: Tensor
-    memory: KeyValues
-    positions: Positions
-    rows: Tensor
-
-    def put(self, whole: Tensor, part: Tensor) -> Tensor:
-        """Return `whole` [B, H, Lq, …] with `part` [B, H, G, …] at the indices of these queries."""
-        index = self.rows[:, None, :, None].expand_as(part)
-        real = (self.positions.query >= 0)[:, None, :, None]
-        # Rows with fewer than G queries write what they hold already: padding changes nothing.
-        return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))
-
-
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
 _INPUT_GAIN = 1 / math.sqrt(2)
 
 
-class Attention(nn.Module):
+class Attention(StoredApart):
     """Scaled dot-product attention of several heads: the base of self- and cross-attention.
 
     Args:
         width: model width D.
-        spec: heads, mask, biases, rotary embedding, norm of queries and keys.
+        spec: heads, mask, biases, rotary embedding, norm of queries and keys; None with `heads`.
+        heads: number of query heads, instead of a spec.
+        **settings: other fields of `AttentionSpec`, such as `num_kv_heads`, `mask` or `rotary`.
 
     A capture may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
     `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are position
@@ -155,12 +134,20 @@ class Attention(nn.Module):
     over_memory: bool
     """True where keys and values are projections of a memory."""
 
-    def __init__(self, width: int, spec: AttentionSpec) -> None:
+    def __init__(
+        self,
+        width: int,
+        spec: AttentionSpec | None = None,
+        *,
+        heads: int | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__()
+        spec = spec_of(AttentionSpec, width, spec, {"num_heads": heads, **settings})
         self.num_heads = spec.num_heads
         self.num_kv_heads = spec.num_kv_heads or spec.num_heads
-        heads = range(self.num_heads) if spec.kept_heads is None else spec.kept_heads
-        self.kept = KeptHeads(tuple(heads), self.num_heads, self.num_heads // self.num_kv_heads)
+        kept = range(self.num_heads) if spec.kept_heads is None else spec.kept_heads
+        self.kept = KeptHeads(tuple(kept), self.num_heads, self.num_heads // self.num_kv_heads)
         self.heads_left, self.key_heads_left = len(self.kept.heads), len(self.kept.key_heads)
         self.regroup = self.kept.regroup
         self.head_width = spec.width_of_heads(width)
@@ -169,9 +156,6 @@ class Attention(nn.Module):
         self.dropout = spec.dropout
         self.mask = canonical(spec.mask)
         self._build_projections(width, spec.bias)
-        # Called after the projections are made: the hooks split and join the maps that exist when a
-        # state is saved.
-        store_maps_apart(self)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
         nn.init.xavier_uniform_(self.output.weight)
@@ -350,8 +334,9 @@ class SelfAttention(Attention):
         # One matmul for queries, keys and values, which have one input.
         self.projection = FusedLinear(width, query | key_value, bias=bias, gain=_INPUT_GAIN)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x [B, L, D]; see `Mixer`."""
+        context = context or Context.whole(x)
         q, keys, values = self._project(x, context)
         return self._attend(q, KeyValues(keys, values), context.positions, context)
 
@@ -445,6 +430,22 @@ class CrossAttention(Attention):
         query, key_value = self._widths()
         self.projection = FusedLinear(width, query, bias=bias, gain=_INPUT_GAIN)
         self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
+
+    def forward(self, x: Tensor, memory: Tensor, real: Tensor | None = None) -> Tensor:
+        """Attend from whole sequences to a memory, for other models; stacks `read` and `step`.
+
+        Args:
+            x: [B, Lq, D].
+            memory: [B, S, D].
+            real: [B, S] bool, false at padding of the memory; no padding if None.
+
+        Returns:
+            [B, Lq, D].
+        """
+        own, there = Context.whole(x), Context.whole(memory, real).positions
+        positions = Positions(own.positions.query, there.query)
+        state = self.read(Memory(memory, there.query))
+        return self.step(x, state, replace(own, memory_positions=positions))[0]
 
     def read(self, memory: Memory) -> KeyValues:
         """Project a memory to keys and values [B, K, S, E]."""

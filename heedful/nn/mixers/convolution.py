@@ -45,8 +45,9 @@ class Convolution(nn.Module):
         nn.init.normal_(self.projection.weight, std=deviation)
         nn.init.zeros_(self.projection.bias)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Mix whole sequences; see `Mixer`."""
+        context = context or Context.whole(x)
         before = self.kernel_width - 1 if self.causal else self.kernel_width // 2
         # Each sequence on its own and padded with zeros, so that no window reaches a neighbour.
         runs = Runs.of(context.positions)

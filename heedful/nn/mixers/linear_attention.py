@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from heedful.device import full_precision
 from heedful.errors import ModelError
 from heedful.nn.attention.masks import Causal, Everything, canonical
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.mixer_spec import LinearAttentionSpec
 from heedful.nn.mixers.feature_maps import build_features
@@ -47,7 +47,7 @@ class LinearState:
         )
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(StoredApart):
     """Multi-head attention whose weights are dot products of positive features.
 
     Args:
@@ -69,14 +69,14 @@ class LinearAttention(nn.Module):
         inner = self.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias)
-        store_maps_apart(self)
         self.output = nn.Linear(inner, width, bias=spec.bias)
         nn.init.xavier_uniform_(self.output.weight)
         if spec.bias:
             nn.init.zeros_(self.output.bias)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `Mixer`."""
+        context = context or Context.whole(x)
         if self.training:
             self.features.count_pass()
         q, k, v = self._features(x, context)

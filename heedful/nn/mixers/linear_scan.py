@@ -92,8 +92,9 @@ class LinearRecurrence(nn.Module):
         """Return the output [..., D] of tokens x with the states [..., N] after them."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Mix whole sequences; see `Mixer`."""
+        context = context or Context.whole(x)
         decay, value = self.terms(x)
         decay, value = self._at_padding(decay, value, context.positions.query)
         segments = context.positions.query_segment

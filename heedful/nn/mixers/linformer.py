@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer import Context, MakeCache, MixerState
 from heedful.nn.mixer_spec import LinformerSpec
 from heedful.nn.positions import check_below
 from heedful.nn.work import Saved, Work, weight_work
 
 
-class Linformer(nn.Module):
+class Linformer(StoredApart):
     """Softmax attention whose keys and values are trained sums over a sequence.
 
     Args:
@@ -40,7 +40,6 @@ class Linformer(nn.Module):
         inner = spec.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias, gain=1 / math.sqrt(2))
-        store_maps_apart(self)
         heads = spec.num_heads if spec.sharing == "none" else 1
         names = ("key_sums",) if spec.sharing == "key_value" else ("key_sums", "value_sums")
         for name in names:
@@ -52,12 +51,13 @@ class Linformer(nn.Module):
         if spec.bias:
             nn.init.zeros_(self.output.bias)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x; see `Mixer`.
 
         Raises:
             ModelError: when a sequence is too long, or shares its row with another.
         """
+        context = context or Context.whole(x)
         positions = context.positions.query
         self._check(context)
         q, k, v = (

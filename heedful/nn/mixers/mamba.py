@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.device import full_precision
-from heedful.nn.linear_layers import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, StoredApart
 from heedful.nn.mixer_spec import MambaSpec
 from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, wide
 from heedful.nn.mixers.selective_scan import selective_scan
@@ -27,7 +27,7 @@ _STEPS = (0.001, 0.1)
 """Smallest and largest initial step size, drawn log-uniformly, as in the authors' code."""
 
 
-class Mamba(ScanMixer):
+class Mamba(StoredApart, ScanMixer):
     """Convolution, selective scan and gate between two projections.
 
     Args:
@@ -45,7 +45,6 @@ class Mamba(ScanMixer):
         self.inner = inner = spec.expansion * width
         self.rank = spec.rank or -(-width // 16)
         self.projection = FusedLinear(width, {"value": inner, "gate": inner}, bias=spec.bias)
-        store_maps_apart(self)
         # PyTorch's default for a depthwise Conv1d, whose fan-in is the kernel width.
         bound = spec.convolution**-0.5
         shape = (inner, spec.convolution)

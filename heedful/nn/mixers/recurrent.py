@@ -278,8 +278,9 @@ class RecurrentMixer(nn.Module):
             width, width, spec.cell, direction=spec.direction, keep_bias=spec.keep_bias
         )
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Read whole sequences; see `Mixer`."""
+        context = context or Context.whole(x)
         states, _ = self.layer.sequence(x, Runs.of(context.positions))
         return states
 

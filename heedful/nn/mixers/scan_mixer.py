@@ -129,8 +129,9 @@ class ScanMixer(nn.Module):
         """Return the tokens of rows in order; engines that know the order override this."""
         return Tokens.of(positions, segments)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Mix whole sequences; see `Mixer`."""
+        context = context or Context.whole(x)
         positions = context.positions.query.reshape(x.shape[:2])
         tokens = self.tokens_at(positions, context.positions.query_segment)
         state = self.empty_state(len(x), x.device)

@@ -89,7 +89,7 @@ def test_runs_are_ordinary_run_directories(out: Path) -> None:
     assert place.kind() == "causal_lm"
     assert place.log is not None
     assert len(place.log.curve("loss", "validation")[0]) == 4
-    assert heedful.load_generator(run).generate(["rot"], max_length=3)[0].tokens
+    assert heedful.load(run).generate(["rot"], max_length=3)[0].tokens
 
 
 def test_nothing_is_done_twice(out: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:

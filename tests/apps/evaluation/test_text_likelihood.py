@@ -80,7 +80,7 @@ def test_every_prediction_counts_once(counts, length, stride) -> None:
 def test_a_memory_reads_texts_as_wholes(tmp_path: Path, positions: str) -> None:
     """Whatever is read at once: the loss of a single pass over each text."""
     directory = write_lm(tmp_path / "lm", positions=positions, memory=3)
-    pipeline = heedful.load_generator(directory)
+    pipeline = heedful.load(directory)
     expected = sum(
         loss for text in TEXTS for _, loss in token_losses(pipeline, text, length=99, stride=99)
     )
@@ -94,7 +94,7 @@ def test_a_memory_reads_texts_as_wholes(tmp_path: Path, positions: str) -> None:
 
 @pytest.mark.parametrize(("length", "stride"), [(8, 8), (8, 3), (20, 5), (64, 64)])
 def test_bits_are_those_of_a_sum_over_single_tokens(rotary: Path, length, stride) -> None:
-    pipeline = heedful.load_generator(rotary, device="cpu")
+    pipeline = heedful.load(rotary, device="cpu")
     found = text_likelihood(pipeline, TEXTS, length=length, stride=stride, batch_tokens=40)
     losses = [loss for text in TEXTS for _, loss in token_losses(pipeline, text, length, stride)]
     total = sum(losses)
@@ -110,19 +110,19 @@ def test_bits_are_those_of_a_sum_over_single_tokens(rotary: Path, length, stride
 
 
 def test_windows_are_by_default_those_the_model_was_made_for(rotary: Path) -> None:
-    found = text_likelihood(heedful.load_generator(rotary), TEXTS)
+    found = text_likelihood(heedful.load(rotary), TEXTS)
     assert (found.length, found.stride) == (TRAINED, TRAINED // 2)
 
 
 def test_unknown_and_changed_characters_are_told(rotary: Path) -> None:
-    pipeline = heedful.load_generator(rotary)
+    pipeline = heedful.load(rotary)
     found = text_likelihood(pipeline, ["rot ☃ und ☃"])
     assert found.unknown == 2
     assert not found.lossless
 
 
 def test_losses_by_position_are_means_of_single_tokens(rotary: Path) -> None:
-    pipeline = heedful.load_generator(rotary, device="cpu")
+    pipeline = heedful.load(rotary, device="cpu")
     rows = loss_by_position(pipeline, TEXTS, length=32, samples=50)
     assert [(row.first, row.last) for row in rows] == [(1, 8), (9, 16), (17, 32)]
     pairs = [pair for text in TEXTS for pair in token_losses(pipeline, text, 32, 32)]
@@ -142,7 +142,7 @@ def test_bins_of_positions_ascend_to_the_length(length, trained) -> None:
 
 
 def test_positions_past_a_learned_table_are_a_row_or_an_error(tmp_path: Path) -> None:
-    pipeline = heedful.load_generator(write_lm(tmp_path / "m", positions="learned"))
+    pipeline = heedful.load(write_lm(tmp_path / "m", positions="learned"))
     table = pipeline.model.spec.longest_text
     rows = loss_by_position(pipeline, TEXTS, length=32, samples=5)
     past = [row for row in rows if row.first > table]
@@ -154,12 +154,12 @@ def test_positions_past_a_learned_table_are_a_row_or_an_error(tmp_path: Path) ->
 
 
 def test_rows_that_no_text_reaches_say_so(rotary: Path) -> None:
-    rows = loss_by_position(heedful.load_generator(rotary), ["rot"], length=32, samples=5)
+    rows = loss_by_position(heedful.load(rotary), ["rot"], length=32, samples=5)
     assert [row.problem for row in rows] == [None, "no text is so long", "no text is so long"]
 
 
 def test_windows_leave_no_token_out(rotary: Path) -> None:
-    pipeline = heedful.load_generator(rotary)
+    pipeline = heedful.load(rotary)
     with pytest.raises(ConfigError, match="would skip tokens"):
         text_likelihood(pipeline, TEXTS, length=8, stride=9)
     with pytest.raises(DataError, match="no text"):
@@ -168,10 +168,8 @@ def test_windows_leave_no_token_out(rotary: Path) -> None:
 
 @pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
 def test_stretched_positions_are_those_of_a_model_made_so(rotary: Path, scaling: str) -> None:
-    plain = heedful.load_generator(rotary, device="cpu").model
-    found = heedful.load_generator(
-        rotary, device="cpu", rotary_scaling=scaling, rotary_factor=4
-    ).model
+    plain = heedful.load(rotary, device="cpu").model
+    found = heedful.load(rotary, device="cpu", rotary_scaling=scaling, rotary_factor=4).model
     ids, positions = torch.randint(0, 10, (2, 20)), torch.arange(20).expand(2, 20)
     shape = TranslatorShape(
         width=16, decoder_layers=1, num_heads=2, feedforward=16, positions="rotary",
@@ -191,14 +189,14 @@ def test_stretched_positions_are_those_of_a_model_made_so(rotary: Path, scaling:
 def test_a_scaling_comes_with_its_factor(rotary: Path, tmp_path: Path) -> None:
     for options in ({"rotary_scaling": "yarn"}, {"rotary_factor": 2.0}):
         with pytest.raises(ConfigError, match="its kind and its factor"):
-            heedful.load_generator(rotary, **options)
+            heedful.load(rotary, **options)
     alibi = write_lm(tmp_path / "m", positions="alibi")
     with pytest.raises(ConfigError, match="no rotary positions"):
-        heedful.load_generator(alibi, rotary_scaling="linear", rotary_factor=2)
+        heedful.load(alibi, rotary_scaling="linear", rotary_factor=2)
 
 
 def test_a_masked_model_predicts_each_token_from_the_others(encoder_directory: Path) -> None:
-    pipeline = heedful.load_encoder(encoder_directory, device="cpu")
+    pipeline = heedful.load(encoder_directory, device="cpu")
     texts = ["the cat sat on the mat", "a dog ran"]
     found = pseudo_likelihood(pipeline, texts, length=6, batch_tokens=16)
     total, tokens = 0.0, 0

@@ -20,7 +20,7 @@ DOG = "A dog runs in the snow."
 
 @pytest.fixture(scope="module")
 def writer() -> Any:
-    return heedful.load_generator(models_at_hand()["english"].path)
+    return heedful.load(models_at_hand()["english"].path)
 
 
 def complete(client: TestClient, **values: Any) -> Any:

@@ -33,7 +33,7 @@ from heedful.pipelines import numpy_translation as lean_pipeline
 from heedful.pipelines import segment_search
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
 from heedful.pipelines.text_splitting import Translation, cut_texts
-from heedful.pipelines.translation import TranslationPipeline, load_torch_free
+from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.alignment import Alignment
 from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.search_settings import SearchSettings
@@ -445,7 +445,7 @@ def test_a_loaded_model_translates_one_sentence_so(
 )
 def test_weights_are_shared_not_copied(write: Write, parts: Any) -> None:
     whole = heedful.load(write(edited(**parts)), device="cpu")
-    model = whole.models[0]
+    model = whole.engines[0]
     few = share_weights(model)
     assert few is not None
     layer = model.output_projection.packed
@@ -495,7 +495,7 @@ def test_a_shortlist_holds_for_one_sentence_too(write: Write) -> None:
     size, likely = tokenizers().target.size, np.empty(0, np.int64)
     ends, common = np.zeros(tokenizers().source.size + 1, np.int64), np.arange(3, 9)
     short = Shortlist(common, ends, likely, size, False, "")
-    narrow = TranslationPipeline(whole.models, tokenizers(), shortlist=short)
+    narrow = TranslationPipeline(whole.engines, tokenizers(), shortlist=short)
     (found,) = narrow.translate([texts()[0]], min_length=8, max_length=12)
     assert set(found.tokens) <= set(tokenizers().target.pieces(common.tolist()))
     assert found != whole.translate([texts()[0]], min_length=8, max_length=12)[0]
@@ -521,7 +521,7 @@ def test_what_is_taken_away_is_missed(write: Write, part: str) -> None:
     whole = heedful.load(write(), device="cpu")
     line, options = texts()[0], {"min_length": 8, "max_length": 12}
     before = whole.translate([line], **options)
-    with ablated(whole.models[0], [part]):
+    with ablated(whole.engines[0], [part]):
         (without,) = whole.translate([line], **options)
         assert content(without) == content(whole.translate([line, line], **options)[0])
     assert content(without) != content(before[0])
@@ -532,7 +532,7 @@ def test_what_is_taken_away_is_missed(write: Write, part: str) -> None:
 def test_hooks_on_a_block_are_called(write: Write, count: int) -> None:
     whole = heedful.load(write(), device="cpu")
     calls: list[object] = []
-    whole.models[0].decoder.blocks[-1].register_forward_hook(lambda *hook: calls.append(hook))
+    whole.engines[0].decoder.blocks[-1].register_forward_hook(lambda *hook: calls.append(hook))
     assert whole.translate(["ab"] * count)
     assert calls
 
@@ -562,7 +562,7 @@ def test_without_pytorch_alignments_and_scores_are_the_same(
     write: Write, dials: dict[str, Any]
 ) -> None:
     path = write(spec_of(**dials), seed=len(str(dials)))
-    whole, own = heedful.load(path, device="cpu"), load_torch_free([path])
+    whole, own = heedful.load(path, device="cpu"), TranslationPipeline.torch_free([path])
     lines = [*texts()[:3], "", "  a\nb c ", "see https://example.org, {n} a", "a. b. c"]
     expected = whole.translate(lines, beam=3, n_best=2, alignment=True, batch_size=1)
     found = own.translate(lines, beam=3, n_best=2, alignment=True)
@@ -593,8 +593,8 @@ def test_what_needs_pytorch_is_refused_where_there_is_none(write: Write) -> None
     path = write()
     for options in ({"device": "cuda"}, {"precision": "bf16"}):
         with pytest.raises(TorchMissing, match=r"pip install 'heedful\[torch\]'"):
-            load_torch_free([path], **options)
-    own = load_torch_free([path])
+            TranslationPipeline.torch_free([path], **options)
+    own = TranslationPipeline.torch_free([path])
     refused: list[dict[str, Any]] = [{"sampling": True}, {"no_repeat_ngram": 2}]
     for asked in [*refused, {"prefixes": ["a"]}]:
         with pytest.raises(TorchMissing):

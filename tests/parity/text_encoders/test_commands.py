@@ -82,7 +82,7 @@ def write(request, tmp_path, text_encoders):
     def write_it(task: str):
         kind = f"{request.param}For{task}"
         theirs = WRITERS[request.param](kind, tmp_path, text_encoders)
-        return heedful.load_encoder(tmp_path, device="cpu"), *theirs
+        return heedful.load(tmp_path, device="cpu"), *theirs
 
     return write_it
 

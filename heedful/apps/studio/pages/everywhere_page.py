@@ -128,9 +128,9 @@ def text(request: PromptRequest, workspace: Workspace) -> dict[str, Any]:
 def image(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the patches of an image in reading order, and the input vectors of the first block."""
     pipeline = image_pipeline(request.model, workspace)
-    spec = pipeline.model.spec
+    spec = pipeline.spec
     picture = picture_of(request, pipeline)
-    subject = Subject(pipeline.model)
+    subject = Subject(pipeline.engine)
     reading = see(subject, pipeline.prepare([picture])[0].numpy())
     return {
         **patches_of(pipeline, picture),

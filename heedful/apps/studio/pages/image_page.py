@@ -145,7 +145,7 @@ class LookRequest(ImageRequest):
 @call(ModelRequest)
 def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the sizes of a model and the examples, before an image is chosen."""
-    model = image_pipeline(request.model, workspace).model
+    model = image_pipeline(request.model, workspace).engine
     spec, layers = model.spec, attentions(model, "encoder")
     return {
         "side": spec.image_size,
@@ -177,7 +177,7 @@ def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
 
 def patches_of(pipeline: ImagePipeline, picture: npt.NDArray[np.uint8]) -> dict[str, Any]:
     """Return the patches of an image in base64, in reading order, and their sizes."""
-    spec = pipeline.model.spec
+    spec = pipeline.spec
     patches = cut(torch.from_numpy(pipeline.squares([picture])), spec.patch_size)[0]
     return {
         "side": spec.image_size,
@@ -210,7 +210,7 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
     Raises:
         DataError: when the example is unknown, or the upload is no image or too large.
     """
-    spec = pipeline.model.spec
+    spec = pipeline.spec
     if request.example and request.example not in EXAMPLES:
         raise DataError(
             f"There is no example {request.example[:40]!r}",
@@ -240,8 +240,8 @@ def _attention(
     request: LookRequest, pipeline: ImagePipeline, picture: npt.NDArray[np.uint8]
 ) -> dict[str, Any]:
     """Return the attention to the patches in reading order, and to [CLS] where there is one."""
-    subject = Subject(pipeline.model)
-    spec = pipeline.model.spec
+    subject = Subject(pipeline.engine)
+    spec = pipeline.spec
     reading = see(subject, pipeline.prepare([picture])[0].numpy())
     layer = spec.encoder.num_layers - 1 if request.layer is None else request.layer
     first = spec.num_states - (spec.image_size // spec.patch_size) ** 2

@@ -1,0 +1,87 @@
+"""Scores of a model of any kind on examples, in memory or in files, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from heedful.apps.evaluation.text_likelihood import pseudo_likelihood, text_likelihood
+from heedful.data.corpus_spec import CorpusSpec
+from heedful.data.in_memory import examples, file_spec
+from heedful.data.pair_corpus import CorpusReader
+from heedful.data.text_corpus import LabelledText, labelled_reader
+from heedful.errors import DataError, ModelError
+from heedful.evaluate.corpus_metrics import corpus_scores
+from heedful.pipelines.any_pipeline import load_pipeline
+from heedful.train.tasks.pipeline_scores import label_scores
+
+
+def evaluate(
+    model: Any, data: Any, *, metrics: Sequence[str] = ("bleu", "chrf"), **options: Any
+) -> dict[str, float]:
+    """Score a model on examples; the command `heedful evaluate` has more to say of them.
+
+    Args:
+        model: translator, language model, masked language model or classifier of text, loaded or
+            by its directory or name.
+        data: pairs for a translator, texts with labels for a classifier, texts for a language
+            model; in memory or in files, in the forms of `heedful.train`.
+        metrics: metrics of translations, out of bleu, chrf and ter.
+        **options: options of the search of translations, such as `beam=5`; of windows over texts,
+            such as `length=128`; or of batches.
+
+    Returns:
+        The scores by name: in percent for translations, shares for labels, and the measures of
+        texts, such as the perplexity.
+
+    Raises:
+        ModelError: when the model is of another kind.
+        DataError: when an example or a file is wrong.
+        ConfigError: when a metric or an option does not exist.
+    """
+    pipeline = load_pipeline(model) if isinstance(model, str | Path) else model
+    if "translate" in pipeline.verbs:
+        pairs = _pairs(data)
+        translations = pipeline.translate([source for source, _ in pairs], **options)
+        found = corpus_scores(translations, [target for _, target in pairs], metrics)
+        return {name: each.score for name, each in found.items()}
+    if "generate" in pipeline.verbs:
+        return dict(text_likelihood(pipeline, _texts(data), **options).scores)
+    if "embed" in pipeline.verbs:
+        if "classify" in pipeline.verbs:
+            return dict(label_scores(pipeline, _labelled(data), **options))
+        pipeline.require("masked_lm")
+        return dict(pseudo_likelihood(pipeline, _texts(data), **options).scores)
+    raise ModelError(
+        f"Models of images are not scored here, but by their predictions: {pipeline!r}",
+        remedy="Compare the labels of classify with your own",
+    )
+
+
+def _pairs(data: Any) -> list[tuple[str, ...]]:
+    files = file_spec(data)
+    if files is None:
+        pairs = list(examples(data, ("source", "target")))
+        if not pairs:
+            raise DataError("There are no pairs", remedy="Give at least one")
+        return pairs
+    return [(pair.source, pair.target) for pair in CorpusReader(CorpusSpec.parse(files))]
+
+
+def _labelled(data: Any) -> list[LabelledText]:
+    files = file_spec(data)
+    if files is not None:
+        return list(labelled_reader(CorpusSpec.parse(files)).examples())
+    rows = enumerate(examples(data, ("text", "label")), start=1)
+    return [LabelledText(number, *row) for number, row in rows]
+
+
+def _texts(data: Any) -> list[str]:
+    if file_spec(data) is not None:
+        raise DataError(
+            "Texts are measured here from memory",
+            where=str(data),
+            remedy="Read the file, or run: heedful evaluate MODEL --source FILE",
+        )
+    return [text for (text,) in examples(data, ("text",))]

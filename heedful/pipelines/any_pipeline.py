@@ -1,0 +1,97 @@
+"""Loading of the pipeline that a model's kind asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from heedful.device import RunningPrecision
+from heedful.errors import ModelError
+from heedful.interop.model_loading import load_any
+from heedful.pipelines.read_once import ReadOnce
+
+if TYPE_CHECKING:
+    from heedful.models.checkpoint import ReadModel
+
+_PIPELINES = {
+    "translator": "heedful.pipelines.translation:TranslationPipeline",
+    "causal_lm": "heedful.pipelines.text_generation:GenerationPipeline",
+    "encoder": "heedful.pipelines.text_encoding:EncoderPipeline",
+    "vision": "heedful.pipelines.image_classification:ImagePipeline",
+}
+"""Class of each kind of model, imported when one is loaded."""
+
+
+def load_pipeline(
+    path: str | Path | Sequence[str | Path],
+    *,
+    device: str = "auto",
+    precision: RunningPrecision = "auto",
+    read: ReadModel = load_any,
+    **options: Any,
+) -> Any:
+    """Load a model of any kind.
+
+    Args:
+        path: model directory, run directory (its best model), Hugging Face directory, or the name
+            of a model; several make an ensemble of translators.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32 by the fastest exact method), fp32, bf16, fp16 or int8.
+        read: reader of a model directory.
+        **options: `shortlist` and `split`, which translators alone have; None for one that is
+            not set.
+
+    Returns:
+        A `TranslationPipeline`, `GenerationPipeline`, `EncoderPipeline` or `ImagePipeline`.
+
+    Raises:
+        ModelError: when the directory holds no model, or one without an option that is set.
+        ConfigError: when the device or precision is not available.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(path, str | Path):
+        path = list(path)
+        return loaded_as(
+            "translator", path, device=device, precision=precision, read=read, **options
+        )
+    try:
+        once = ReadOnce(Path(path), read)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torch":
+            raise
+        # Without PyTorch only translators are loaded; models of other kinds are refused there.
+        return loaded_as("translator", path, device=device, precision=precision, **options)
+    kind = once.spec.kind
+    if options and kind != "translator":
+        raise ModelError(
+            f"Only translators have the option {' and '.join(options)}; its kind is {kind!r}",
+            where=str(path),
+            remedy="Leave it out",
+        )
+    return loaded_as(kind, path, device=device, precision=precision, read=once, **options)
+
+
+def loaded_as(kind: str, model: Any, **options: Any) -> Any:
+    """Return the pipeline of one kind of model, loaded already or from a directory or name.
+
+    Args:
+        kind: kind of the model, such as `encoder`.
+        model: pipeline, directory or name.
+        **options: arguments of the pipeline's `load`.
+
+    Raises:
+        ModelError: when the model is of another kind, or there is none.
+        ConfigError: when the device or precision is not available.
+    """
+    wanted = resolve_name(_PIPELINES[kind])
+    if isinstance(model, str | Path | list | tuple):
+        return wanted.load(model, **{"read": load_any, **options})
+    if not isinstance(model, wanted):
+        raise ModelError(
+            f"A {wanted.__name__} is needed, and this is a {type(model).__name__}",
+            where=getattr(model, "name", "") or None,
+            remedy=wanted.remedy,
+        )
+    return model

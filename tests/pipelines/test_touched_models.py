@@ -1,0 +1,116 @@
+"""A loaded model is an ordinary module: whatever is done to it works or is refused in words."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import heedful
+from heedful.engines.inference.model_changes import checksums, is_as_specified
+from heedful.models.build import build_model
+from heedful.models.checkpoint import save_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.pretrained.catalogue import models_at_hand
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
+
+SCRIPT = Path(__file__).with_name("touches.py")
+REFUSED = {
+    "meta", "emptied", "shrunk", "wrong shape", "identity", "linear", "part removed", "no stack",
+    "parameter removed", "another model",
+}  # fmt: skip
+"""Touches after which there is nothing to compute; all others work."""
+EITHER = {"to_empty", "half a model", "half", "bfloat16"}
+"""These depend on what the memory held, and on what PyTorch computes in 16 bits."""
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("touched")
+    texts = ["abcd dcba ab", "bcad", "dab"]
+    tokenizers = train_pair(TokenizerSpec(kind="characters"), texts, texts)
+    size = tokenizers.source.size
+    shape = TranslatorShape(
+        width=32, encoder_layers=2, decoder_layers=2, num_heads=2, feedforward=64, max_length=40
+    )
+    specs = {
+        "translator": translator_spec(shape, size, tokenizers.target.size),
+        "writer": causal_lm_spec(shape, size, 40),
+    }
+    for name, spec in specs.items():
+        model = build_model(spec)
+        with torch.no_grad():
+            for p in model.parameters():
+                p += 0.1 * torch.randn_like(p)
+        save_model(model, tokenizers, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("translator", "fp32"), ("translator", "int8"), ("writer", "fp32")]
+)
+def test_forty_touches(directories, kind, precision):
+    command = [sys.executable, str(SCRIPT), str(directories / kind), precision]
+    one = os.environ | {"OMP_NUM_THREADS": "1"}  # small products: threads only wait
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=one)
+    found = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert done.returncode == 0, (list(found)[-1:], done.stderr[-2000:])
+    assert len(found) > 40
+    wrong = {
+        name: outcome
+        for name, outcome in found.items()
+        if outcome != ("refused" if name in REFUSED else "works")
+        and not (name in EITHER and outcome in ("works", "refused"))
+        # In 8 bits the definition has other numbers than the engine.
+        and not (precision == "int8" and outcome.startswith("wrong"))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", sorted(models_at_hand()))
+def test_models_at_hand_are_what_their_specs_describe(name):
+    """Otherwise a look at the model would take its engine away."""
+    assert is_as_specified(heedful.load(name, device="cpu").model)
+
+
+def test_nobody_pays_for_a_model_that_nobody_has(directories, monkeypatch):
+    pipeline = heedful.load(directories / "translator", device="cpu")
+    held = pipeline._held[0]
+    before = pipeline.engines
+    monkeypatch.setattr("heedful.engines.inference.model_changes.checksums", None)
+    pipeline.translate(["abc"], max_length=3)
+    assert held._model is None
+    assert pipeline.engines is before
+
+
+def test_an_engine_is_made_once_for_a_model_that_stays(directories):
+    pipeline = heedful.load(directories / "writer", device="cpu")
+    assert pipeline.model is pipeline.model
+    assert pipeline.engine is pipeline.engine
+    assert pipeline.engine is not pipeline.model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("size", [(7, 5), (300, 130), (40_001,), (200, 257)])
+def test_sums_change_with_any_element_and_any_exchange(dtype, size):
+    torch.manual_seed(0)
+    model = torch.nn.ParameterList([torch.randn(size).to(dtype)])
+    (p,) = model
+    flat = p.data.view(-1)
+    before = checksums(model)
+    assert checksums(model) == before
+    for place in (0, len(flat) // 2, len(flat) - 1):
+        kept = flat[place].clone()
+        flat[place] += 1
+        assert checksums(model) != before
+        flat[place] = kept
+        other = (place + 3) % len(flat)
+        flat[[place, other]] = flat[[other, place]].clone()
+        assert checksums(model) != before
+        flat[[place, other]] = flat[[other, place]].clone()
+    assert checksums(model) == before

@@ -1,0 +1,214 @@
+"""What people call from Python: one `load`, training on examples in memory, vectors, displays."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.data.in_memory import examples, file_spec
+from heedful.errors import ConfigError, DataError, ModelError, UserError
+from heedful.events import Metric
+from heedful.interop.hf_files import read_pooling
+from heedful.pipelines.encoder_input import frame
+
+PAIRS = [("a b c", "x y z"), ("a a", "x x"), ("c b a", "z y x")]
+SETTINGS = {
+    "model": {
+        "width": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "feedforward": 32,
+    },
+    "tokenizer": {"kind": "characters"},
+}  # fmt: skip
+FORMS = {
+    "tuples": PAIRS,
+    "lists": [list(pair) for pair in PAIRS],
+    "names": [{"id": "1", "target": b, "source": a} for a, b in PAIRS],
+    "two columns": [{"en": a, "de": b} for a, b in PAIRS],
+    "datasets": [{"translation": {"en": a, "de": b}} for a, b in PAIRS],
+}
+
+
+class Frame:
+    """A data frame as pandas has it."""
+
+    columns = ("en", "de")
+
+    def itertuples(self, index):
+        assert not index
+        return iter(PAIRS)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return heedful.load("english-masked", device="cpu")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pairs_are_found_in_every_form(form):
+    assert list(examples(FORMS[form], ("source", "target"))) == PAIRS
+    assert list(examples((each for each in FORMS[form]), ("source", "target"))) == PAIRS
+
+
+def test_a_data_frame_is_read_row_by_row():
+    assert list(examples(Frame(), ("source", "target"))) == PAIRS
+
+
+@pytest.mark.parametrize(
+    "wrong", [[("a",)], ["ab"], [{"a": "b"}], [("a", 3)], [{"a": "1", "b": "2", "c": "3"}], [3], 7]
+)
+def test_other_examples_are_refused(wrong):
+    with pytest.raises(DataError, match=r"example|type"):
+        list(examples(wrong, ("source", "target")))
+
+
+def test_labels_may_be_numbers():
+    assert list(examples([("good", 1)], ("text", "label"))) == [("good", "1")]
+
+
+def test_files_are_told_from_examples():
+    assert file_spec("pairs.tsv") == {"file": "pairs.tsv"}
+    assert file_spec((Path("a"), Path("b"))) == {"source": "a", "target": "b"}
+    assert file_spec(("a", "b")) is None
+    assert file_spec(PAIRS) is None
+
+
+def test_training_on_examples_equals_training_on_a_file_and_resumes(tmp_path):
+    seen = []
+
+    def weights(name):
+        return (tmp_path / name / "model/model.safetensors").read_bytes()
+
+    def run(name, data, steps):
+        summary = heedful.train(
+            data, tmp_path / name, settings=SETTINGS, callbacks=[seen.append], max_steps=steps
+        )
+        assert summary.steps == steps
+
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    run("memory", iter(PAIRS), 4)
+    assert any(isinstance(event, Metric) for event in seen)
+    run("file", file, 4)
+    assert weights("file") == weights("memory")
+    run("parts", PAIRS, 2)
+    assert weights("parts") != weights("memory")
+    # Neither the list nor the place is there any more.
+    (tmp_path / "parts").rename(tmp_path / "moved")
+    heedful.train(out=tmp_path / "moved", resume=True, max_steps=4, callbacks=[])
+    assert weights("moved") == weights("memory")
+    with pytest.raises(UserError, match="run already"):
+        heedful.train([("other", "pairs")], tmp_path / "memory", settings=SETTINGS)
+    assert "other" not in (tmp_path / "memory/examples/train.jsonl").read_text("utf-8")
+    scores = heedful.evaluate(tmp_path / "memory", PAIRS, beam=1)
+    assert set(scores) == {"bleu", "chrf"}
+    with pytest.raises(ConfigError, match="began with"):
+        heedful.train(PAIRS, tmp_path / "moved", resume=True)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "max"])
+def test_vectors_are_pooled_states(encoder, pooling):
+    texts = ["The cat sat", "", "A dog"]
+    found = encoder.embed(texts, pooling=pooling)
+    for text, vector in zip(texts, found, strict=True):
+        if not text:
+            assert not vector.any()
+            continue
+        ids = torch.tensor([frame(encoder.tokenizer, encoder.tokenizer.encode(text)).ids])
+        with torch.no_grad():
+            states = encoder.model(ids, torch.arange(ids.shape[1])[None])[0].numpy()
+        expected = {"first": states[0], "mean": states.mean(0), "max": states.max(0)}[pooling]
+        np.testing.assert_allclose(vector, expected, atol=2e-5)
+    unit = heedful.embed(encoder, texts[:1], pooling=pooling, normalize=True)
+    np.testing.assert_allclose(unit[0], found[0] / np.linalg.norm(found[0]), atol=2e-5)
+    with pytest.raises(ConfigError, match="no pooling"):
+        encoder.embed(texts, pooling="last")
+
+
+def published(folder, pooling, kinds):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    names = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(names))
+    return read_pooling(folder)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "kinds", "expected"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+         ["Transformer", "Pooling"], {"mode": "mean", "normalize": False}),
+        ({"pooling_mode_cls_token": True}, ["Transformer", "Pooling", "Normalize"],
+         {"mode": "first", "normalize": True}),
+        ({"pooling_mode": "max"}, ["Transformer", "Pooling"], {"mode": "max", "normalize": False}),
+    ],
+)  # fmt: skip
+def test_published_pooling_is_read(tmp_path, pooling, kinds, expected):
+    assert published(tmp_path, pooling, kinds) == expected
+
+
+@pytest.mark.parametrize(
+    ("pooling", "kinds"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, ["Pooling"]),
+        ({"pooling_mode_lasttoken": True}, ["Pooling"]),
+        ({"pooling_mode_mean_tokens": True}, ["Transformer", "Pooling", "Dense"]),
+        ({}, ["Pooling"]),
+    ],
+)
+def test_vectors_that_are_more_than_pooled_are_refused(tmp_path, encoder, pooling, kinds):
+    found = published(tmp_path, pooling, kinds)
+    assert set(found) == {"refusal"}
+    other = pickle.loads(pickle.dumps(encoder))
+    other.pooling = found
+    with pytest.raises(ModelError, match=r"modules|pooled"):
+        other.embed(["a text"])
+    assert other.embed(["a text"], pooling="mean").shape == (1, encoder.spec.width)
+
+
+def test_no_directory_of_sentence_transformers_has_no_pooling(tmp_path):
+    assert read_pooling(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["en-de", "english", "english-masked", "digits"])
+def test_one_load_for_all_kinds(name):
+    loaded = heedful.load(name, device="cpu")
+    assert name in repr(loaded)
+    assert "parameters" in loaded._repr_html_()
+    assert all(callable(getattr(loaded, verb)) for verb in loaded.verbs)
+    with pytest.raises(AttributeError, match=f"can {loaded.verbs[0]}"):
+        loaded.sing()
+    if name != "en-de":
+        with pytest.raises(ModelError, match="Only translators"):
+            heedful.load(name, shortlist=True)
+    with pytest.raises(ModelError, match="Give"):
+        heedful.embed(loaded if name != "english-masked" else "en-de", ["a"])
+
+
+def test_a_translation_shows_its_score_and_alignment():
+    (found,) = heedful.load("en-de", device="cpu").translate(["A <b> dog runs."], alignment=True)
+    assert repr(found).startswith(f"Translation({str(found)!r}, score={found.score:.2f}, alig")
+    assert "dog" in found._repr_html_()
+    assert "<b>" not in found._repr_html_()
+
+
+def test_an_error_shows_itself_in_a_line():
+    with pytest.raises(UserError) as caught:
+        heedful.load("no-such-model")
+    assert caught.value._render_traceback_() == [f"{type(caught.value).__name__}: {caught.value}"]
+
+
+def test_the_package_shows_its_names_and_loads_nothing_heavy():
+    code = (
+        "import sys, heedful, heedful.nn\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert not {'Path', 'annotations', 'TYPE_CHECKING'} & set(dir(heedful))\n"
+        "import heedful.train.run_settings\n"
+        "assert callable(heedful.train) and callable(heedful.evaluate)\n"
+        "assert heedful.inspect.read and heedful.nn.Causal()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
