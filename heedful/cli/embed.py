@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.cli.encoder_verbs import EncoderVerb, Items, OneText, run
+from heedful.cli.encoder_verbs import EncoderVerb, Items, run
 from heedful.cli.flags import ModelPath
-from heedful.cli.text_io import Output
+from heedful.cli.text_io import OneText, Output
 
 if TYPE_CHECKING:
     import numpy as np

@@ -233,7 +233,7 @@ def flags_of(
         first: dotted names of the flags that stand together before all others, in this order.
         leading: heading of those, with the help of a verb's own most used flags.
     """
-    groups = {
+    groups: dict[str, tuple[tuple[str, ...], FieldInfo, Group | None]] = {
         ".".join(path): (path, field, group)
         for path, field, group in _leaves(settings, (), Group(title, sort_key=10))
         if ".".join(path) not in skip

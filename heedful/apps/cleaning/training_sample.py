@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from heedful.apps.cleaning.language_check import guess_languages
-from heedful.apps.language_detector import LanguageDetector, language_detector
+from heedful.apps.language_detector import detect_languages, known_languages
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.pair_corpus import CorpusReader, corpus_paths
 from heedful.errors import ConfigError, DataError
@@ -39,19 +39,19 @@ def check_languages(data: DataSpec, events: Events) -> None:
         if languages is None or languages[0] == languages[1]:
             continue
         try:
-            detector = language_detector()
+            known = known_languages()
         except ConfigError as error:
             # Nobody asked for a check where only names of files tell the languages.
             if given is not None:
                 events.warn(f"The languages of the data are not checked: {error}")
             return
         codes = [code.lower().replace("_", "-").partition("-")[0] for code in languages]
-        if not set(codes) <= set(detector.languages):
+        if not set(codes) <= set(known):
             continue
         pairs = [(pair.source, pair.target) for pair in islice(CorpusReader(corpus), _SAMPLE)]
         where = " and ".join(map(str, corpus_paths(corpus)))
         should = f"they should be {codes[0]} and {codes[1]}"
-        if _are_exchanged(pairs, codes, detector):
+        if _are_exchanged(pairs, codes):
             raise DataError(
                 f"Source and target are exchanged: the sources look like {codes[1]} and the "
                 f"targets like {codes[0]}, and {should}",
@@ -66,17 +66,14 @@ def check_languages(data: DataSpec, events: Events) -> None:
             )
 
 
-def _are_exchanged(
-    pairs: Sequence[tuple[str, str]], codes: Sequence[str], detector: LanguageDetector
-) -> bool:
+def _are_exchanged(pairs: Sequence[tuple[str, str]], codes: Sequence[str]) -> bool:
     """Return True if most texts of both sides are rather in the other side's language."""
-    columns = [detector.languages.index(code) for code in codes]
     for side, texts in enumerate(zip(*pairs, strict=True)):
         filled = [text[:_LONGEST] for text in texts if text.strip()]
         # Between two languages short texts can be told apart, too.
-        odds = detector.probabilities(filled, columns)
-        wrong = odds[:, 1 - side] > odds[:, side]
-        if len(filled) < _FEWEST or wrong.mean() < _MOST:
+        odds = [dict(detect_languages(text)) for text in filled]
+        wrong = sum(each[codes[1 - side]] > each[codes[side]] for each in odds)
+        if len(filled) < _FEWEST or wrong < _MOST * len(filled):
             return False
     return bool(pairs)
 
