@@ -79,7 +79,8 @@ GROUPS = {
     },
     "Exchange": {
         "import": "Import a Hugging Face model.",
-        "export": "Export a model to Hugging Face, CTranslate2 or ONNX.",
+        "export": "Export a model to Hugging Face, CTranslate2, ONNX or GGUF, "
+        "or an adapter to PEFT.",
     },
 }
 """Summaries of the verbs, by what a person wants; in the order of the overview."""

@@ -124,15 +124,11 @@ def train(
 def _train(
     run: Path, settings: RunSettings, report: Report, *, resume: bool, output: Output
 ) -> int:
-    from heedful.apps.planning.forecast import Forecast
+    from heedful.apps.cleaning.training_sample import foresee
     from heedful.train.run import run_training
 
     with terminal() as events:
-        if not resume and settings.task == "translation" and os.environ.get("RANK", "0") == "0":
-            from heedful.apps.cleaning.training_sample import check_languages
-
-            check_languages(settings.data, events)
-        events = events.also(Forecast(settings, events))
+        events = foresee(settings, events, resume=resume)
         summary = run_training(run, settings, resume=resume, events=events)
     if os.environ.get("RANK", "0") != "0":
         return summary.exit_status  # the first process reports
@@ -153,11 +149,7 @@ def _resolve(
 
     if not resume:
         return resolve_settings(preset, config, values)
-    from heedful.config import read_toml
-    from heedful.models.preset_files import read_preset
-
-    below = read_preset(preset) if preset is not None else {}
-    return settings_of_run(run, merge(below, read_toml(config) if config else {}, values))
+    return settings_of_run(run, values, preset=preset, config_file=config)
 
 
 def _task(run: Path, config: Path | None, values: dict[str, Any], *, resume: bool) -> str:

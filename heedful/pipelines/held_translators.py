@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.errors import ModelError
-from heedful.pipelines.search_items import target_specials
+from heedful.pipelines.batching import Shown
 from heedful.pipelines.segment_search import SegmentSearch
-from heedful.pipelines.shown import Shown
 from heedful.text.tokenizer_pair import Split, TokenizerPair
 
 # What loads PyTorch is imported where it is used: without it, a translator runs by NumPy.
@@ -44,7 +43,6 @@ class HeldTranslators(SegmentSearch, Shown):
         self.tokenizers = tokenizers
         self._precision = precision
         self.shortlist = shortlist
-        self.specials = target_specials(tokenizers)
         self._follow()
 
     @property

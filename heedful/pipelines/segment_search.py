@@ -18,6 +18,7 @@ from heedful.pipelines.search_items import (
     SearchItem,
     encoder_input,
     requirements,
+    target_specials,
 )
 from heedful.pipelines.text_splitting import SegmentResult, Warn, distinct_texts
 from heedful.search.search_settings import SearchSettings, Specials, longest_output
@@ -48,7 +49,6 @@ class SegmentSearch:
 
     tokenizers: TokenizerPair
     shortlist: Shortlist | None
-    specials: Specials
     _held: tuple[Any, ...]
     """The models as `HeldModel`s."""
     _precision: Precision | None
@@ -67,6 +67,11 @@ class SegmentSearch:
     def precision(self) -> Precision | None:
         """Precision of the forward passes; float32 if None."""
         return self._precision or self._held[0].precision
+
+    @cached_property
+    def specials(self) -> Specials:
+        """Special tokens of the target."""
+        return target_specials(self.tokenizers)
 
     @cached_property
     def _vocabulary(self) -> int:

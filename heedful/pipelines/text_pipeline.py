@@ -15,7 +15,7 @@ from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.engines.inference.prepare import HeldModel, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
-from heedful.pipelines.shown import Shown
+from heedful.pipelines.batching import Shown
 from heedful.text.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=nn.Module)

@@ -332,16 +332,9 @@ class Translation(str):
         return f"Translation({str(self)!r}, score={self.score:.2f}{more})"
 
     def _repr_html_(self) -> str:
-        from heedful.pipelines.display import html_table  # for notebooks
+        from heedful.pipelines.display import translation_table  # for notebooks
 
-        links = () if self.alignment is None else self.alignment.links
-        rows = [("translation", "log-probability")]
-        rows += [(str(each), f"{each.score:.2f}") for each in self.n_best]
-        for place, target, weight in links:
-            assert self.alignment is not None
-            word, source = self.alignment.target_words[target], self.alignment.source_words[place]
-            rows.append((word, f"{source} ({weight:.2f})"))
-        return html_table(rows, header=True)
+        return translation_table(self)
 
 
 @dataclass(frozen=True)

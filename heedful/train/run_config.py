@@ -81,8 +81,19 @@ def resolve_settings(
     return settings
 
 
-def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -> RunSettings:
-    """Read the settings of an existing run and apply overrides, for `--resume`.
+def settings_of_run(
+    run_dir: Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    config_file: Path | None = None,
+) -> RunSettings:
+    """Read the settings of an existing run and apply others, for `--resume`.
+
+    Args:
+        run_dir: run directory.
+        overrides: nested plain data from flags.
+        preset, config_file: arguments of `resolve_settings`, below the overrides.
 
     Raises:
         UserError: when the directory has no run.
@@ -95,7 +106,10 @@ def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -
             where=str(run_dir),
             remedy="Check the path, or leave out --resume to start a run",
         )
-    return RunSettings.parse(merge(read_toml(path), dict(overrides or {})), where=str(path))
+    below = read_preset(preset) if preset is not None else {}
+    from_file = read_toml(config_file) if config_file is not None else {}
+    values = merge(read_toml(path), below, from_file, dict(overrides or {}))
+    return RunSettings.parse(values, where=str(path))
 
 
 def with_choices_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:

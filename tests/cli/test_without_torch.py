@@ -55,6 +55,7 @@ NEED = {
     "fill": ["fill", "english-masked", "a [MASK]"],
     "classify": ["classify", "digits", "a.png"],
     "tag": ["tag", "english-masked", "a b"],
+    "embed": ["embed", "english-masked", "a b"],
     "answer": ["answer", "english-masked", "b", "--question", "a"],
     "compare": ["compare", "--out", "compared"],
     "sweep": ["sweep", "tiny", "--over", "model.width=64,128", "--out", "swept"],

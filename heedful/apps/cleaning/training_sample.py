@@ -1,17 +1,20 @@
-"""The languages of training data, judged by a sample before training begins."""
+"""Sample of the training data, judged before training begins, and the forecast of the run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from heedful.apps.cleaning.language_check import guess_languages
 from heedful.apps.language_detector import detect_languages, known_languages
+from heedful.apps.planning.forecast import Forecast
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.pair_corpus import CorpusReader, corpus_paths
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
+from heedful.train.run_settings import RunSettings
 
 _SAMPLE = 2000
 _LONGEST = 256  # characters of a text; more tell no more
@@ -19,6 +22,25 @@ _FEWEST = 20  # texts of a side
 _MOST = 0.7
 """Share of wrong texts on both sides past which a corpus is exchanged. Of the first, shortest pairs
 of Tatoeba (English with German) 98 % are told right, of toy languages about half."""
+
+
+def foresee(settings: RunSettings, events: Events, *, resume: bool) -> Events:
+    """Look at the data of a translator, and foretell what a training gives.
+
+    Args:
+        settings: settings of the run.
+        events: receivers of warnings and of the forecast.
+        resume: flag of a run that goes on, whose data was looked at.
+
+    Returns:
+        The events, which also go to the forecast.
+
+    Raises:
+        DataError: when source and target are exchanged.
+    """
+    if not resume and settings.task == "translation" and os.environ.get("RANK", "0") == "0":
+        check_languages(settings.data, events)
+    return events.also(Forecast(settings, events))
 
 
 def check_languages(data: DataSpec, events: Events) -> None:
