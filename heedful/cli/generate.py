@@ -14,6 +14,7 @@ from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_set
 from heedful.cli.parser import flags_of
 from heedful.cli.text_io import (
     InputFile,
+    OneText,
     Output,
     OutputFile,
     Report,
@@ -41,9 +42,10 @@ CHUNK = 1024
 
 def generate(
     model: ModelPath,
+    text: OneText = None,
     /,
-    prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *,
+    prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     input: InputFile = None,
     output_file: OutputFile = None,
     stream: bool = False,
@@ -66,13 +68,16 @@ def generate(
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
 
     Args:
-        prompt: Text to continue, instead of the lines of --input.
+        prompt: Text to continue; the same as a text after the model.
         input: File of prompts, one a line, plain or gzip; standard input if unset.
         output_file: File for the continuations, which appears when all are done; standard output if
             unset.
         stream: Print the continuation of --prompt token by token, with its line breaks.
         batch_size: Number of prompts in a batch.
     """
+    if text is not None and prompt is not None:
+        raise UserError("Give a text or --prompt, not both", where="heedful generate")
+    prompt = text if prompt is None else prompt
     search = sampling_settings(settings, GenerationSettings)
     flags = {"model": model, "device": device, "precision": precision}
     report = Report("generate", output, search.plain(), flags, rotary)

@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from heedful.events import Events
 
 # A single hyphen, which looks like a flag, means standard input or output.
+# A word that begins with a hyphen is a flag, perhaps a mistyped one, which must not become a text.
 OneText = Annotated[
     str | None,
-    Parameter(allow_leading_hyphen=True, help="Text to process, instead of the lines of --input."),
+    Parameter(
+        help="Text to process, instead of the lines of --input; after -- if it "
+        "begins with a hyphen."
+    ),
 ]
 InputFile = Annotated[Path | None, Parameter(name=("--input", "-i"), allow_leading_hyphen=True)]
 OutputFile = Annotated[Path | None, Parameter(name=("--output", "-o"), allow_leading_hyphen=True)]

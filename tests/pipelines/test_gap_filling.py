@@ -214,5 +214,5 @@ def test_mistakes_are_told(tmp_path: Path, make_encoder) -> None:
     )
     save_model(Translator(spec), TokenizerPair(plain, plain), tmp_path / "plain")
     with pytest.raises(ModelError, match="no mask and no sentinels"):
-        heedful.load(tmp_path / "plain")
+        heedful.load(tmp_path / "plain").fill(["a [MASK]"])
     assert isinstance(heedful.load(make_encoder(tmp_path / "encoder")), EncoderPipeline)

@@ -155,7 +155,7 @@ class OpenAI(Interface):
         as the remaining positions of the model.
         """
         longest = body.most_tokens or body.usual_tokens
-        positions = (await self.service.generator(body.model)).model.spec.embedding.positions
+        positions = (await self.service.generator(body.model)).spec.embedding.positions
         if body.most_tokens is None and positions.max_length is not None:
             longest = max(1, min(longest, positions.max_length - max(read, default=0)))
         if longest > self.service.limits.tokens:

@@ -280,13 +280,14 @@ class ServedModels:
     def _load(self, model: ServedModel) -> Pipeline:
         # Imported here, since the parent process only needs names.
         from heedful.interop.model_loading import load_any
+        from heedful.pipelines.read_once import ReadOnce
         from heedful.pipelines.text_generation import GenerationPipeline
         from heedful.pipelines.translation import TranslationPipeline
 
-        loaded = load_any(model.path)
+        once = ReadOnce(model.path, load_any)
 
         def read(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
-            network, tokenizers = loaded
+            network, tokenizers = once(path)
             if model.is_translator and tokenizers is not None and tokenizers.reading is None:
                 # Sentences are split by the rules of the source language on this server.
                 reading = replace(tokenizers.reads, language=primary_subtag(model.source))
@@ -299,7 +300,7 @@ class ServedModels:
             "read": read,
             "shared": self.options.shared,
         }
-        spec = loaded[0].spec
+        spec = once.spec
         if spec.generates and spec.reads == "texts":
             model.source = model.target = ""
             return GenerationPipeline.load(model.path, **options)

@@ -43,7 +43,7 @@ def test_translations_are_those_of_weights_of_its_own(precision: str, tmp_path: 
     # Both map all of the weights, twice what the files hold.
     sizes = mapped_files(tmp_path)
     assert {Path(name) for name in sizes} == set(files)
-    parameters = sum(p.numel() for p in own.models[0].parameters())
+    parameters = sum(p.numel() for p in own.engines[0].parameters())
     assert sum(file.stat().st_size for file in files) > 4 * 0.9 * parameters
     for file in files:
         assert file.stat().st_size >= SMALLEST
