@@ -192,6 +192,13 @@ def fitting_architecture(
             flags, reasons = _advice(architecture, form.spec)
             # A difference without a flag outweighs those that a person can set.
             refusals.append((len(reasons), len(flags), architecture.model_type, flags, reasons))
+    if pruned := [f"{name}.kept_heads" for name, each in spec.stacks().items() if each.is_pruned]:
+        # No flag of a training gives pruned heads back.
+        raise ModelError(
+            f"No architecture of transformers has layers with fewer heads: {', '.join(pruned)}",
+            where=where,
+            remedy="Export the model as it was before heads were pruned",
+        )
     # The first of equals, so the oldest of a family.
     *_, name, flags, reasons = min(refusals, key=lambda each: each[:2])
     other = "ctranslate2" if spec.generates else "onnx"

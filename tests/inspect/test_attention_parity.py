@@ -1,4 +1,7 @@
-"""Attention of every architecture that can be read, against their own eager attention."""
+"""Attention of architectures that can be read, against their own eager attention.
+
+Others are table entries beside these: `tests/parity/test_more_architectures.py` compares them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import pytest
 import torch
 
 from heedful.inspect.subject import capture
-from heedful.interop.architecture import MODEL_TYPES
+
+from .conftest import TOYS
 
 TEXT, TARGET = torch.tensor([[5, 9, 30, 7, 22, 8]]), torch.tensor([[2, 6, 31, 11]])
 
@@ -15,7 +19,7 @@ def places(ids):
     return torch.arange(ids.shape[1])[None]
 
 
-@pytest.mark.parametrize("name", MODEL_TYPES)
+@pytest.mark.parametrize("name", TOYS)
 @torch.no_grad()
 def test_attention_is_theirs(name, imported):
     theirs, ours = imported(name)

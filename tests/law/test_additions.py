@@ -12,7 +12,7 @@ ROOT = PACKAGE.parent
 SECTIONS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)
 
 PARTS = [
-    ("Add a mixer", r'"rwkv"|\bRWKVSpec\b', "nn/mixers/rwkv.py", "four files"),
+    ("Add a mixer", r'"rwkv"|\bRWKVSpec\b', "nn/mixers/rwkv.py", "five files"),
     ("Add a position scheme", r'"kerple"|\bKerple(Spec)?\b', None, "three files"),
     (
         "Add a Hugging Face decoder",

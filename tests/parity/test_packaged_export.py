@@ -96,7 +96,7 @@ def test_the_filler_is_an_xlm_roberta_xl(exported):
     expected = ours.heads["masked_lm"](ours(batch["input_ids"], at))
     close(found[at >= 0], expected[at >= 0])
     best = tokenizer.decode(found[3, batch["input_ids"][3] == tokenizer.mask_token_id].argmax())
-    (filled,) = heedful.load_filler("english-masked").fill(["Two [MASK]"])
+    (filled,) = heedful.load("english-masked").fill(["Two [MASK]"])
     assert best.strip() in str(filled)
 
 

@@ -165,7 +165,7 @@ def test_other_projects_have_no_place_for_unequal_heads(family, tmp_path):
     save_model(smaller.model, smaller.tokenizers, tmp_path / "small")
     with pytest.raises(ModelError, match=r"encoder\.kept_heads"):
         export_ctranslate2(tmp_path / "small", tmp_path / "ct2", "float32")
-    with pytest.raises(ModelError, match="None of their architectures"):
+    with pytest.raises(ModelError, match=r"fewer heads: encoder\.kept_heads"):
         export_model(tmp_path / "small", tmp_path / "hf")
     assert not (tmp_path / "ct2").exists()
     assert not (tmp_path / "hf").exists()
