@@ -44,9 +44,17 @@ SEQ = SMALL | {
     "pad_token_id": 1,
     "decoder_start_token_id": 2,
 }
+ROBERTA = ENCODER | {"pad_token_id": 1}
+T5 = SMALL | {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+VISION = LAYERS | {
+    "intermediate_size": 24,
+    "image_size": 12,
+    "patch_size": 4,
+    "attn_implementation": "eager",
+}
 TOYS = {
     "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
-    "roberta": ("RobertaForMaskedLM", "RobertaConfig", ENCODER | {"pad_token_id": 1}),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
     "gpt2": (
         "GPT2LMHeadModel",
         "GPT2Config",
@@ -69,20 +77,33 @@ TOYS = {
         "Gemma2Config",
         ENCODER | {"num_key_value_heads": 2, "head_dim": 4, "sliding_window": 3, "pad_token_id": 0},
     ),
-    "t5": (
-        "T5ForConditionalGeneration",
-        "T5Config",
-        SMALL | {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4},
-    ),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
     "bart": ("BartForConditionalGeneration", "BartConfig", SEQ),
     "marian": ("MarianMTModel", "MarianConfig", SEQ),
-    "vit": (
-        "ViTForImageClassification",
-        "ViTConfig",
-        LAYERS
-        | {"intermediate_size": 24, "image_size": 12, "patch_size": 4}
-        | {"attn_implementation": "eager"},
+    "vit": ("ViTForImageClassification", "ViTConfig", VISION),
+    "gemma": (
+        "GemmaForCausalLM",
+        "GemmaConfig",
+        ENCODER | {"num_key_value_heads": 2, "head_dim": 6, "pad_token_id": 0},
     ),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        ENCODER | {"use_parallel_residual": False, "rotary_pct": 0.5},
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        "SmolLM3Config",
+        ENCODER | {"num_key_value_heads": 2, "pad_token_id": 0, "no_rope_layers": [0, 1]},
+    ),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", ROBERTA),
+    "camembert": ("CamembertForMaskedLM", "CamembertConfig", ROBERTA),
+    "xlm-roberta-xl": ("XLMRobertaXLForMaskedLM", "XLMRobertaXLConfig", ROBERTA),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig", SEQ),
+    "m2m_100": ("M2M100ForConditionalGeneration", "M2M100Config", SEQ),
+    "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", SEQ),
+    "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5),
+    "ijepa": ("IJepaForImageClassification", "IJepaConfig", VISION),
 }
 
 

@@ -1,7 +1,4 @@
-"""Attention of architectures that can be read, against their own eager attention.
-
-Others are table entries beside these: `tests/parity/test_more_architectures.py` compares them.
-"""
+"""Attention of every architecture that can be read, against their own eager attention."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import pytest
 import torch
 
 from heedful.inspect.subject import capture
-
-from .conftest import TOYS
+from heedful.interop.architecture import MODEL_TYPES
 
 TEXT, TARGET = torch.tensor([[5, 9, 30, 7, 22, 8]]), torch.tensor([[2, 6, 31, 11]])
 
@@ -19,14 +15,14 @@ def places(ids):
     return torch.arange(ids.shape[1])[None]
 
 
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", MODEL_TYPES)
 @torch.no_grad()
 def test_attention_is_theirs(name, imported):
     theirs, ours = imported(name)
-    if name == "vit":
+    if ours.spec.reads == "images":
         images = torch.randn(1, 3, 12, 12)
         expected, inputs = theirs(pixel_values=images, output_attentions=True), (images,)
-    elif name in ("t5", "bart", "marian"):
+    elif ours.spec.reads == "pairs":
         expected = theirs(input_ids=TEXT, decoder_input_ids=TARGET, output_attentions=True)
         inputs = (TEXT, places(TEXT), TARGET, places(TARGET))
     else:

@@ -15,6 +15,7 @@ import torch
 from heedful import inspect
 from heedful.apps import pruning
 from heedful.inspect.attention_maps import AttentionPart, attentions
+from heedful.interop.architecture import MODEL_TYPES
 from heedful.models.causal_lm import CausalLM
 from heedful.models.translator import Translator
 from heedful.nn.attention.masks import Causal, Window
@@ -23,8 +24,6 @@ from heedful.nn.positions import Positions
 from heedful.pipelines.text_generation import generate
 from heedful.search.dispatch import search
 from heedful.search.search_settings import GenerationSettings, SearchSettings, Specials
-
-from .conftest import TOYS
 
 OWN = {
     "translator": lambda toys: toys.translator(),
@@ -37,7 +36,7 @@ OWN = {
     "tagger": lambda toys: toys.encoder(({"kind": "token", "labels": ["A", "B"]},)),
     "vision": lambda toys: toys.vision(),
 }
-EVERY = [*TOYS, *OWN]
+EVERY = [*MODEL_TYPES, *OWN]
 SPECIALS = Specials(pad=1, bos=0, eos=2)
 
 
