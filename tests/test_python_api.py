@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from heedful.errors import ConfigError, DataError, ModelError, UserError
 from heedful.events import Metric
 from heedful.interop.hf_files import read_pooling
 from heedful.pipelines.encoder_input import frame
+from heedful.train import from_python
+from heedful.train.task_rules import TASKS
 
 PAIRS = [("a b c", "x y z"), ("a a", "x x"), ("c b a", "z y x")]
 SETTINGS = {
@@ -75,6 +78,11 @@ def test_files_are_told_from_examples():
     assert file_spec((Path("a"), Path("b"))) == {"source": "a", "target": "b"}
     assert file_spec(("a", "b")) is None
     assert file_spec(PAIRS) is None
+
+
+@pytest.mark.parametrize("task", list(from_python._NAMES))
+def test_tasks_of_examples_are_tasks(task):
+    assert task in TASKS
 
 
 def test_training_on_examples_equals_training_on_a_file_and_resumes(tmp_path):
@@ -212,3 +220,11 @@ def test_the_package_shows_its_names_and_loads_nothing_heavy():
         "assert heedful.inspect.read and heedful.nn.Causal()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_types_name_the_parts_that_are_there():
+    """One list is read by type checkers, the other by Python."""
+    text = Path(heedful.nn.__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r"import \w+ as (\w+)$", text, re.M)) <= {*heedful.nn.__all__}
+    for name in heedful.nn.__all__:
+        assert getattr(heedful.nn, name).__name__ == name

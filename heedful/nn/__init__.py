@@ -55,6 +55,7 @@ _NAMES = {
     "attention.attend": "attend explain",
     "attention.masks": "AllOf AnyOf Causal Everything Mask Prefix SameSegment Window Without",
     "attention.multi_head": "CrossAttention SelfAttention",
+    "attention.relative_positions": "Alibi",
     "attention.sparse_masks": "Dilated Fixed GlobalTokens RandomBlocks Strided Window2d",
     "embeddings": "TokenEmbedding",
     "feedforward": "FeedForward",

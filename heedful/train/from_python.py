@@ -17,7 +17,7 @@ EXAMPLES = "examples"
 """Folder of a run with the examples that came from memory."""
 
 _NAMES = {
-    "translate": ("source", "target"),
+    "translation": ("source", "target"),
     "classify": ("text", "label"),
     "causal_lm": ("text",),
     "masked_lm": ("text",),
@@ -84,7 +84,7 @@ def train(
             remedy="Give resume = True to go on with it, or another directory",
         )
     sections = dict(overrides.get("data", {}))
-    task = str(overrides.get("task", "translate"))
+    task = str(overrides.get("task", "translation"))
     for name, each in (("train", data), ("valid", valid)):
         if each is not None:
             sections[name] = [_corpus(each, task, run_dir / EXAMPLES / f"{name}.jsonl")]
