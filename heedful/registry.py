@@ -17,7 +17,7 @@ from heedful.errors import ConfigError
 
 GROUP = "heedful.plugins"
 
-FAMILIES: Mapping[str, str | None] = {
+FAMILIES: Mapping[str, str] = {
     "mixer": "heedful.nn.spec:PARTS",
     "position bias": "heedful.nn.spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
@@ -26,7 +26,7 @@ FAMILIES: Mapping[str, str | None] = {
     "metric": "heedful.train.task_rules:METRICS",
     "tracker": "heedful.train.trackers:TRACKERS",
 }
-"""Address of the package's own names, for each family that has some."""
+"""Address of the package's own names, for each family."""
 
 
 class Registrable(Protocol):
@@ -67,8 +67,7 @@ def register(entry: Entry) -> Entry:
         )
     name, others = entry.known_as(), _entries[family]
     # Resolved by address: importing these modules here would be an upward import.
-    address = FAMILIES[family]
-    is_own = address is not None and name in resolve_name(address)
+    is_own = name in resolve_name(FAMILIES[family])
     if is_own or (name in others and _source(others[name]) != _source(entry)):
         raise ConfigError(
             f"There is a {family} called {name!r} already",
@@ -79,7 +78,7 @@ def register(entry: Entry) -> Entry:
     return entry
 
 
-def find(family: str, name: str, own: Sequence[str] = ()) -> Any:
+def find(family: str, name: str, own: Sequence[str]) -> Any:
     """Return the entry that is registered under a name.
 
     Args:
@@ -99,7 +98,7 @@ def find(family: str, name: str, own: Sequence[str] = ()) -> Any:
         known = ", ".join([*own, *_entries[family]])
         raise ValueError(
             f"no {family} is called {name!r}; heedful.register, or an entry point of the group "
-            f"{GROUP}, adds one. Known: {known or 'none'}"
+            f"{GROUP}, adds one. Known: {known}"
         )
     return _entries[family][name]
 
