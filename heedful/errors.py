@@ -68,6 +68,12 @@ class TorchMissing(ConfigError):
         )
 
 
+def is_of_torch(error: BaseException) -> bool:
+    """Return True for the error of an import that found no PyTorch."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return (name or "").split(".")[0] == "torch"
+
+
 def lacks_torch() -> bool:
     """Return True if PyTorch is not installed, without loading it."""
     if sys.modules.get("torch") is not None:

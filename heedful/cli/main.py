@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import heedful
-from heedful.errors import RunError, TorchMissing, UserError, suggest
+from heedful.errors import RunError, TorchMissing, UserError, is_of_torch, suggest
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
@@ -300,7 +300,7 @@ def as_user_error(error: Exception) -> UserError | None:
     if isinstance(error, OSError):
         return _from_system(error)
     # Verbs import PyTorch where they need it, so this is the one place that sees all of them.
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "torch":
+    if is_of_torch(error):
         return TorchMissing()
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return RunError(

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from heedful.device import RunningPrecision
-from heedful.errors import ModelError
+from heedful.errors import ModelError, is_of_torch
 from heedful.interop.model_loading import load_any
 from heedful.pipelines.read_once import ReadOnce
 
@@ -59,7 +59,7 @@ def load_pipeline(
     try:
         once = ReadOnce(Path(path), read)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "torch":
+        if not is_of_torch(error):
             raise
         # Without PyTorch only translators are loaded; models of other kinds are refused there.
         return loaded_as("translator", path, device=device, precision=precision, **options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.errors import ModelError
+from heedful.errors import ModelError, is_of_torch
 from heedful.pipelines.batching import Shown
 from heedful.pipelines.segment_search import SegmentSearch
 from heedful.text.tokenizer_pair import Split, TokenizerPair
@@ -110,14 +110,14 @@ class HeldTranslators(SegmentSearch, Shown):
             from heedful.engines.inference.prepare import HeldModel
             from heedful.models.checkpoint import load_model, load_translator
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] != "torch":
+            if not is_of_torch(error):
                 raise
             plain = {"device": device, "precision": precision, "split": split}
             return cls.torch_free(paths, shortlist, **plain)
-        read = load_model if read is None else read
+        checked: Any = partial(load_translator, read=load_model if read is None else read)
         # Checked before models are read, so that a missing device is reported at once.
         where = resolve_device(device)
-        loaded = [load_translator(p, read) for p in paths]
+        loaded = [checked(p) for p in paths]
         tokenizers = loaded[0][1]
         # Compared only for ensembles: a fingerprint hashes the whole vocabulary, which takes time.
         for other, (_, pair) in list(zip(paths, loaded, strict=True))[1:]:
@@ -135,7 +135,7 @@ class HeldTranslators(SegmentSearch, Shown):
             short = load_shortlist(shortlist, paths[0], tokenizers)
         # `donate`: nobody else holds the loaded models, so that packed weights may replace theirs.
         models = [
-            HeldModel.prepared(model, partial(_model_of, read, p), precision, where, shared)
+            HeldModel.prepared(model, checked, p, precision, where, shared)
             for p, (model, _) in zip(paths, loaded, strict=True)
         ]
         made = cls(models, tokenizers, shortlist=short)
@@ -184,9 +184,3 @@ class HeldTranslators(SegmentSearch, Shown):
             self._held[0], self.tokenizers, self._precision, where=self.name or "the model"
         )
         return pipeline.fill(texts, **options)
-
-
-def _model_of(read: ReadModel, path: Path) -> Translator:
-    from heedful.models.checkpoint import load_translator
-
-    return load_translator(path, read)[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -97,8 +96,7 @@ class ModelPipeline(Shown, Generic[M]):
                 where=str(path),
                 remedy=cls.remedy,
             )
-        again = partial(_model_of, read, Path(path))
-        held_model = HeldModel.prepared(model, again, precision, where, shared)
+        held_model = HeldModel.prepared(model, read, Path(path), precision, where, shared)
         # Pipelines of text take a tokenizer, too.
         more = (tokenizers.source,) if cls.has_tokenizer and tokenizers is not None else ()
         make: Callable[..., Self] = cls
@@ -112,10 +110,6 @@ class ModelPipeline(Shown, Generic[M]):
         autocast = self.precision.autocast() if self.precision else nullcontext()
         with self._held.running(), torch.inference_mode(), autocast:
             yield
-
-
-def _model_of(read: ReadModel, path: Path) -> Any:
-    return read(path)[0]
 
 
 class TextPipeline(ModelPipeline[M]):

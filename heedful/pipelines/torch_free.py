@@ -54,8 +54,8 @@ class TorchFreeSearch:
 
     def facts(self) -> dict[str, str]:
         """Return what there is to know at a glance, by name."""
-        does = ", ".join(("translate", "score"))
-        return {"model": self.name, "kind": "translator", "device": "cpu, by NumPy", "does": does}
+        facts = {"kind": "translator", "device": "cpu, by NumPy", "does": "translate, score"}
+        return {"model": self.name, **facts}
 
     def _follow(self) -> None:
         """Take the model as it is: without PyTorch nobody can change its weights."""

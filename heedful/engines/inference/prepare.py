@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.models.build import AnyModel
+    from heedful.models.checkpoint import ReadModel
 
 M = TypeVar("M", bound="Any")
 """A kind of `AnyModel`."""
@@ -188,7 +189,8 @@ class HeldModel(Generic[M]):
     def prepared(
         cls,
         model: M,
-        read: Callable[[], M],
+        read: ReadModel,
+        path: Path,
         precision: Precision | RunningPrecision,
         device: torch.device,
         shared: Path | None = None,
@@ -198,13 +200,14 @@ class HeldModel(Generic[M]):
         Args:
             model: model, whose weights are taken.
             read: reader of the same model, for people who ask for it.
+            path: its directory.
             precision, device, shared: arguments of `prepare`.
 
         Raises:
             ConfigError: when the device does not have the precision.
         """
         engine = prepare(model, precision, device, donate=True, shared=shared)
-        return cls(engine, partial(_read_to, read, device), precision)
+        return cls(engine, partial(_read_to, read, path, device), precision)
 
     @property
     def model(self) -> M:
@@ -317,8 +320,8 @@ class HeldModel(Generic[M]):
             self._engine = None
 
 
-def _read_to(read: Callable[[], M], device: torch.device) -> M:
-    model = read()
+def _read_to(read: ReadModel, path: Path, device: torch.device) -> Any:
+    model, _ = read(path)
     model.to(device).eval()
     return model
 
