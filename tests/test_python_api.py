@@ -31,6 +31,7 @@ FORMS = {
     "tuples": PAIRS,
     "lists": [list(pair) for pair in PAIRS],
     "names": [{"id": "1", "target": b, "source": a} for a, b in PAIRS],
+    "names of files": [{"id": "1", "tgt": b, "src": a} for a, b in PAIRS],
     "two columns": [{"en": a, "de": b} for a, b in PAIRS],
     "datasets": [{"translation": {"en": a, "de": b}} for a, b in PAIRS],
 }

@@ -11,12 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heedful.data.record_fields import LABEL_FIELDS, PAIR_FIELDS, RecordFields
 from heedful.durable import whole
 from heedful.errors import DataError
 
 _FORMS = {
     1: "a text, or a table with the name {}",
     2: "two texts, or a table with the names {} (or with two names in all)",
+}
+
+
+_RULES: dict[tuple[str, ...], RecordFields] = {
+    rule.nouns: rule for rule in (PAIR_FIELDS, LABEL_FIELDS)
 }
 
 
@@ -90,17 +96,25 @@ def _rows(data: Any) -> Iterable[Any]:
     return data
 
 
+def _of_table(row: Mapping[str, Any], names: Sequence[str]) -> Sequence[Any]:
+    """Return the values of an example by the names that files have, or else all in their order."""
+    found: Sequence[Any] | None = None
+    if rule := _RULES.get(tuple(names)):
+        found = rule.find(row)
+    elif all(name in row for name in names):
+        found = [row[name] for name in names]
+    if found is not None:
+        return found
+    # Two languages, which `datasets` puts into one field.
+    inner = row.get("translation")
+    return [*(inner if isinstance(inner, Mapping) else row).values()]
+
+
 def _texts(row: Any, names: Sequence[str], number: int) -> tuple[str, ...]:
     """Return the texts of one example in the order of `names`."""
     values: Sequence[Any] = ()
     if isinstance(row, Mapping):
-        # `datasets` puts translations by language into one field.
-        inner = row.get("translation")
-        fields = inner if isinstance(inner, Mapping) and "source" not in row else row
-        if all(name in fields for name in names):
-            values = [fields[name] for name in names]
-        elif len(fields) == len(names):
-            values = list(fields.values())
+        values = _of_table(row, names)
     elif isinstance(row, str):
         values = [row]
     elif isinstance(row, Sequence):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from heedful.data.corpus_spec import PAIR_FORMS, CorpusSpec
 from heedful.data.record_fields import PAIR_FIELDS, RecordFields
-from heedful.data.table_file import FORMATS, open_lines, table_parts
+from heedful.data.table_file import open_lines, table_parts
 from heedful.data.text_file import (
     FileFacts,
     LongWords,
@@ -30,9 +30,6 @@ Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
 # JSON may hold half a surrogate pair, "\ud800", which is no UTF-8.
-# Lines of JSON need no conversion.
-_TABLES = FORMATS.keys() - {".jsonl"}
-
 _NOT_IN_A_LINE = re.compile("[\n\x00\ud800-\udfff]")
 
 
@@ -103,7 +100,7 @@ def pair_files(spec: CorpusSpec) -> list[TextFile]:
         return [TextFile(path) for path in paths]
     if not paths[0].is_dir():
         pair_form(paths[0])  # refuses other suffixes
-    return [open_lines(paths[0], PAIR_FIELDS.of(spec), _TABLES)]
+    return [open_lines(paths[0], PAIR_FIELDS.of(spec))]
 
 
 def pair_parser(spec: CorpusSpec, file: TextFile) -> Callable[[str, TextFile], Pair]:

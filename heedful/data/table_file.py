@@ -112,7 +112,8 @@ def open_lines(path: Path, fields: RecordFields, forms: Iterable[str] | None = N
     Args:
         path: file or folder.
         fields: rule of the wanted fields.
-        forms: suffixes of the tables that are read as such; all if None.
+        forms: suffixes of the tables that are read as such; all if None. A single file of JSON
+            lines is one as it stands.
 
     Raises:
         DataError: when it is missing or unreadable.
@@ -121,7 +122,7 @@ def open_lines(path: Path, fields: RecordFields, forms: Iterable[str] | None = N
     form = file_form(path)
     if path.is_dir() and table_parts(path) != [path]:
         return TableFile(path, fields)
-    if form not in (FORMATS if forms is None else forms):
+    if form == ".jsonl" or form not in (FORMATS if forms is None else forms):
         return TextFile(path)
     if form == ".tsv" and not (fields.columns or _names_columns(path, fields)):
         return TextFile(path)
@@ -148,8 +149,7 @@ def table_parts(path: Path) -> list[Path]:
     if state.is_file():  # written by `save_to_disk` of the library `datasets`
         content = parse_json(state.read_text(encoding="utf-8"), str(state), "")
         return [path / Path(file["filename"]).name for file in content["_data_files"]]
-    known = {*FORMATS, ".jsonl"}
-    parts = sorted(each for each in path.iterdir() if file_form(each) in known and each.is_file())
+    parts = sorted(each for each in path.iterdir() if file_form(each) in FORMATS and each.is_file())
     forms = sorted({file_form(part) for part in parts})
     if len(forms) > 1:
         raise DataError(

@@ -89,7 +89,7 @@ class LabelledReader(CorpusFile):
 
     def opened(self) -> TextFile:
         """Open the file as lines; those of tables are JSON."""
-        return open_lines(self.path, self.fields, FORMATS.keys() - {".jsonl"})
+        return open_lines(self.path, self.fields)
 
     @property
     def has_header(self) -> bool:

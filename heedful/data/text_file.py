@@ -292,9 +292,14 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
+def plain_name(path: Path) -> str:
+    """Return a file's name without `.gz` or `.zst`."""
+    return path.name.removesuffix(".gz").removesuffix(".zst")
+
+
 def file_form(path: Path) -> str:
-    """Return the suffix of a file's name without `.gz` or `.zst`, such as `.tsv`."""
-    return Path(path.name.removesuffix(".gz").removesuffix(".zst")).suffix
+    """Return the suffix of a file's plain name, such as `.tsv`."""
+    return Path(plain_name(path)).suffix
 
 
 def require_pyarrow(where: str) -> Any:

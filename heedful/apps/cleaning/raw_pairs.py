@@ -20,7 +20,7 @@ from heedful.data.pair_corpus import (
     pair_files,
     pair_parser,
 )
-from heedful.data.text_file import FileFacts, TextFile
+from heedful.data.text_file import FileFacts, TextFile, plain_name
 from heedful.errors import DataError
 
 
@@ -170,7 +170,7 @@ def file_names(corpus: RawCorpus, stem: str | None = None) -> tuple[str, ...]:
     """
     names = []
     for path in corpus.paths:
-        name = path.name.removesuffix(".gz").removesuffix(".zst")
+        name = plain_name(path)
         # Units of memories are written as lines with tabs, rows of tables as lines of JSON.
         if corpus.form is not None:
             name = Path(name).stem + corpus.form

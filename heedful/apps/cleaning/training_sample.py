@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 
 from heedful.apps.cleaning.language_check import guess_languages
 from heedful.apps.language_detector import detect_languages, known_languages
 from heedful.apps.planning.forecast import Forecast
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.pair_corpus import CorpusReader, corpus_paths
+from heedful.data.text_file import file_form
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.train.run_settings import RunSettings
@@ -102,9 +102,7 @@ def _are_exchanged(pairs: Sequence[tuple[str, str]], codes: Sequence[str]) -> bo
 
 def _languages_of_names(corpus: CorpusSpec) -> tuple[str, str] | None:
     """Return the endings of aligned files, as of train.en and train.de, if they are languages."""
-    paths = corpus_paths(corpus)
-    names = [path.name.removesuffix(".gz").removesuffix(".zst") for path in paths]
-    endings = [Path(name).suffix.removeprefix(".").lower() for name in names]
+    endings = [file_form(path).removeprefix(".").lower() for path in corpus_paths(corpus)]
     if len(endings) != 2 or not all(len(ending) in (2, 3) for ending in endings):
         return None
     return endings[0], endings[1]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from heedful.config import Config, read_toml
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import CorpusReader, corpus_paths
+from heedful.data.text_file import file_form
 from heedful.errors import UserError
 from heedful.events import Event, Events, Metric
 from heedful.pretrained.catalogue import models_at_hand
@@ -213,7 +214,7 @@ def corpus_languages(spec: CorpusSpec) -> tuple[str, ...]:
         UserError: when the files cannot be read, or no detector is installed.
     """
     paths = corpus_paths(spec)
-    ends = [re.search(r"\.([a-z]{2})(?:\.gz)?$", path.name) for path in paths]
+    ends = [re.fullmatch(r"\.([a-z]{2})", file_form(path)) for path in paths]
     if len(paths) == 2 and all(ends):
         return tuple(end[1] for end in ends if end)
     from heedful.apps.language_detector import detect_languages

@@ -26,7 +26,7 @@ from heedful.data.shard_blocks import (
     TextBlock,
     TextPlanner,
 )
-from heedful.data.text_file import LongWords
+from heedful.data.text_file import LongWords, plain_name
 from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
@@ -135,11 +135,7 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
         return SampledTexts(stream, "source", _SAMPLED_SOURCES, LongWords("characters")), ""
     texts = (CorpusTexts((spec,), "source", LongWords("characters")) for spec in specs)
     lines = (islice(each, -(-_SAMPLED_SOURCES // len(specs))) for each in texts)
-    names = [
-        Path(spec.source).name.removesuffix(".gz").removesuffix(".zst")
-        for spec in specs
-        if spec.source
-    ]
+    names = [plain_name(Path(spec.source)) for spec in specs if spec.source]
     given = {spec.languages[0] for spec in specs if spec.languages is not None}
     # As in train.de and news.en-de.de.gz.
     endings = given or {name.rpartition(".")[2] for name in names}
