@@ -178,7 +178,7 @@ def fitting_architecture(
     Raises:
         ModelError: when no architecture can express it, with the flags that make it the nearest.
     """
-    refusals: list[tuple[int, int, str, list[str], list[str]]] = []
+    tried: list[tuple[Architecture[Any], Any, list[str]]] = []
     for architecture in _architectures(model_type):
         if architecture.kind != spec.kind:
             continue
@@ -187,11 +187,10 @@ def fitting_architecture(
         if architecture.rewrites:
             forms.append(apply_rewrites(spec, architecture.rewrites))
         for form in forms:
-            if not architecture.differences(form.spec):
+            differences = architecture.differences(form.spec)
+            if not differences:
                 return architecture, form
-            flags, reasons = _advice(architecture, form.spec)
-            # A difference without a flag outweighs those that a person can set.
-            refusals.append((len(reasons), len(flags), architecture.model_type, flags, reasons))
+            tried.append((architecture, form.spec, differences))
     if pruned := [f"{name}.kept_heads" for name, each in spec.stacks().items() if each.is_pruned]:
         # No flag of a training gives pruned heads back.
         raise ModelError(
@@ -199,8 +198,10 @@ def fitting_architecture(
             where=where,
             remedy="Export the model as it was before heads were pruned",
         )
-    # The first of equals, so the oldest of a family.
-    *_, name, flags, reasons = min(refusals, key=lambda each: each[:2])
+    advice = [(each.model_type, *_advice(each, form, lines)) for each, form, lines in tried]
+    # A difference without a flag outweighs those that a person can set. The first of equals, so the
+    # oldest of a family.
+    name, flags, reasons = min(advice, key=lambda each: (len(each[2]), len(each[1])))
     other = "ctranslate2" if spec.generates else "onnx"
     raise ModelError(
         refusal(name, flags, reasons),
@@ -209,9 +210,10 @@ def fitting_architecture(
     )
 
 
-def _advice(architecture: Architecture[S], spec: S) -> tuple[list[str], list[str]]:
+def _advice(
+    architecture: Architecture[S], spec: S, differences: list[str]
+) -> tuple[list[str], list[str]]:
     """Return the flags to change, and the differences that no flag takes away."""
-    differences = architecture.differences(spec)
     try:
         flags = flags_to_change(spec, architecture.nearest(spec))
     # A part has no name there, as that of another model than a Transformer.

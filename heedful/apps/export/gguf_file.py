@@ -163,6 +163,10 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return rope
 
 
+def _rope_base(config: Mapping[str, Any]) -> float:
+    return float(_rope(config).get("rope_theta") or config.get("rope_theta", 10_000.0))
+
+
 def _head_width(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
@@ -180,7 +184,7 @@ def _add_settings(writer: Any, config: Mapping[str, Any], gguf: Any) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_rope_dimension_count(_head_width(config))
-    writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta", 10_000.0)))
+    writer.add_rope_freq_base(_rope_base(config))
     if rope.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(float(rope["factor"]))
@@ -232,7 +236,7 @@ def _interleaved(values: Array, heads: int) -> Array:
 def _frequency_factors(config: Mapping[str, Any]) -> Array:
     """Return the divisors of the rotation's frequencies by wavelength (LLaMA 3.1) [E / 2]."""
     rope, width = _rope(config), _head_width(config)
-    base = float(rope.get("rope_theta") or config.get("rope_theta", 10_000.0))
+    base = _rope_base(config)
     length, factor = rope["original_max_position_embeddings"], rope["factor"]
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     factors = []

@@ -48,7 +48,41 @@ _CROSS_ATTENTION = {
 def _read(fields: Fields, names: Names, pre_norm: bool) -> TranslatorSpec:
     fields.refuse_unless("normalize_embedding", [True], True)
     fields.refuse_unless("static_position_embeddings", [False], False)
-    vocabulary, positions = fields.integer("vocab_size"), fields.integer("max_position_embeddings")
+    positions = fields.integer("max_position_embeddings")
+    return read_translator(
+        fields,
+        PositionSpec(kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS),
+        positions - _FRAME,
+        pre_norm=pre_norm,
+        # `layernorm_embedding`: a norm of tokens and positions before the first block.
+        norm=NormSpec(),
+        output_bias=has_bias(names),
+    )
+
+
+def read_translator(
+    fields: Fields,
+    positions: PositionSpec,
+    max_length: int,
+    *,
+    pre_norm: bool,
+    activation: str = "gelu",
+    scale: bool = False,
+    norm: NormSpec | None = None,
+    output_bias: bool = False,
+) -> TranslatorSpec:
+    """Return the spec of a translator with one vocabulary, which BART and its relatives are.
+
+    Args:
+        fields: fields of config.json.
+        positions: positions of both sides.
+        max_length: longest text in tokens.
+        pre_norm, activation: arguments of `read_stack`.
+        scale: scale of the embeddings that a missing field means.
+        norm: norm of the sum of token and position.
+        output_bias: flag of a bias of the logits.
+    """
+    vocabulary = fields.integer("vocab_size")
     return TranslatorSpec(
         width=fields.integer("d_model"),
         source_vocabulary=vocabulary,
@@ -56,16 +90,15 @@ def _read(fields: Fields, names: Names, pre_norm: bool) -> TranslatorSpec:
         # Both stacks share one table here; the output projection shares it if it is tied.
         share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
         embedding=EmbeddingSpec(
-            scale=fields.flag("scale_embedding", False),
-            positions=PositionSpec(kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS),
-            # `layernorm_embedding`: a norm of tokens and positions before the first block.
-            norm=NormSpec(),
+            scale=fields.flag("scale_embedding", scale),
+            positions=positions,
+            norm=norm,
             dropout=fields.number("dropout", 0.1),
         ),
-        encoder=read_stack(fields, "encoder", pre_norm),
-        decoder=read_stack(fields, "decoder", pre_norm),
-        output_bias=has_bias(names),
-        max_length=positions - _FRAME,
+        encoder=read_stack(fields, "encoder", pre_norm, activation),
+        decoder=read_stack(fields, "decoder", pre_norm, activation),
+        output_bias=output_bias,
+        max_length=max_length,
     )
 
 
@@ -123,12 +156,21 @@ def has_bias(names: Names) -> bool:
     return not names or _BIAS in names
 
 
-def _write(spec: TranslatorSpec, name: str) -> dict[str, Any]:
+def write_translator(
+    spec: TranslatorSpec, name: str, max_positions: int | None = None
+) -> dict[str, Any]:
+    """Return the fields that `read_translator` reads.
+
+    Args:
+        spec: spec of the model.
+        name: name of the class of transformers.
+        max_positions: number of positions; that of the table if unset.
+    """
     return {
         "architectures": [name],
         **write_stacks(spec),
         "vocab_size": spec.target_vocabulary,
-        "max_position_embeddings": spec.embedding.positions.max_length,
+        "max_position_embeddings": max_positions or spec.embedding.positions.max_length,
         "tie_word_embeddings": spec.share_embeddings == "all",
     }
 
@@ -226,7 +268,7 @@ def bart_architecture(
         model_type=model_type,
         kind="translator",
         read=functools.partial(_read, pre_norm=pre_norm),
-        write=functools.partial(_write, name=classes[0]),
+        write=functools.partial(write_translator, name=classes[0]),
         tensors=_table,
         classes=classes,
         inert=INERT,

@@ -15,11 +15,16 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.interop.architecture import Architecture, Names
-from heedful.interop.architectures.bart import INERT, read_stack, stack_rules, write_stacks
+from heedful.interop.architectures.bart import (
+    INERT,
+    read_translator,
+    stack_rules,
+    write_translator,
+)
 from heedful.interop.config_fields import Fields
 from heedful.interop.tensor_table import Rule, Table
 from heedful.models.model_spec import TranslatorSpec
-from heedful.nn.spec import EmbeddingSpec, PositionSpec
+from heedful.nn.spec import PositionSpec
 
 # Positions are counted from the one after the padding id 1.
 _UNUSED_ROWS = 2
@@ -29,33 +34,20 @@ def _read(fields: Fields, names: Names) -> TranslatorSpec:
     fields.refuse_unless("normalize_embedding", [False], False)
     fields.refuse_unless("static_position_embeddings", [True], True)
     fields.refuse_unless("pad_token_id", [_UNUSED_ROWS - 1], _UNUSED_ROWS - 1)
-    vocabulary = fields.integer("vocab_size")
     positions = fields.integer("max_position_embeddings", 1024)
-    return TranslatorSpec(
-        width=fields.integer("d_model"),
-        source_vocabulary=vocabulary,
-        target_vocabulary=vocabulary,
-        share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
-        embedding=EmbeddingSpec(
-            scale=fields.flag("scale_embedding", True),
-            positions=PositionSpec(kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS),
-            dropout=fields.number("dropout", 0.1),
-        ),
-        encoder=read_stack(fields, "encoder", pre_norm=True, activation="relu"),
-        decoder=read_stack(fields, "decoder", pre_norm=True, activation="relu"),
-        max_length=positions - 2,
+    return read_translator(
+        fields,
+        PositionSpec(kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS),
+        positions - 2,
+        pre_norm=True,
+        activation="relu",
+        scale=True,
     )
 
 
 def _write(spec: TranslatorSpec) -> dict[str, Any]:
-    return {
-        "architectures": ["M2M100ForConditionalGeneration"],
-        **write_stacks(spec),
-        "vocab_size": spec.target_vocabulary,
-        "max_position_embeddings": spec.embedding.positions.max_length,
-        "tie_word_embeddings": spec.share_embeddings == "all",
-        "pad_token_id": _UNUSED_ROWS - 1,
-    }
+    config = write_translator(spec, "M2M100ForConditionalGeneration")
+    return {**config, "pad_token_id": _UNUSED_ROWS - 1}
 
 
 def _table(spec: TranslatorSpec, names: Names) -> Table:

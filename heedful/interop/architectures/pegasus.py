@@ -9,45 +9,26 @@ import functools
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
-from heedful.interop.architectures.bart import INERT, has_bias, read_stack, write_stacks
+from heedful.interop.architectures.bart import INERT, has_bias, read_translator, write_translator
 from heedful.interop.architectures.marian import sinusoid_table
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import sinusoids_in_halves
 from heedful.models.model_spec import TranslatorSpec
-from heedful.nn.spec import EmbeddingSpec, PositionSpec
+from heedful.nn.spec import PositionSpec
 
 
 def _read(fields: Fields, names: Names) -> TranslatorSpec:
     fields.refuse_unless("normalize_embedding", [False], False)
     fields.refuse_unless("static_position_embeddings", [True], True)
-    vocabulary = fields.integer("vocab_size")
-    return TranslatorSpec(
-        width=fields.integer("d_model"),
-        source_vocabulary=vocabulary,
-        target_vocabulary=vocabulary,
-        share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
-        embedding=EmbeddingSpec(
-            scale=fields.flag("scale_embedding", False),
-            positions=PositionSpec(layout="halves"),
-            dropout=fields.number("dropout", 0.1),
-        ),
-        encoder=read_stack(fields, "encoder", pre_norm=True),
-        decoder=read_stack(fields, "decoder", pre_norm=True),
-        output_bias=has_bias(names),
-        max_length=fields.integer("max_position_embeddings", 1024) - 1,
-    )
+    longest = fields.integer("max_position_embeddings", 1024) - 1
+    positions = PositionSpec(layout="halves")
+    return read_translator(fields, positions, longest, pre_norm=True, output_bias=has_bias(names))
 
 
 def _write(spec: TranslatorSpec) -> dict[str, Any]:
-    return {
-        "architectures": ["PegasusForConditionalGeneration"],
-        **write_stacks(spec),
-        "vocab_size": spec.target_vocabulary,
-        "max_position_embeddings": spec.max_length + 1,
-        "tie_word_embeddings": spec.share_embeddings == "all",
-        # The default of their class would end every text of the longest length by the token 1.
-        "forced_eos_token_id": None,
-    }
+    config = write_translator(spec, "PegasusForConditionalGeneration", spec.max_length + 1)
+    # The default of their class would end every text of the longest length by the token 1.
+    return {**config, "forced_eos_token_id": None}
 
 
 ARCHITECTURE = Architecture(
