@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, str] = {
     "position bias": "heedful.nn.spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
+    "records": "heedful.data.record_files:READERS",
     "task": "heedful.train.task_rules:TASKS",
     "metric": "heedful.train.task_rules:METRICS",
     "tracker": "heedful.train.trackers:TRACKERS",
