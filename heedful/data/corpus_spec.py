@@ -228,7 +228,7 @@ class ImageSpec(Config):
 class RecordSpec(Config):
     """The fields of token sequences, and how files become such sequences."""
 
-    reader: Annotated[_Reader | str, open_names("records", _Reader)] = Field(
+    reader: Annotated[_Reader | str, open_names("record reader", _Reader)] = Field(
         "records",
         description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
         "images (IDX files or folders, as pixels) or a registered one",

@@ -136,11 +136,15 @@ def _look_at(value: Any, seen: _Seen, where: str) -> None:
 def _inferred(name: str, seen: _Seen) -> TokenField:
     """Return the field that the data shows: its content, its size, and its shape if all agree."""
     shape = next(iter(seen.shapes)) if len(seen.shapes) == 1 else None
+    # Rows of one length in any number, such as steps of several voices.
+    inner = {each[1:] for each in seen.shapes}
+    if shape is None and len(inner) == 1 and min(map(len, seen.shapes)) > 1:
+        shape = (0, *inner.pop())
     is_text = bool(seen.names) and shape == () and len(seen.names) > _NAMES
     content = "text" if is_text else "names" if seen.names else "numbers"
     written = f"{name}:{max(seen.largest[0] + 1, 1) if content == 'numbers' else content}"
     if shape is not None and content != "text":
-        written += ":" + "x".join(map(str, shape or (1,)))
+        written += ":" + "x".join(str(size or "any") for size in shape or (1,))
     return _completed(TokenField.read(written), seen)
 
 

@@ -170,7 +170,7 @@ class RegisteredRecords:
         make: function of a path and the settings that returns a reader, such as `ImageRecords`.
     """
 
-    family: ClassVar[str] = "records"
+    family: ClassVar[str] = "record reader"
     name: str
     make: Callable[[Path, RecordSpec], Any]
 
@@ -202,4 +202,4 @@ def record_reader(corpus: CorpusSpec, spec: RecordSpec) -> Any:
         return READERS[spec.reader](path, spec)
     from heedful.registry import find  # few runs have a reader from outside the package
 
-    return find("records", spec.reader, tuple(READERS)).make(path, spec)
+    return find("record reader", spec.reader, tuple(READERS)).make(path, spec)

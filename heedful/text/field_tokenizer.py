@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -79,7 +78,7 @@ class FieldTokenizer(TextTokenizer):
         for field in self.fields:
             text = self.tokenizers.get(field.name)
             assert (field.content == "text") == (text is not None) and (text or field.size)
-            ends = field.shape is None and field is not self.fields[-1] and text is None
+            ends = field.count is None and field is not self.fields[-1] and text is None
             sizes.append(text.size if text is not None else (field.size or 0) + ends)
         bounds = list(itertools.accumulate(sizes, initial=len(_SPECIALS)))
         self.starts = dict(zip((field.name for field in self.fields), bounds, strict=False))
@@ -122,7 +121,7 @@ class FieldTokenizer(TextTokenizer):
     def _ids(self, field: TokenField, value: Any, *, partial: bool) -> Ids:
         """Return the ids of a field's value, its end or filling included unless it is partial."""
         text = self.tokenizers.get(field.name)
-        found = self._text_codes(field, value) if text else self._codes_of(field, value)
+        found = self._text_codes(field, value) if text else self._codes_of(field, value, partial)
         start = self.starts[field.name]
         count = field.count
         if count is None and (partial or field is self.fields[-1]):
@@ -130,12 +129,10 @@ class FieldTokenizer(TextTokenizer):
         if count is None:
             return np.append(found, self._end(field) - start) + start
         if text is not None and not partial:
-            found = np.append(found, text.eos)[:count]
             found = np.pad(found, (0, count - len(found)), constant_values=text.pad)
         if len(found) > count or (len(found) < count and not partial):
             raise self._wrong(
-                f"The field {field.name!r} has {len(found):,} values, not "
-                f"{' × '.join(map(str, field.shape or ()))}"
+                f"The field {field.name!r} has {len(found):,} values, not {_sizes(field)}"
             )
         return found + start
 
@@ -149,7 +146,7 @@ class FieldTokenizer(TextTokenizer):
             )
         return codes
 
-    def _codes_of(self, field: TokenField, value: Any) -> Ids:
+    def _codes_of(self, field: TokenField, value: Any, partial: bool) -> Ids:
         """Return the codes of numbers or names, flat."""
         if field.content == "names":
             codes = self._codes[field.name]
@@ -171,11 +168,14 @@ class FieldTokenizer(TextTokenizer):
             raise self._wrong(
                 f"The field {field.name!r} holds whole numbers of one shape, not {_short(value)}"
             )
-        shaped = field.shape is None or array.ndim < 2 or array.shape == field.shape
-        if not shaped:
+        # A flat list has the values of an array in row-major order; a beginning may end in a row.
+        fits = array.ndim < 2 or (
+            array.shape[1:] == field.shape[1:] and field.shape[0] in (0, len(array))
+        )
+        if not fits or (field.count is None and array.size % field.step and not partial):
             raise self._wrong(
                 f"The field {field.name!r} is {' × '.join(map(str, array.shape))}, not "
-                f"{' × '.join(map(str, field.shape or ()))}"
+                f"{_sizes(field)}"
             )
         flat = array.reshape(-1).astype(np.int64)
         assert field.size is not None
@@ -217,8 +217,9 @@ class FieldTokenizer(TextTokenizer):
             values = [field.names[code] for code in values]
         if field.shape == (1,) and len(values) == 1:
             return values[0]
-        if field.shape is not None and len(field.shape) > 1 and len(values) == field.count:
-            return np.array(values).reshape(field.shape).tolist()
+        whole = field.count or len(values) // field.step * field.step
+        if len(field.shape) > 1 and len(values) == whole:
+            return np.array(values).reshape(-1, *field.shape[1:]).tolist()
         return values
 
     def field_numbers(self, ids: Ids) -> Ids:
@@ -260,14 +261,14 @@ class FieldTokenizer(TextTokenizer):
         start, text = self.starts[field.name], self.tokenizers.get(field.name)
         values = (start, start + (field.size or 0))
         if text is not None:
-            # Of its special tokens the end and the padding are written, begin and unknown never.
+            # Of its special tokens only an end or a filling is ever written.
             values = (start + len(SPECIALS), start + text.size)
         if field.count is None:
             end = self._end(field)
             yield TokenState((values, (end, end + 1)), end)
             return
-        fillings = ((start + text.eos,) * 2, (start + text.pad,) * 2) if text is not None else ()
-        ranges = (values, *((first, last + 1) for first, last in fillings))
+        filling = () if text is None else ((start + text.pad, start + text.pad + 1),)
+        ranges = (values, *filling)
         yield from itertools.repeat(TokenState(ranges), field.count)
 
     @property
@@ -285,12 +286,12 @@ class FieldTokenizer(TextTokenizer):
         Returns:
             Sizes by field; None where a field before the last has any length.
         """
-        shapes = [field.shape for field in self.fields]
-        if None in shapes[:-1]:
+        *known, last = self.fields
+        if any(field.count is None for field in known):
             return None
-        known = sum(math.prod(shape) for shape in shapes if shape is not None)
-        last = (max(1, longest - 1 - known),) if shapes[-1] is None else shapes[-1]
-        return ((1,), *(shape or last for shape in shapes), (1,))
+        left = longest - 2 - sum(field.count or 0 for field in known)
+        rows = last.shape[0] or max(1, -(-left // last.step))
+        return ((1,), *(field.shape for field in known), (rows, *last.shape[1:]), (1,))
 
     @functools.cached_property
     def learned(self) -> npt.NDArray[np.bool_]:
@@ -299,7 +300,7 @@ class FieldTokenizer(TextTokenizer):
         The end of a last field of fixed shape follows from the shape, and would only dilute a mean.
         """
         flags = np.zeros(self.size, np.bool_)
-        flags[self.eos] = self.fields[-1].shape is None
+        flags[self.eos] = self.fields[-1].count is None
         ends = [*list(self.starts.values())[1:], self.size]
         for field, end in zip(self.fields, ends, strict=True):
             flags[self.starts[field.name] : end] = not field.given
@@ -377,6 +378,10 @@ def _parsed(text: str) -> Any:
             remedy='Give a line of JSON, such as {"pixels": [0, 3, 1]}',
         )
     return record
+
+
+def _sizes(field: TokenField) -> str:
+    return " × ".join(str(size or "any number") for size in field.shape)
 
 
 def _short(value: Any) -> str:

@@ -32,15 +32,17 @@ class TokenField(Config):
     content: Content
     size: PositiveInt | None = Field(None, description="number of different values")
     names: tuple[str, ...] | None = Field(None, description="names in the order of their values")
-    shape: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = Field(
-        None, description="sizes of the axes; any length if unset"
+    shape: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = Field(
+        (0,), description="sizes of the axes; a first one of 0 has any size"
     )
     given: bool = Field(False, description="condition that the model reads and does not learn")
 
     @model_validator(mode="after")
     def _values_are_known(self) -> Self:
-        if self.content == "text" and self.shape is not None and len(self.shape) > 1:
+        if self.content == "text" and len(self.shape) > 1:
             raise ValueError("a text has one axis, its length")
+        if 0 in self.shape[1:]:
+            raise ValueError("only the first axis may have any size")
         if self.names is not None and self.size != len(self.names):
             raise ValueError("there is one name for each value")
         return self
@@ -48,15 +50,20 @@ class TokenField(Config):
     @property
     def count(self) -> int | None:
         """Number of values in every record; None if it differs."""
-        return None if self.shape is None else math.prod(self.shape)
+        return math.prod(self.shape) or None
+
+    @property
+    def step(self) -> int:
+        """Number of values of a row along the first axis."""
+        return math.prod(self.shape[1:])
 
     @classmethod
     def read(cls, text: str) -> Self:
         """Read a field as it stands in settings: name, content, shape and condition.
 
         Args:
-            text: such as `pixels:16:28x28`, `caption:text:12:given`, `notes:names`; `any` and
-                nothing stand for any length.
+            text: such as `pixels:16:28x28`, `caption:text:12:given` or `notes:60:anyx4`; `any`
+                stands for any number of rows or values, and so does nothing.
 
         Raises:
             ConfigError: when the text is no field.
@@ -68,7 +75,7 @@ class TokenField(Config):
         shape = parts[1] if len(parts) > 1 else "any"
         is_size = bool(parts) and parts[0].isdecimal() and int(parts[0]) > 0
         known = bool(parts) and (is_size or parts[0] in ("names", "text"))
-        is_shape = shape == "any" or re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape)
+        is_shape = re.fullmatch(r"(any|[1-9]\d*)(x[1-9]\d*)*", shape)
         if not (_NAME.fullmatch(name) and known and is_shape and len(parts) <= 2):
             raise ConfigError(
                 f"{text!r} is no field of a sequence",
@@ -80,7 +87,7 @@ class TokenField(Config):
                 "name": name,
                 "content": "numbers" if is_size else parts[0],
                 "size": int(parts[0]) if is_size else None,
-                "shape": None if shape == "any" else tuple(map(int, shape.split("x"))),
+                "shape": tuple(map(int, shape.replace("any", "0").split("x"))),
                 "given": given,
             }
         )
@@ -88,7 +95,7 @@ class TokenField(Config):
     def write(self) -> str:
         """Return the text that `read` reads."""
         content = str(self.size) if self.content == "numbers" else self.content
-        shape = "any" if self.shape is None else "x".join(map(str, self.shape))
+        shape = "x".join(str(size or "any") for size in self.shape)
         return f"{self.name}:{content}:{shape}" + ":given" * self.given
 
 

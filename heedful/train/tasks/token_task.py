@@ -29,6 +29,12 @@ def prepare(setup: Setup) -> Task:
         ModelError: when the initial model is one of texts.
     """
     settings, data = setup.settings, setup.settings.data
+    if settings.model.memory is not None:
+        raise ConfigError(
+            "A sequence is read as a whole, so there is no earlier segment to remember",
+            where="model.memory",
+            remedy="Leave it out, and raise data.max_length for longer sequences",
+        )
     training = [record_reader(corpus, settings.tokens) for corpus in data.train]
 
     def fields_of_data() -> TokenizerPair:
