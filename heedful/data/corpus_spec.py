@@ -235,9 +235,9 @@ class RecordSpec(Config):
     )
     fields: tuple[str, ...] = Field(
         (),
-        description="fields in their order as NAME:CONTENT[:SHAPE][:given], such as "
-        "label:10:1:given pixels:16:28x28; content is a number of values, names or text, and given "
-        "fields are read and not learned; taken from the training data if unset",
+        description="fields in their order, name, content and shape each, such as label:10:1:given "
+        "pixels:16:28x28; a content is a number of values, names or text; given fields are read "
+        "and not learned; the fields of the training data if unset",
     )
     levels: Annotated[int, Field(ge=2, le=256)] = Field(
         16, description="number of grey levels of pixels"

@@ -297,7 +297,7 @@ def _check(
     """Check settings and prompts before anything is computed."""
     check_width([model.spec], settings)
     if settings.stop and tokenizer is None:
-        raise ConfigError("Stop strings need the tokenizer", where="stop")
+        raise ConfigError("Stop strings are parts of a text, which has a tokenizer", where="stop")
     if settings.cache == "ring" and model.window is None:
         raise ConfigError(
             "A ring cache needs a model with a window: this one sees everything before a token",
@@ -463,6 +463,12 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             ConfigError, ModelError, DataError: as `generate` does, and for a beam or several
                 samples.
         """
+        if isinstance(self.tokenizer, FieldTokenizer):
+            raise ConfigError(
+                "A record is known as a whole, and no stream of text",
+                where="stream",
+                remedy="Continue it without a stream",
+            )
         return stream(
             self.engine,
             prompt_ids(self.tokenizer, prompt),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heedful.errors import ConfigError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
@@ -46,6 +48,14 @@ def test_random_weights_write_records(seed: int, prompts: list[str], sampling: b
         # Cut at the longest length, or ended: a whole record reads again.
         if found.ended == "end":
             assert fields.encode(found.text) == ids
+
+
+def test_records_are_no_text() -> None:
+    model = pipeline("pixels:4:2", seed=1)
+    with pytest.raises(ConfigError, match="stop"):
+        model.generate(["[3]"], stop=("]",))
+    with pytest.raises(ConfigError, match="stream"):
+        model.stream("[3]")
 
 
 def test_a_beam_writes_records() -> None:
