@@ -43,21 +43,9 @@ def prepare(setup: Setup) -> Task:
         return TokenizerPair(tokenizer, tokenizer)
 
     tokenizers = setup.tokenizers(fields_of_data)
-    fields = tokenizers.source
-    if not isinstance(fields, FieldTokenizer):
-        raise ModelError(
-            "The initial model reads texts, and not the fields of token sequences",
-            where=str(settings.init),
-            remedy="Start from a model of --task tokens, or leave --init out",
-        )
+    fields = _fields(setup, tokenizers)
     setup.events.note("Fields: " + ", ".join(field.write() for field in fields.fields))
     longest = data.max_length if fields.longest is None else fields.longest - 1
-    if data.budget < longest:
-        raise ConfigError(
-            f"A batch of {data.budget} tokens has no room for a sequence of {longest}",
-            where="data.batch_tokens",
-            remedy=f"Raise it to {longest} or more",
-        )
 
     def rows(name: str, readers: Sequence[Any]) -> RecordRows:
         made = RecordRows(
@@ -89,3 +77,26 @@ def prepare(setup: Setup) -> Task:
         CausalLMObjective(settings.objective.label_smoothing),
         validation,
     )
+
+
+def _fields(setup: Setup, tokenizers: TokenizerPair) -> FieldTokenizer:
+    """Return the fields of a run.
+
+    Raises:
+        ModelError: when the initial model is one of texts.
+        ConfigError: when a batch has no room for a sequence.
+    """
+    fields, data = tokenizers.source, setup.settings.data
+    if not isinstance(fields, FieldTokenizer):
+        raise ModelError(
+            "The initial model reads texts, and not the fields of token sequences",
+            where=str(setup.settings.init),
+            remedy="Start from a model of --task tokens, or leave --init out",
+        )
+    if fields.longest is not None and data.budget < fields.longest - 1:
+        raise ConfigError(
+            f"A batch of {data.budget} tokens has no room for a sequence of {fields.longest - 1}",
+            where="data.batch_tokens",
+            remedy=f"Raise it to {fields.longest - 1} or more",
+        )
+    return fields
