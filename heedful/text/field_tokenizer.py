@@ -96,7 +96,7 @@ class FieldTokenizer(TextTokenizer):
             record: value of each field; a list alone is that of the only field. Arrays are nested
                 lists or flat.
             partial: flag of a beginning: the last fields may be missing, and the last value that
-                is there may be incomplete. Without it, fields that are not the model's are left
+                is there may be incomplete, unless it is a condition. Without it, fields that are not the model's are left
                 out, as files may have more than a model reads.
 
         Raises:
@@ -113,7 +113,12 @@ class FieldTokenizer(TextTokenizer):
         if not all(there[:count]):
             raise self._wrong(f"The field {known[there.index(False)]!r} is missing")
         parts = [
-            self._ids(field, values[field.name], partial=partial and number == count)
+            # A condition is never continued: a text that is given is the whole text.
+            self._ids(
+                field,
+                values[field.name],
+                partial=partial and number == count and not field.given,
+            )
             for number, field in enumerate(self.fields[:count], start=1)
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)

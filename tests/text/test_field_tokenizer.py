@@ -113,6 +113,16 @@ def test_conditions_are_not_learned() -> None:
     assert tokenizer("notes:4").learned[fields.eos]
 
 
+def test_a_condition_is_complete() -> None:
+    """A text that is given ends where it ends; one that is learned may go on."""
+    for shape in ("9", "any"):
+        fields = tokenizer(f"caption:text:{shape}:given", "pixels:4:2")
+        whole = fields.encode_record({"caption": "abc", "pixels": [1, 2]}).tolist()
+        assert fields.encode_prompt('{"caption": "abc"}') == whole[:-2]
+        learned = tokenizer(f"caption:text:{shape}", "pixels:4:2")
+        assert learned.encode_prompt('{"caption": "abc"}') == whole[: len(CAPTIONS.encode("abc"))]
+
+
 def test_axes_are_those_of_the_fields() -> None:
     fields = tokenizer("kind:names:1", "pixels:4:2x3", "notes:4:anyx2")
     assert fields.axes(1 + 1 + 6 + 5 + 1) == ((1,), (1,), (2, 3), (3, 2), (1,))
