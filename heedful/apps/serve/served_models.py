@@ -20,6 +20,8 @@ from langcodes import tag_is_valid
 from heedful.apps.serve.languages import match_language, primary_subtag
 from heedful.apps.serve.server_settings import ModelOptions
 from heedful.errors import ConfigError, ModelError, suggest
+from heedful.interop.hf_files import is_hugging_face
+from heedful.models.model_directory import find_model_directory, read_facts
 from heedful.pretrained.catalogue import (
     LANGUAGE_PAIR,
     directory_of,
@@ -171,6 +173,23 @@ class ServedModels:
         for name in options.glossaries:
             self.find(name)
         self._choosing = threading.Lock()
+
+    def check_kinds(self) -> None:
+        """Refuse models that cannot be served, without loading any.
+
+        Raises:
+            ModelError: when a directory holds no model, or one of another kind.
+        """
+        for model in self:
+            if is_hugging_face(model.path):  # its kind is found when it is loaded
+                continue
+            spec = read_facts(find_model_directory(model.path)).spec
+            if spec.kind not in ("translator", "causal_lm"):
+                raise ModelError(
+                    f"A model of the kind {spec.kind!r} cannot be served",
+                    where=model.name,
+                    remedy="Give a translator or a language model",
+                )
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.by_name.values())
