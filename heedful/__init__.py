@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from heedful import nn as nn
     from heedful.apps.comparison.compare_runs import Comparison
     from heedful.apps.evaluation.model_scores import evaluate as evaluate
+    from heedful.apps.train_from_python import train as train
     from heedful.device import RunningPrecision
     from heedful.events import Events
     from heedful.models.rotary_override import RotaryScaling
     from heedful.registry import Entry
-    from heedful.train.from_python import train as train
 
 __version__ = "0.1.0"
 

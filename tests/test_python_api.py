@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import heedful
+from heedful.apps import train_from_python
 from heedful.data.in_memory import examples, file_spec
 from heedful.errors import ConfigError, DataError, ModelError, UserError
-from heedful.events import Metric
+from heedful.events import Metric, Note, Recorder
 from heedful.interop.hf_files import read_pooling
 from heedful.pipelines.encoder_input import frame
-from heedful.train import from_python
 from heedful.train.task_rules import TASKS
 
 PAIRS = [("a b c", "x y z"), ("a a", "x x"), ("c b a", "z y x")]
@@ -81,7 +81,7 @@ def test_files_are_told_from_examples():
     assert file_spec(PAIRS) is None
 
 
-@pytest.mark.parametrize("task", list(from_python._NAMES))
+@pytest.mark.parametrize("task", list(train_from_python._NAMES))
 def test_tasks_of_examples_are_tasks(task):
     assert task in TASKS
 
@@ -117,6 +117,23 @@ def test_training_on_examples_equals_training_on_a_file_and_resumes(tmp_path):
     assert set(scores) == {"bleu", "chrf"}
     with pytest.raises(ConfigError, match="began with"):
         heedful.train(PAIRS, tmp_path / "moved", resume=True)
+
+
+def test_training_looks_at_the_data_and_foretells(tmp_path):
+    english = ["The cat is asleep.", "Where is my book?", "We went home early.", "It is raining."]
+    german = [
+        "Die Katze schläft.",
+        "Wo ist mein Buch?",
+        "Wir gingen früh heim.",
+        "Es regnet heute.",
+    ]
+    pairs = list(zip(english, german, strict=True)) * 10
+    asked = {"settings": {**SETTINGS, "data": {"languages": ["en", "de"]}}, "max_steps": 5}
+    with pytest.raises(DataError, match="exchanged"):
+        heedful.train([pair[::-1] for pair in pairs], tmp_path / "run", callbacks=[], **asked)
+    recorder = Recorder()
+    heedful.train(pairs, tmp_path / "run", callbacks=[recorder], **asked)
+    assert any("max_steps = 5 end after about" in note for note in recorder.texts(Note))
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean", "max"])

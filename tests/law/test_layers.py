@@ -27,7 +27,7 @@ LAYERS = (
     | {"apps.demo_corpus", "apps.language_detector", "apps.launcher", "apps.sockets", "apps.web"},
     {"apps.documents", "apps.shards", "apps.quality", "apps.planning"},
     {"apps.cleaning", "apps.comparison"},
-    {"apps.serve", "apps.studio"},
+    {"apps.serve", "apps.studio", "apps.train_from_python"},
     {"cli"},
 )
 SAME_LINE = {
