@@ -67,6 +67,7 @@ def load(
     precision: RunningPrecision = "auto",
     shortlist: bool | str | Path | None = None,
     split: Literal["sentences", "lines", "none"] | None = None,
+    numbers: Literal["model", "keep", "localize"] | None = None,
     rotary_scaling: RotaryScaling | None = None,
     rotary_factor: float | None = None,
     rotary_original_length: int | None = None,
@@ -82,6 +83,8 @@ def load(
             (first) model, or a file; see `heedful shortlist`.
         split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
             line breaks become spaces; as the model has learned if unset.
+        numbers: form of numbers in translations: `model`, `keep`, or `localize`, see the guide on
+            translating; what the model's directory states if unset, else `model`.
         rotary_scaling: method that extends a language model's rotary positions to longer texts than
             in training: linear, ntk, yarn or by_wavelength.
         rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
@@ -108,9 +111,16 @@ def load(
 
         # Stretched by the reader, as the pipeline makes an engine of the model.
         read = stretching_reader(read, *rotary)
-    return load_pipeline(
+    pipeline = load_pipeline(
         path, device=device, precision=precision, read=read, shortlist=shortlist, split=split
     )
+    states = "translate" in pipeline.verbs and pipeline.tokenizers.writing is not None
+    if numbers is None and not states:
+        return pipeline
+    # Checks of translations are an application, which pipelines do not know.
+    from heedful.apps.quality.consistency import as_loaded
+
+    return as_loaded(pipeline, Path(path if isinstance(path, str | Path) else path[0]), numbers)
 
 
 def embed(

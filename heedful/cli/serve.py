@@ -283,7 +283,7 @@ def serve(
             device=device,
             precision=precision,
             search=settings,
-            consistency=consistency.arguments() if consistency.is_on else None,
+            consistency=dataclasses.asdict(consistency),
             split=split,
             **glossaries,
             limits=_limits(load, settings),

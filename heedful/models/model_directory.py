@@ -24,6 +24,7 @@ from heedful.text.tokenizer_pair import (
     PROTECTION_FILE,
     READING_FILE,
     SOFT_TERMS_FILE,
+    WRITING_FILE,
     TokenizerPair,
 )
 
@@ -37,6 +38,7 @@ _FILES = (
     PROTECTION_FILE,
     SOFT_TERMS_FILE,
     READING_FILE,
+    WRITING_FILE,
 )
 
 _DIMENSIONS = {

@@ -14,6 +14,7 @@ from heedful.data.text_corpus import LabelledText, labelled_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.any_pipeline import load_pipeline
+from heedful.pipelines.translation import TranslationPipeline
 from heedful.train.tasks.pipeline_scores import label_scores
 
 
@@ -21,6 +22,9 @@ def evaluate(
     model: Any, data: Any, *, metrics: Sequence[str] = ("bleu", "chrf"), **options: Any
 ) -> dict[str, float]:
     """Score a model on examples; the command `heedful evaluate` has more to say of them.
+
+    The model is measured: numbers stay as it writes them, also those of a loaded translator that
+    corrects them otherwise.
 
     Args:
         model: translator, language model, masked language model or classifier of text, loaded or
@@ -43,7 +47,9 @@ def evaluate(
     pipeline = load_pipeline(model) if isinstance(model, str | Path) else model
     if "translate" in pipeline.verbs:
         pairs = _pairs(data)
-        translations = pipeline.translate([source for source, _ in pairs], **options)
+        # The model itself is measured, also by a pipeline that would correct its numbers.
+        sources = [source for source, _ in pairs]
+        translations = TranslationPipeline.translate(pipeline, sources, **options)
         found = corpus_scores(translations, [target for _, target in pairs], metrics)
         return {name: each.score for name, each in found.items()}
     if "generate" in pipeline.verbs:

@@ -337,12 +337,9 @@ class ServedModels:
             soft = self.options.soft_terms
             model.glossary = Glossary.read(file, soft=soft, languages=model.languages)
             translator.check_glossary(model.glossary)
-        if self.options.consistency is None:
-            return translator
-        from heedful.apps.quality.consistency import ConsistentTranslation
+        from heedful.apps.quality.consistency import as_stated
 
-        consistency = self.options.consistency
-        return ConsistentTranslation(translator, **consistency, languages=model.languages)
+        return as_stated(translator, **self.options.consistency, languages=model.languages)
 
     def _fits(self, model: ServedModel) -> bool:
         if self.options.most_bytes is None:
