@@ -13,6 +13,7 @@ import torch
 
 import heedful
 from heedful.apps import train_from_python
+from heedful.cli.main import main
 from heedful.data.in_memory import examples, file_spec
 from heedful.errors import ConfigError, DataError, ModelError, UserError
 from heedful.events import Metric, Note, Recorder
@@ -134,6 +135,22 @@ def test_training_looks_at_the_data_and_foretells(tmp_path):
     recorder = Recorder()
     heedful.train(pairs, tmp_path / "run", callbacks=[recorder], **asked)
     assert any("max_steps = 5 end after about" in note for note in recorder.texts(Note))
+
+
+@pytest.mark.parametrize("model", ["english", "english-masked"])
+def test_language_models_are_scored_on_files_as_on_the_same_texts(tmp_path, model, capsys):
+    texts = ["The cat sat\non the mat.", "I love cats."]
+    file = tmp_path / "texts.txt"
+    file.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    expected = heedful.evaluate(model, texts)
+    assert heedful.evaluate(model, file, documents="paragraph") == expected
+    assert heedful.evaluate(model, str(file)) != expected  # one text
+    words = ["evaluate", model, "--text", str(file), "--documents", "paragraph", "--json"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)["scores"]
+    assert told == pytest.approx({name: told[name] for name in expected} | expected)
+    with pytest.raises(DataError, match="one file of text"):
+        heedful.evaluate(model, (file, file))
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean", "max"])
