@@ -101,26 +101,17 @@ def load(
         ConfigError: when the device or precision is not available.
     """
     # Imported in each function: `import heedful` alone loads no torch, which takes a second.
-    from heedful.interop.model_loading import load_any
-    from heedful.pipelines.any_pipeline import load_pipeline
+    from heedful.apps import loading
 
-    read: Any = load_any
-    rotary = rotary_scaling, rotary_factor, rotary_original_length
-    if rotary != (None, None, None):
-        from heedful.models.rotary_override import stretching_reader
-
-        # Stretched by the reader, as the pipeline makes an engine of the model.
-        read = stretching_reader(read, *rotary)
-    pipeline = load_pipeline(
-        path, device=device, precision=precision, read=read, shortlist=shortlist, split=split
+    return loading.load(
+        path,
+        device=device,
+        precision=precision,
+        shortlist=shortlist,
+        split=split,
+        numbers=numbers,
+        rotary=(rotary_scaling, rotary_factor, rotary_original_length),
     )
-    states = "translate" in pipeline.verbs and pipeline.tokenizers.writing is not None
-    if numbers is None and not states:
-        return pipeline
-    # Checks of translations are an application, which pipelines do not know.
-    from heedful.apps.quality.consistency import as_loaded
-
-    return as_loaded(pipeline, Path(path if isinstance(path, str | Path) else path[0]), numbers)
 
 
 def embed(

@@ -261,9 +261,7 @@ def serve(
         raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
     models = tuple(map(pinned_model, models))
     # Mistakes are reported before workers start.
-    served = ServedModels([parse_model(word) for word in models])
-    served.check_kinds()
-    glossaries = terms.arguments(served)
+    glossaries = terms.arguments(ServedModels(map(parse_model, models)).checked())
     access.check()
     listening = listen(access.host, access.port)
     address = address_of(listening)

@@ -60,7 +60,7 @@ nothing else leaves out the second one."""
 
 @dataclass(frozen=True)
 class Writing:
-    """How translations are written where nobody asks for something else, as a model states it.
+    """Form of translations for which nobody asks another one, as a model states it.
 
     A measurement of the model leaves them as the model writes them.
 
@@ -84,7 +84,7 @@ class TokenizerPair:
             a model without them.
         soft_terms: flag that the model was trained on inline translations of terms.
         reading: part of a text that the model reads at once; None if it is not recorded.
-        writing: how translations are written by default; None for a model that does not say.
+        writing: stated form of translations; None for a model that does not say.
     """
 
     source: TextTokenizer

@@ -27,12 +27,8 @@ from heedful.durable import replace_synced
 from heedful.errors import ConfigError, DataError, RunError
 from heedful.events import Events
 from heedful.interop.hf_files import is_hugging_face, read_json_file
-from heedful.models.model_directory import (
-    find_model_directory,
-    locate,
-    no_translator,
-    read_facts,
-)
+from heedful.interop.model_loading import stored_kind
+from heedful.models.model_directory import find_model_directory, locate, no_translator
 from heedful.pretrained.catalogue import pinned
 from heedful.search.lexical_shortlist import shortlist_path
 
@@ -163,10 +159,9 @@ class MeasuredTask:
         timed = min(lines, len(pairs))
         model = pinned(model)
         directory = _directory(Path(model))
-        if not is_hugging_face(directory):  # others are refused by the first measurement
-            kind = read_facts(directory).spec.kind
-            if kind != "translator":
-                raise no_translator(kind, model)
+        kind = stored_kind(directory)
+        if kind not in (None, "translator"):
+            raise no_translator(kind, model)
         own = shortlist_path(directory)
         file = shortlist if shortlist is not None else own if own.exists() else None
         return cls(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from heedful.apps.quality.capitals import capital_parts, capitals, sentence_case
@@ -19,11 +18,9 @@ from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
 from heedful.apps.quality.unknown_words import stand_ins, unknown_words
-from heedful.errors import ModelError
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.pretrained.catalogue import directory_of, languages_of
 from heedful.search.search_settings import SearchSettings
 
 Languages = tuple[str | None, str | None]
@@ -73,26 +70,6 @@ def as_stated(
     if form is None and not any(options.values()):
         return pipeline
     return ConsistentTranslation(pipeline, numbers=form, languages=languages, **options)
-
-
-def as_loaded(pipeline: Any, path: Path, numbers: str | None) -> TranslationPipeline:
-    """Return the translator of a directory as `heedful.load` gives it.
-
-    Args:
-        pipeline: pipeline that was loaded.
-        path: directory or name that it was loaded from.
-        numbers: form of numbers; what the model states if unset.
-
-    Raises:
-        ModelError: when it is no translator.
-        ConfigError: when numbers are to be localized and a language is unknown.
-    """
-    if not isinstance(pipeline, TranslationPipeline):
-        raise ModelError(
-            "Only translators have the option numbers", where=str(path), remedy="Leave it out"
-        )
-    languages = languages_of(directory_of(path)) or (None, None)
-    return as_stated(pipeline, numbers=numbers, languages=languages)
 
 
 class ConsistentTranslation(TranslationPipeline):

@@ -13,15 +13,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from langcodes import tag_is_valid
 
 from heedful.apps.serve.languages import match_language, primary_subtag
 from heedful.apps.serve.server_settings import ModelOptions
 from heedful.errors import ConfigError, ModelError, suggest
-from heedful.interop.hf_files import is_hugging_face
-from heedful.models.model_directory import find_model_directory, read_facts
+from heedful.interop.model_loading import load_any, stored_kind
 from heedful.pretrained.catalogue import (
     LANGUAGE_PAIR,
     directory_of,
@@ -174,22 +173,21 @@ class ServedModels:
             self.find(name)
         self._choosing = threading.Lock()
 
-    def check_kinds(self) -> None:
-        """Refuse models that cannot be served, without loading any.
+    def checked(self) -> Self:
+        """Return these models, or refuse one that cannot be served, without loading any.
 
         Raises:
             ModelError: when a directory holds no model, or one of another kind.
         """
         for model in self:
-            if is_hugging_face(model.path):  # its kind is found when it is loaded
-                continue
-            spec = read_facts(find_model_directory(model.path)).spec
-            if spec.kind not in ("translator", "causal_lm"):
+            kind = stored_kind(model.path)
+            if kind not in (None, "translator", "causal_lm"):
                 raise ModelError(
-                    f"A model of the kind {spec.kind!r} cannot be served",
+                    f"A model of the kind {kind!r} cannot be served",
                     where=model.name,
                     remedy="Give a translator or a language model",
                 )
+        return self
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.by_name.values())
@@ -298,7 +296,6 @@ class ServedModels:
 
     def _load(self, model: ServedModel) -> Pipeline:
         # Imported here, since the parent process only needs names.
-        from heedful.interop.model_loading import load_any
         from heedful.pipelines.read_once import ReadOnce
         from heedful.pipelines.text_generation import GenerationPipeline
         from heedful.pipelines.translation import TranslationPipeline
