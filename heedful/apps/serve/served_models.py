@@ -20,7 +20,7 @@ from langcodes import tag_is_valid
 from heedful.apps.serve.languages import match_language, primary_subtag
 from heedful.apps.serve.server_settings import ModelOptions
 from heedful.errors import ConfigError, ModelError, suggest
-from heedful.interop.model_loading import load_any, stored_kind
+from heedful.interop.model_loading import stored_kind
 from heedful.pretrained.catalogue import (
     LANGUAGE_PAIR,
     directory_of,
@@ -296,6 +296,7 @@ class ServedModels:
 
     def _load(self, model: ServedModel) -> Pipeline:
         # Imported here, since the parent process only needs names.
+        from heedful.interop.model_loading import load_any
         from heedful.pipelines.read_once import ReadOnce
         from heedful.pipelines.text_generation import GenerationPipeline
         from heedful.pipelines.translation import TranslationPipeline
