@@ -34,6 +34,7 @@ CALLS = {
     "score": f"MODEL {PAIRS}",
     "calibrate": f"MODEL {REFERENCES}",
     "shortlist": f"MODEL {PAIRS}",
+    "act": "MODEL",
     "generate": "MODEL --prompt 'I have'",
     "fill": "MODEL 'I have a [MASK].'",
     "classify": "MODEL 'I have a cat.'",
@@ -61,16 +62,8 @@ CALLS = {
     "serve": "MODEL",
 }
 """What each verb requires; several calls of a verb have a second word."""
-WITHOUT_MODEL = {
-    "compare",
-    "data check",
-    "data clean",
-    "data shard",
-    "data split",
-    "demo",
-    "doctor",
-}
-WITHOUT_MODEL |= {"import", "models", "presets", "studio", "sweep", "train"}
+WITHOUT_MODEL = {"data check", "data clean", "data shard", "data split", "data world", "models"}
+WITHOUT_MODEL |= {"compare", "demo", "doctor", "import", "presets", "studio", "sweep", "train"}
 
 ANY = {"info", "plan"}
 PAIRS_ONLY = {"translate", "translate-file", "check", "score", "evaluate"}

@@ -46,11 +46,13 @@ WORK = {
     "doctor": ["doctor"],
     "data check": ["data", "check", "a.txt", "b.txt", "--out", "checked"],
     "data clean": ["data", "clean", "a.txt", "b.txt", "--out", "cleaned"],
+    "data world": ["data", "world", "world.jsonl", "--episodes", "5"],
     "data shard": ["data", "shard", "a.txt", "b.txt", "--out", "shards"],
 }
 NEED = {
     "demo": ["demo", "--out", "demo"],
     "train": ["train", "run", "--preset", "tiny", "--train", "a.txt", "b.txt"],
+    "act": ["act", "english"],
     "generate": ["generate", "english", "--prompt", "The"],
     "fill": ["fill", "english-masked", "a [MASK]"],
     "classify": ["classify", "digits", "a.png"],
