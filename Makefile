@@ -26,7 +26,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard heedful/kernels
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Heedful needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,check]'
 	touch $(INSTALLED)
 
 # By name: what is installed is not built again, and only the extras are added to it.

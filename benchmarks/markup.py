@@ -63,7 +63,7 @@ class Translator:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Count tags at their word, with alignments and without."""
     corpus = Path(arguments.data) / "multi30k" / "raw" / "test_2016_flickr.en.gz"
-    pipeline = heedful.load(arguments.model, device="cpu")
+    pipeline = heedful.load(arguments.model, device="cpu", numbers="model")
     cases: list[tuple[str, str]] = []  # a sentence with a tag, and the German noun
     for line in read_lines(corpus)[: arguments.sentences]:
         for english, german in NOUNS.items():

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from heedful import nn as nn
     from heedful.apps.comparison.compare_runs import Comparison
     from heedful.apps.evaluation.model_scores import evaluate as evaluate
+    from heedful.apps.train_from_python import train as train
     from heedful.device import RunningPrecision
     from heedful.events import Events
     from heedful.models.rotary_override import RotaryScaling
     from heedful.registry import Entry
-    from heedful.train.from_python import train as train
 
 __version__ = "0.1.0"
 
@@ -67,6 +67,7 @@ def load(
     precision: RunningPrecision = "auto",
     shortlist: bool | str | Path | None = None,
     split: Literal["sentences", "lines", "none"] | None = None,
+    numbers: Literal["model", "keep", "localize"] | None = None,
     rotary_scaling: RotaryScaling | None = None,
     rotary_factor: float | None = None,
     rotary_original_length: int | None = None,
@@ -82,6 +83,8 @@ def load(
             (first) model, or a file; see `heedful shortlist`.
         split: parts of a text that are translated apart: `sentences`, `lines`, or `none`, where
             line breaks become spaces; as the model has learned if unset.
+        numbers: form of numbers in translations: `model`, `keep`, or `localize`, see the guide on
+            translating; what the model's directory states if unset, else `model`.
         rotary_scaling: method that extends a language model's rotary positions to longer texts than
             in training: linear, ntk, yarn or by_wavelength.
         rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
@@ -98,18 +101,16 @@ def load(
         ConfigError: when the device or precision is not available.
     """
     # Imported in each function: `import heedful` alone loads no torch, which takes a second.
-    from heedful.interop.model_loading import load_any
-    from heedful.pipelines.any_pipeline import load_pipeline
+    from heedful.apps import loading
 
-    read: Any = load_any
-    rotary = rotary_scaling, rotary_factor, rotary_original_length
-    if rotary != (None, None, None):
-        from heedful.models.rotary_override import stretching_reader
-
-        # Stretched by the reader, as the pipeline makes an engine of the model.
-        read = stretching_reader(read, *rotary)
-    return load_pipeline(
-        path, device=device, precision=precision, read=read, shortlist=shortlist, split=split
+    return loading.load(
+        path,
+        device=device,
+        precision=precision,
+        shortlist=shortlist,
+        split=split,
+        numbers=numbers,
+        rotary=(rotary_scaling, rotary_factor, rotary_original_length),
     )
 
 

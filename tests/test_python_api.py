@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import heedful
+from heedful.apps import train_from_python
+from heedful.cli.main import main
 from heedful.data.in_memory import examples, file_spec
 from heedful.errors import ConfigError, DataError, ModelError, UserError
-from heedful.events import Metric
+from heedful.events import Metric, Note, Recorder
 from heedful.interop.hf_files import read_pooling
 from heedful.pipelines.encoder_input import frame
-from heedful.train import from_python
 from heedful.train.task_rules import TASKS
 
 PAIRS = [("a b c", "x y z"), ("a a", "x x"), ("c b a", "z y x")]
@@ -81,7 +82,7 @@ def test_files_are_told_from_examples():
     assert file_spec(PAIRS) is None
 
 
-@pytest.mark.parametrize("task", list(from_python._NAMES))
+@pytest.mark.parametrize("task", list(train_from_python._NAMES))
 def test_tasks_of_examples_are_tasks(task):
     assert task in TASKS
 
@@ -117,6 +118,39 @@ def test_training_on_examples_equals_training_on_a_file_and_resumes(tmp_path):
     assert set(scores) == {"bleu", "chrf"}
     with pytest.raises(ConfigError, match="began with"):
         heedful.train(PAIRS, tmp_path / "moved", resume=True)
+
+
+def test_training_looks_at_the_data_and_foretells(tmp_path):
+    english = ["The cat is asleep.", "Where is my book?", "We went home early.", "It is raining."]
+    german = [
+        "Die Katze schläft.",
+        "Wo ist mein Buch?",
+        "Wir gingen früh heim.",
+        "Es regnet heute.",
+    ]
+    pairs = list(zip(english, german, strict=True)) * 10
+    asked = {"settings": {**SETTINGS, "data": {"languages": ["en", "de"]}}, "max_steps": 5}
+    with pytest.raises(DataError, match="exchanged"):
+        heedful.train([pair[::-1] for pair in pairs], tmp_path / "run", callbacks=[], **asked)
+    recorder = Recorder()
+    heedful.train(pairs, tmp_path / "run", callbacks=[recorder], **asked)
+    assert any("max_steps = 5 end after about" in note for note in recorder.texts(Note))
+
+
+@pytest.mark.parametrize("model", ["english", "english-masked"])
+def test_language_models_are_scored_on_files_as_on_the_same_texts(tmp_path, model, capsys):
+    texts = ["The cat sat\non the mat.", "I love cats."]
+    file = tmp_path / "texts.txt"
+    file.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    expected = heedful.evaluate(model, texts)
+    assert heedful.evaluate(model, file, documents="paragraph") == expected
+    assert heedful.evaluate(model, str(file)) != expected  # one text
+    words = ["evaluate", model, "--text", str(file), "--documents", "paragraph", "--json"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)["scores"]
+    assert told == pytest.approx({name: told[name] for name in expected} | expected)
+    with pytest.raises(DataError, match="one file of text"):
+        heedful.evaluate(model, (file, file))
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean", "max"])

@@ -31,6 +31,7 @@ from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
 
 from heedful.config import read_toml  # noqa: E402
 from heedful.pretrained.catalogue import CARD_FILE, Card  # noqa: E402
+from heedful.text.tokenizer_pair import WRITING_FILE  # noqa: E402
 
 SENTENCES = (
     ("The cat sat on the mat because it was tired.", "What does “it” stand for?"),
@@ -92,6 +93,9 @@ def main() -> None:
         "examples": [{"text": text, "about": about} for text, about in SENTENCES],
         "sentences": random.Random(1).sample(held_out, MEASURED_ON),
     }
+    # After the scores, which are those of the model itself. It writes "20 Katzen" for "2 cats".
+    stated = {"schema_version": 1, "numbers": "localize", "languages": ["en", "de"]}
+    (place / WRITING_FILE).write_text(json.dumps(stated, sort_keys=True) + "\n", encoding="utf-8")
     write_card(place, card, minutes=minutes)
     print(json.dumps({"model": "en-de", "scores": test}, ensure_ascii=False))
 

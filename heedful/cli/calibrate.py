@@ -64,6 +64,7 @@ def calibrate(
     sources, references = read_parallel(source, reference)
     from heedful.apps.quality.calibration import FEWEST_PAIRS, calibration_path, fit, reliability
     from heedful.evaluate.corpus_metrics import build_metric, describe_spelling, usual_spelling
+    from heedful.pretrained.catalogue import refuse_shared
 
     if len(sources) < 2 * FEWEST_PAIRS:
         raise DataError(
@@ -71,6 +72,9 @@ def calibrate(
             where=str(source),
             remedy=f"Give at least {2 * FEWEST_PAIRS}, better thousands",
         )
+    if output_file is None:
+        remedy = "Calibrate a copy of its directory, or name a file: --output FILE"
+        refuse_shared(model, "A calibration", remedy)
     path = calibration_path(model) if output_file is None else output_file
     refuse_missing_folder(path)
     with terminal() as events:

@@ -63,7 +63,8 @@ def evaluate(
 ) -> None:
     """Score translations against references, and compare two systems.
 
-    Scores and their signatures are those of sacreBLEU, as in validation during training.
+    Scores and their signatures are those of sacreBLEU, as in validation during training. The model
+    itself is measured: numbers are as it writes them, whatever form it states for `translate`.
     `--by-length` scores short and long sources separately. `--data` names labelled examples in the
     format of training, and scores a classifier, tagger or question answerer: accuracy and F1 from 0
     to 1; for a model of token sequences it names records, whose nats and bits are measured field by

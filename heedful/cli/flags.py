@@ -18,7 +18,6 @@ from heedful.errors import ConfigError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.text.tokenizer_pair import Split
@@ -117,36 +116,25 @@ class ConsistencyFlags:
         copy_unknown: Copy words with characters that the model's vocabulary lacks.
         numbers: Form of numbers: as the model writes them, as in the source (keep), or with the
             separators of the target language (localize). keep and localize also correct wrong and
-            missing numbers.
+            missing numbers. If unset, what the model's directory states, such as localize of en-de,
+            else model.
     """
 
     capitals: bool = False
     copy_unknown: bool = False
-    numbers: Literal["model", "keep", "localize"] = "model"
+    numbers: Literal["model", "keep", "localize"] | None = None
 
     @property
     def is_on(self) -> bool:
-        """True if any of the flags is set."""
-        return self != ConsistencyFlags()
+        """True if a flag asks for more than what the model writes."""
+        return self.capitals or self.copy_unknown or self.numbers not in (None, "model")
 
-    def applied(
-        self, pipeline: TranslationPipeline, languages: tuple[str | None, str | None]
-    ) -> ConsistentTranslation:
-        """Return a translator that follows the flags, for source and target languages."""
-        from heedful.apps.quality.consistency import ConsistentTranslation
-
-        return ConsistentTranslation(pipeline, **self.arguments(), languages=languages)
-
-    def arguments(self) -> dict[str, Any]:
-        """The flags as `ConsistentTranslation` takes them."""
-        numbers = None if self.numbers == "model" else self.numbers
-        return dataclasses.asdict(self) | {"numbers": numbers}
-
-    def counts(self, translator: ConsistentTranslation | None) -> dict[str, int]:
-        """Return counts of corrected and of wrong numbers, for a translator made by `applied`."""
-        if translator is None or self.numbers == "model":
+    def counts(self, translator: TranslationPipeline | None) -> dict[str, int]:
+        """Return counts of corrected and of wrong numbers of a translator of these flags."""
+        if getattr(translator, "numbers", None) is None:
             return {}
-        return {"numbers_mended": translator.mended, "numbers_unmended": translator.unmended}
+        consistent: Any = translator
+        return {"numbers_mended": consistent.mended, "numbers_unmended": consistent.unmended}
 
 
 @Parameter(name="*")
@@ -379,16 +367,11 @@ class TranslationRequest:
             and running.batch_tokens == Running.batch_tokens
         )
 
-    def load(
-        self, glossary: Glossary | None
-    ) -> tuple[TranslationPipeline, ConsistentTranslation | None]:
-        """Load the translator, wrapped in a `ConsistentTranslation` if the flags ask for one.
+    def load(self, glossary: Glossary | None) -> TranslationPipeline:
+        """Load the translator, with the consistency that the flags or the model ask for.
 
         Args:
             glossary: terms of the request, which are checked.
-
-        Returns:
-            The translator, and the wrapper or None.
 
         Raises:
             UserError: when the translator cannot follow the request.
@@ -397,11 +380,12 @@ class TranslationRequest:
         if glossary is not None:
             pipeline.check_glossary(glossary)
         pipeline.check_protection(self.protect)
-        if not self.consistency.is_on:
-            return pipeline, None
+        if not self.consistency.is_on and pipeline.tokenizers.writing is None:
+            return pipeline
+        from heedful.apps.quality.consistency import as_stated
+
         languages = languages_of(self.model, self.checks.languages)
-        consistent = self.consistency.applied(pipeline, languages)
-        return consistent, consistent
+        return as_stated(pipeline, languages=languages, **dataclasses.asdict(self.consistency))
 
 
 def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
@@ -453,6 +437,7 @@ def say_counts(counts: Mapping[str, int]) -> None:
             f"{required - counts['missing']:,} of {required:,} terms and protected parts of the "
             "text are in the translations"
         )
-    if "numbers_mended" in counts:
+    if counts.get("numbers_mended") or counts.get("numbers_unmended"):
         mended, unmended = counts["numbers_mended"], counts["numbers_unmended"]
-        say(f"{mended:,} numbers were corrected or rewritten; {unmended:,} still disagree")
+        numbers = "number was" if mended == 1 else "numbers were"
+        say(f"{mended:,} {numbers} corrected or rewritten; {unmended:,} still disagree")

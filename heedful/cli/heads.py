@@ -54,8 +54,10 @@ def heads(
     report = Report("heads", output, corpus, model=model, part=part)
     subject = corpus.load(model)
     readings = corpus.readings(subject)
-    from heedful.inspect import parts_of
+    from heedful.inspect import parts_of, usual_part
 
+    if part is None:
+        usual_part(subject.model)  # refuses a model without attention
     parts: tuple[Part, ...] = parts_of(subject.model) if part is None else (part,)
     results = []
     with terminal() as events:

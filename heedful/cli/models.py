@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -103,6 +105,23 @@ def _print_card(name: str, card: Card, facts: dict[str, Any]) -> None:
         against = f" against {score.against}" if score.against else ""
         lines.append(f"  {score.metric} {score.value:g}{interval}{against}, {score.data}.{note}")
     lines += ["", "What it cannot do:", *(f"  {limit}" for limit in card.limits)]
-    lines += ["", "To begin with:", *(f"  {example.text}" for example in card.examples)]
+    if card.examples:
+        commands = (_command(name, card, example.text) for example in card.examples)
+        lines += ["", "To begin with:", *(f"  {command}" for command in commands)]
     for line in lines:
         print(line)
+
+
+_VERBS = {
+    "translation": "translate {}",
+    "causal_lm": "generate {} --prompt",
+    "masked_lm": "fill {}",
+}
+"""Verb for an example text of a task; images have none."""
+
+
+def _command(name: str, card: Card, text: str) -> str:
+    """Return the command of an example."""
+    # Double quotes are easier to read and to change, as most texts have an apostrophe.
+    quoted = shlex.quote(text) if re.search(r'["$`!\\]', text) else f'"{text}"'
+    return f"heedful {_VERBS[card.task].format(name)} {quoted}"

@@ -261,7 +261,7 @@ def serve(
         raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
     models = tuple(map(pinned_model, models))
     # Mistakes are reported before workers start.
-    glossaries = terms.arguments(ServedModels([parse_model(word) for word in models]))
+    glossaries = terms.arguments(ServedModels(map(parse_model, models)).checked())
     access.check()
     listening = listen(access.host, access.port)
     address = address_of(listening)
@@ -281,7 +281,7 @@ def serve(
             device=device,
             precision=precision,
             search=settings,
-            consistency=consistency.arguments() if consistency.is_on else None,
+            consistency=dataclasses.asdict(consistency),
             split=split,
             **glossaries,
             limits=_limits(load, settings),

@@ -49,19 +49,16 @@ def shortlist(
         if value < 1:
             raise UserError("At least one token is needed", where=f"{name} {value}")
     from heedful.interop.hugging_face import describe_any
-    from heedful.models.model_directory import locate, no_translator
-    from heedful.pretrained.hub import source_of
+    from heedful.models.model_directory import no_translator
+    from heedful.pretrained.catalogue import refuse_shared
     from heedful.search.lexical_shortlist import make_shortlist, shortlist_path
 
     described = describe_any(model)
     if described.spec.reads != "pairs" or described.tokenizers is None:
         raise no_translator(described.spec.kind, str(model))
-    if output_file is None and source_of(locate(model)):
-        raise UserError(
-            "A shortlist cannot be written into the hub's cache",
-            where=str(model),
-            remedy="Name a file: --output FILE; translate takes it with --shortlist-file FILE",
-        )
+    if output_file is None:
+        remedy = "Name a file: --output FILE; translate takes it with --shortlist-file FILE"
+        refuse_shared(model, "A shortlist", remedy)
     path = shortlist_path(model) if output_file is None else output_file
     refuse_missing_folder(path)
     with terminal() as events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +44,11 @@ from heedful.cli.text_io import (
 )
 
 if TYPE_CHECKING:
-    from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.apps.quality.reports import TranslationReport
     from heedful.cli.check import CheckedTranslations
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
+    from heedful.pipelines.translation import TranslationPipeline
 
 CHUNK = 4096
 """Maximum number of lines in memory."""
@@ -353,7 +354,7 @@ class TranslatedLines:
         if (checked := self.translator.checked) is not None:
             totals |= {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
         consistency = self.translator.request.consistency
-        return totals | consistency.counts(self.translator.consistent)
+        return totals | consistency.counts(self.translator.pipeline)
 
     def counts(self) -> dict[str, int]:
         """The counts since the previous call."""
@@ -361,6 +362,8 @@ class TranslatedLines:
         self._before = totals
         return {name: count - before.get(name, 0) for name, count in totals.items()}
 
+
+_DIGIT = re.compile(r"[\d₀-₉]")
 
 Translate = Callable[..., "list[Translation]"]
 """Translator of texts; it takes `first_line`, `warn` and perhaps `prefixes` by name."""
@@ -375,8 +378,7 @@ class LazyTranslator:
     Attributes:
         load_seconds: seconds spent on loading so far.
         checked: checker of translations, if a flag of checks is set.
-        consistent: translator that keeps capitals, unknown words and numbers, if a flag asks for
-            it.
+        pipeline: the translator in PyTorch, once it is loaded.
     """
 
     def __init__(self, request: TranslationRequest) -> None:
@@ -384,7 +386,7 @@ class LazyTranslator:
         self.load_seconds = 0.0
         self._full: Translate | None = None
         self._glossary = request.terms.read(request.model, request.checks.languages)
-        self.consistent: ConsistentTranslation | None = None
+        self.pipeline: TranslationPipeline | None = None
         self.checked: CheckedTranslations | None = None
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # load now, so that errors are reported before input is read
@@ -392,11 +394,22 @@ class LazyTranslator:
 
     def choose(self, texts: Sequence[str]) -> Translate:
         """Return the faster translator of some texts, loaded when it is first chosen."""
-        if self._lean is not None and self._lean.serves(texts):
-            return partial(self._lean.translate, settings=self.request.settings)
+        lean = self._lean
+        if lean is not None and lean.serves(texts) and not self._corrects(lean, texts):
+            return partial(lean.translate, settings=self.request.settings)
         if self._full is None:
             self._full = self._load_full()
         return self._full
+
+    def _corrects(self, lean: NumpyTranslationPipeline, texts: Sequence[str]) -> bool:
+        """Return True for texts with numbers if the model states that these are corrected.
+
+        Texts without digits have nothing to correct: their translations are the model's own.
+        """
+        writing = lean.tokenizers.writing
+        if writing is None or "model" in (writing.numbers, self.request.consistency.numbers):
+            return False
+        return any(map(_DIGIT.search, texts))
 
     def _load_lean(self) -> NumpyTranslationPipeline | None:
         """Return the NumPy pipeline, or None if it does not support the model or the search."""
@@ -418,7 +431,7 @@ class LazyTranslator:
     def _load_full(self) -> Translate:
         """Load the PyTorch pipeline, and return its method with the options of the request."""
         request, start = self.request, time.perf_counter()
-        pipeline, self.consistent = request.load(self._glossary)
+        self.pipeline = pipeline = request.load(self._glossary)
         positions = request.running.positions(pipeline, request.settings)
         if request.checks.is_on:
             from heedful.cli.check import CheckedTranslations

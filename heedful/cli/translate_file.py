@@ -125,7 +125,7 @@ def translate_file(
         f"{len(opened.sentences):,} different sentences in {opened.passages:,} passages "
         f"translated: {output_file}"
     )
-    mended = consistency.counts(translator.consistent)
+    mended = consistency.counts(translator.pipeline)
     say_counts(mended)
     _say_left_out(written.left_out)
     counts = {"passages": opened.passages, "sentences": len(opened.sentences), **mended}
@@ -159,7 +159,7 @@ class _Translator:
     def __init__(self, request: TranslationRequest, events: Events) -> None:
         # Read before the model is loaded, so that mistakes are found early.
         self.glossary = request.terms.read(request.model, request.checks.languages)
-        self.pipeline, self.consistent = request.load(self.glossary)
+        self.pipeline = request.load(self.glossary)
         self.positions = request.running.positions(self.pipeline, request.settings)
         self.request = request
         self.events = events

@@ -18,6 +18,7 @@ from heedful.inspect.attention_maps import (
     attention,
     attention_steps,
     parts_of,
+    usual_part,
 )
 from heedful.inspect.block_flow import BlockFlow, FlowPart, block_flow
 from heedful.inspect.decoding_steps import NextToken, SearchRecord, follow_search, next_token
@@ -88,5 +89,6 @@ __all__ = [
     "shapes",
     "symmetrize",
     "tensors",
+    "usual_part",
     "word_attention",
 ]  # fmt: skip

@@ -268,7 +268,7 @@ def _canonical_part(part: Any, width: int) -> Any:
         for key, value in part.items()
         if key not in ("dropout", "final_dropout")
     }
-    if "num_heads" in part:
+    if part.get("kind") == "attention":  # other mixers with heads have no mask or scale
         heads = part["num_heads"]
         head_width = part.setdefault("head_width", width // heads)
         # Unset means one key/value head per query head, D / H channels, and the scale of Vaswani

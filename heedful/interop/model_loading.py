@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.memory import ask_for_huge_pages
-from heedful.models.model_directory import HuggingFaceConfig, locate
+from heedful.models.model_directory import (
+    HuggingFaceConfig,
+    find_model_directory,
+    locate,
+    read_facts,
+)
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
@@ -36,3 +41,19 @@ def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
 
     imported = import_model(path)
     return imported.model, imported.tokenizers
+
+
+def stored_kind(path: Path) -> str | None:
+    """Return the kind of a model without loading it; None for a Hugging Face directory.
+
+    Args:
+        path: directory or name, as for `load_any`.
+
+    Raises:
+        ModelError: when the directory holds no model, or a damaged one.
+        UserError: when a model of the hub cannot be downloaded.
+    """
+    try:
+        return read_facts(find_model_directory(path)).spec.kind
+    except HuggingFaceConfig:
+        return None

@@ -24,6 +24,7 @@ from heedful.text.tokenizer_pair import (
     PROTECTION_FILE,
     READING_FILE,
     SOFT_TERMS_FILE,
+    WRITING_FILE,
     TokenizerPair,
 )
 
@@ -34,9 +35,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
-    PROTECTION_FILE,
-    SOFT_TERMS_FILE,
-    READING_FILE,
+    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE),
 )
 
 _DIMENSIONS = {

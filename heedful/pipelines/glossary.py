@@ -17,15 +17,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from heedful.durable import decode_line, open_regular
 from heedful.errors import DataError
-from heedful.search.phrase_automaton import RequiredPhrase
 from heedful.text.inline_terms import InlineTerm
 from heedful.text.pretokenization import is_spaceless
 from heedful.text.protected_spans import SPAN_KINDS, Protection
 from heedful.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:  # it loads PyTorch, which a text without numbers or terms does not need
+    from heedful.search.phrase_automaton import RequiredPhrase
 
 _FLAGS = ("ignore-case", "keep")
 _BETWEEN_FORMS = "|"
@@ -250,6 +252,8 @@ class Glossary:
         """
         if self.is_soft:
             return ()
+        from heedful.search.phrase_automaton import RequiredPhrase
+
         phrases: list[RequiredPhrase] = []
         for found in self.find(text):
             targets = list(found.term.targets)

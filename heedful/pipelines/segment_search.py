@@ -47,6 +47,8 @@ class SegmentSearch:
     Arguments and attributes are those of `TranslationPipeline`.
     """
 
+    forces_words = True
+    """True if a search can be held to required words."""
     tokenizers: TokenizerPair
     shortlist: Shortlist | None
     _held: tuple[Any, ...]

@@ -42,6 +42,7 @@ class TorchFreeSearch:
     models: tuple[Any, ...] = ()
     model: Any = None
     precision: Any = None
+    forces_words = False
 
     def __init__(self, pipeline: NumpyTranslationPipeline, name: str = "") -> None:
         self._pipeline = pipeline

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from heedful.config import Config, read_toml
+from heedful.errors import UserError
 from heedful.pretrained.hub import HubName, fetch, source_of
 
 CARD_FILE = "card.toml"
@@ -137,6 +138,23 @@ def directory_of(word: Path) -> Path:
         stacklevel=1,  # warnings are shown once a place; this is the same for all callers
     )
     return word
+
+
+def refuse_shared(word: Path, what: str, remedy: str) -> None:
+    """Refuse to write a file into a directory that is not the user's own.
+
+    Args:
+        word: path or name of a model.
+        what: kind of file, such as "a shortlist", for the message.
+        remedy: remedy of the error.
+
+    Raises:
+        UserError: for a model of the package or of the hub's cache.
+    """
+    directory = directory_of(word)
+    if directory.parent == FOLDER or source_of(directory):
+        place = "the package" if directory.parent == FOLDER else "the hub's cache"
+        raise UserError(f"{what} cannot be written into {place}", where=str(word), remedy=remedy)
 
 
 def name_of(directory: Path) -> str:

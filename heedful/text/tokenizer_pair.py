@@ -26,7 +26,11 @@ _TARGET_FILE = "target_tokenizer.json"
 PROTECTION_FILE = "protected_spans.json"
 SOFT_TERMS_FILE = "soft_terms.json"
 READING_FILE = "reading.json"
+WRITING_FILE = "writing.json"
 
+NumberForm = Literal["model", "keep", "localize"]
+"""Form of the numbers in a translation: as the model writes them, as in the source, or with the
+separators of the target language; the last two are corrected, too."""
 Split = Literal["sentences", "lines", "none"]
 ENGLISH = "en"
 
@@ -55,6 +59,21 @@ nothing else leaves out the second one."""
 
 
 @dataclass(frozen=True)
+class Writing:
+    """Form of translations for which nobody asks another one, as a model states it.
+
+    A measurement of the model leaves them as the model writes them.
+
+    Args:
+        numbers: form of numbers.
+        languages: codes of source and target, by whose rules numbers are read and written.
+    """
+
+    numbers: NumberForm
+    languages: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class TokenizerPair:
     """The tokenizers of source and target; the same object when joint.
 
@@ -65,6 +84,7 @@ class TokenizerPair:
             a model without them.
         soft_terms: flag that the model was trained on inline translations of terms.
         reading: part of a text that the model reads at once; None if it is not recorded.
+        writing: stated form of translations; None for a model that does not say.
     """
 
     source: TextTokenizer
@@ -72,6 +92,7 @@ class TokenizerPair:
     protection: Protection | None = None
     soft_terms: bool = False
     reading: Reading | None = None
+    writing: Writing | None = None
 
     @property
     def joint(self) -> bool:
@@ -181,9 +202,10 @@ class TokenizerPair:
             files[PROTECTION_FILE] = self._protection_json()
         if self.soft_terms:
             files[SOFT_TERMS_FILE] = json.dumps({"schema_version": 1}) + "\n"
-        if self.reading is not None:
-            content = {"schema_version": 1, **asdict(self.reading)}
-            files[READING_FILE] = json.dumps(content, sort_keys=True) + "\n"
+        for name, facts in ((READING_FILE, self.reading), (WRITING_FILE, self.writing)):
+            if facts is not None:
+                content = {"schema_version": 1, **asdict(facts)}
+                files[name] = json.dumps(content, sort_keys=True) + "\n"
         return files
 
     def save(self, directory: Path) -> None:
@@ -217,7 +239,12 @@ class TokenizerPair:
             _reading,
             "This does not say what the model reads at once, or not to this version of Heedful",
         )
-        return cls(source, target, protection, soft_terms is not None, reading)
+        writing = _read_beside(
+            directory / WRITING_FILE,
+            _writing,
+            "This does not say how translations are written, or not to this version of Heedful",
+        )
+        return cls(source, target, protection, soft_terms is not None, reading, writing)
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:
@@ -266,6 +293,15 @@ def _reading(content: Any) -> Reading:
     if not sound or not isinstance(sentences, float | None) or not isinstance(letterless, float):
         raise ValueError(content)
     return Reading(split, language, sentences, letterless)
+
+
+def _writing(content: Any) -> Writing:
+    numbers, (source, target) = content["numbers"], content["languages"]
+    if numbers not in get_args(NumberForm) or not (
+        isinstance(source, str) and isinstance(target, str)
+    ):
+        raise ValueError(content)
+    return Writing(numbers, (source, target))
 
 
 def _read_beside(path: Path, make: Callable[[Any], T], problem: str) -> T | None:

@@ -288,6 +288,8 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
         _refuse_without_model(settings)
         return None
     _, before = initial_text_model(settings)
+    # It may be of other languages now, and validation measures what the model itself writes.
+    before = replace(before, writing=None)
     if settings.protected_kinds:
         kinds = None if before.protection is None else before.protection.kinds
         # Placeholders of other kinds of parts have no trained embeddings.

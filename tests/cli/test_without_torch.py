@@ -46,11 +46,13 @@ WORK = {
     "doctor": ["doctor"],
     "data check": ["data", "check", "a.txt", "b.txt", "--out", "checked"],
     "data clean": ["data", "clean", "a.txt", "b.txt", "--out", "cleaned"],
+    "data world": ["data", "world", "world.jsonl", "--episodes", "5"],
     "data shard": ["data", "shard", "a.txt", "b.txt", "--out", "shards"],
 }
 NEED = {
     "demo": ["demo", "--out", "demo"],
     "train": ["train", "run", "--preset", "tiny", "--train", "a.txt", "b.txt"],
+    "act": ["act", "english"],
     "generate": ["generate", "english", "--prompt", "The"],
     "fill": ["fill", "english-masked", "a [MASK]"],
     "classify": ["classify", "digits", "a.png"],
@@ -120,6 +122,19 @@ def test_what_works(folder: Path) -> None:
     assert "8,368,384 parameters" in found[list(WORK).index("info")][2]
 
 
+@pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
+def test_numbers_are_corrected_but_not_searched_again(folder: Path) -> None:
+    text, missing = "I have 2 cats.", "6 people are gathered around to eat a big dinner."
+    flags = ([text], [text, "--numbers", "model"], [text, "--numbers", "keep"], [missing])
+    found = run([["translate", "en-de", *each] for each in flags], folder)
+    assert [status for status, _, _ in found] == [0] * 4
+    assert [out for _, out, _ in found[:3]] == [
+        f"Ich habe {number} Katzen.\n" for number in (2, 20, 2)
+    ]
+    assert "6" not in found[3][1]
+    assert "1 still disagree" in found[3][2]
+
+
 def test_what_needs_pytorch_says_so_in_one_sentence_and_leaves_nothing(folder: Path) -> None:
     before = {*folder.iterdir()}
     sampled = [*WORK["translate"], "--sampling"]
@@ -127,7 +142,7 @@ def test_what_needs_pytorch_says_so_in_one_sentence_and_leaves_nothing(folder: P
         *NEED.values(),
         sampled,
         ["info", "tiny"],
-        ["translate", "en-de", "--numbers", "keep"],
+        ["translate", "en-de", "Дмитрий sleeps.", "--copy-unknown"],
     ]
     for words, (status, output, error) in zip(commands, run(commands, folder), strict=True):
         assert status == 2, (words, error)

@@ -26,8 +26,8 @@ LAYERS = (
     {"apps.charts", "apps.export", "apps.path_lengths", "apps.pruning"}
     | {"apps.demo_corpus", "apps.language_detector", "apps.launcher", "apps.sockets", "apps.web"},
     {"apps.documents", "apps.shards", "apps.quality", "apps.planning"},
-    {"apps.cleaning", "apps.comparison"},
-    {"apps.serve", "apps.studio"},
+    {"apps.cleaning", "apps.comparison", "apps.loading"},
+    {"apps.serve", "apps.studio", "apps.train_from_python"},
     {"cli"},
 )
 SAME_LINE = {

@@ -14,6 +14,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.nn.feedforward import FeedForward
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -114,3 +115,38 @@ def test_sums_change_with_any_element_and_any_exchange(dtype, size):
         assert checksums(model) != before
         flat[[place, other]] = flat[[other, place]].clone()
     assert checksums(model) == before
+
+
+@pytest.mark.parametrize("when", ["before it is loaded", "after", "with the definition at hand"])
+@pytest.mark.parametrize("kind", ["translator", "writer"])
+def test_a_method_that_is_put_into_a_class_is_called_until_it_is_taken_out(
+    directories, monkeypatch, kind, when
+):
+    def answers(pipeline):
+        verb = pipeline.translate if kind == "translator" else pipeline.generate
+        return [each.score for each in verb(["abcd", "dcba ab"], max_length=6)]
+
+    def patch():
+        for name in ("forward", "step"):
+            before = getattr(FeedForward, name, None)
+            if before is not None:
+                monkeypatch.setattr(FeedForward, name, lambda *args, old=before: 0 * old(*args))
+
+    usual = answers(heedful.load(directories / kind, device="cpu"))
+    if when == "before it is loaded":
+        patch()
+    pipeline = heedful.load(directories / kind, device="cpu")
+    if when == "with the definition at hand":
+        assert pipeline.model is not None
+    if when != "before it is loaded":
+        assert answers(pipeline) == usual
+        patch()
+    changed = answers(pipeline)
+    assert changed != pytest.approx(usual, abs=1e-3)
+    # The definition itself says the same.
+    with_definition = type(pipeline)(
+        pipeline.model, pipeline.tokenizers if kind == "translator" else pipeline.tokenizer
+    )
+    assert changed == pytest.approx(answers(with_definition), abs=1e-4)
+    monkeypatch.undo()
+    assert answers(pipeline) == pytest.approx(usual, abs=1e-4)

@@ -27,7 +27,8 @@ from heedful.durable import replace_synced
 from heedful.errors import ConfigError, DataError, RunError
 from heedful.events import Events
 from heedful.interop.hf_files import is_hugging_face, read_json_file
-from heedful.models.model_directory import find_model_directory, locate
+from heedful.interop.model_loading import stored_kind
+from heedful.models.model_directory import find_model_directory, locate, no_translator
 from heedful.pretrained.catalogue import pinned
 from heedful.search.lexical_shortlist import shortlist_path
 
@@ -150,7 +151,7 @@ class MeasuredTask:
 
         Raises:
             DataError: when there is nothing to translate.
-            UserError: when there is no such model.
+            UserError: when there is no such model, or it is no translator.
         """
         pairs = [pair for pair in zip(texts, references, strict=True) if pair[0].strip()]
         if not pairs:
@@ -158,6 +159,9 @@ class MeasuredTask:
         timed = min(lines, len(pairs))
         model = pinned(model)
         directory = _directory(Path(model))
+        kind = stored_kind(directory)
+        if kind not in (None, "translator"):
+            raise no_translator(kind, model)
         own = shortlist_path(directory)
         file = shortlist if shortlist is not None else own if own.exists() else None
         return cls(

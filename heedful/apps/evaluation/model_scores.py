@@ -10,17 +10,26 @@ from heedful.apps.evaluation.text_likelihood import pseudo_likelihood, text_like
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.in_memory import examples, file_spec
 from heedful.data.pair_corpus import CorpusReader
-from heedful.data.text_corpus import LabelledText, labelled_reader
+from heedful.data.text_corpus import DocumentReader, LabelledText, Unit, labelled_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.any_pipeline import load_pipeline
+from heedful.pipelines.translation import TranslationPipeline
 from heedful.train.tasks.pipeline_scores import label_scores
 
 
 def evaluate(
-    model: Any, data: Any, *, metrics: Sequence[str] = ("bleu", "chrf"), **options: Any
+    model: Any,
+    data: Any,
+    *,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    documents: Unit = "file",
+    **options: Any,
 ) -> dict[str, float]:
     """Score a model on examples; the command `heedful evaluate` has more to say of them.
+
+    The model is measured: numbers stay as it writes them, also those of a loaded translator that
+    corrects them otherwise.
 
     Args:
         model: translator, language model, masked language model or classifier of text, loaded or
@@ -28,6 +37,8 @@ def evaluate(
         data: pairs for a translator, texts with labels for a classifier, texts for a language
             model; in memory or in files, in the forms of `heedful.train`.
         metrics: metrics of translations, out of bleu, chrf and ter.
+        documents: unit of a file of text for a language model, which is read as one text: `file`,
+            `paragraph` or `line`; a `.jsonl` file holds one text a line.
         **options: options of the search of translations, such as `beam=5`; of windows over texts,
             such as `length=128`; or of batches.
 
@@ -43,16 +54,18 @@ def evaluate(
     pipeline = load_pipeline(model) if isinstance(model, str | Path) else model
     if "translate" in pipeline.verbs:
         pairs = _pairs(data)
-        translations = pipeline.translate([source for source, _ in pairs], **options)
+        # The model itself is measured, also by a pipeline that would correct its numbers.
+        sources = [source for source, _ in pairs]
+        translations = TranslationPipeline.translate(pipeline, sources, **options)
         found = corpus_scores(translations, [target for _, target in pairs], metrics)
         return {name: each.score for name, each in found.items()}
     if "generate" in pipeline.verbs:
-        return dict(text_likelihood(pipeline, _texts(data), **options).scores)
+        return dict(text_likelihood(pipeline, _texts(data, documents), **options).scores)
     if "embed" in pipeline.verbs:
         if "classify" in pipeline.verbs:
             return dict(label_scores(pipeline, _labelled(data), **options))
         pipeline.require("masked_lm")
-        return dict(pseudo_likelihood(pipeline, _texts(data), **options).scores)
+        return dict(pseudo_likelihood(pipeline, _texts(data, documents), **options).scores)
     raise ModelError(
         f"Models of images are not scored here, but by their predictions: {pipeline!r}",
         remedy="Compare the labels of classify with your own",
@@ -77,11 +90,14 @@ def _labelled(data: Any) -> list[LabelledText]:
     return [LabelledText(number, *row) for number, row in rows]
 
 
-def _texts(data: Any) -> list[str]:
-    if file_spec(data) is not None:
+def _texts(data: Any, documents: Unit) -> list[str]:
+    files = file_spec(data)
+    if files is None:
+        return [text for (text,) in examples(data, ("text",))]
+    if set(files) != {"file"}:
         raise DataError(
-            "Texts are measured here from memory",
-            where=str(data),
-            remedy="Read the file, or run: heedful evaluate MODEL --source FILE",
+            "A language model reads one file of text",
+            where=", ".join(files),
+            remedy="Give its path, or a list of texts",
         )
-    return [text for (text,) in examples(data, ("text",))]
+    return [document.text for document in DocumentReader(Path(files["file"]), documents)]

@@ -123,7 +123,7 @@ def importance(subject: Subject, examples: Sequence[AnsweredInput]) -> dict[str,
         if part.kind == "head"
     }
     if not attentions:
-        raise ModelError("This model has no attention heads")
+        raise _without_heads()
     sums = {place: torch.zeros(len(heads_of(module))) for place, module in attentions.items()}
     gated = {place: _Gated(module) for place, module in attentions.items()}
 
@@ -254,7 +254,14 @@ def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
 def _cannot_be_cut() -> ModelError:
     return ModelError(
         "Heads of linear attention cannot be cut out of a model",
-        remedy="See their effect by `ablated`",
+        remedy="See their effect by `heedful ablate`",
+    )
+
+
+def _without_heads() -> ModelError:
+    return ModelError(
+        "This model has no attention heads",
+        remedy="See the effect of its sub-layers by `heedful ablate`",
     )
 
 
@@ -262,8 +269,8 @@ def _prunable(subject: Subject) -> list[str]:
     """Return addresses of the heads that can be pruned."""
     heads = [part for part in all_parts(subject.model) if part.kind == "head"]
     prunable = [part.address for part in heads if part.can_be_cut]
-    if heads and not prunable:
-        raise _cannot_be_cut()
+    if not prunable:
+        raise _cannot_be_cut() if heads else _without_heads()
     return prunable
 
 

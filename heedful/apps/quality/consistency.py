@@ -7,11 +7,13 @@ rewritten. Alignments are between the original source and the final translation.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from heedful.apps.quality.capitals import capital_parts, capitals, sentence_case
 from heedful.apps.quality.number_mending import Form, Mending, NumberForm, mend_numbers
+from heedful.apps.quality.number_words import knows_number_words
 from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
@@ -23,6 +25,51 @@ from heedful.search.search_settings import SearchSettings
 
 Languages = tuple[str | None, str | None]
 """Codes of source and target, None where unknown."""
+
+
+class NumbersLeft(UserWarning):
+    """A model states a form of numbers that needs a package which is not installed."""
+
+
+def as_stated(
+    pipeline: TranslationPipeline,
+    *,
+    numbers: str | None = None,
+    languages: Languages = (None, None),
+    **options: bool,
+) -> TranslationPipeline:
+    """Return a translator with options of consistency, and as its model states without them.
+
+    Args:
+        pipeline: pipeline of the translator.
+        numbers: form of numbers, `model` as the model writes them; what the model states if unset.
+        languages: codes of source and target; those that the model states if unknown.
+        **options: `capitals` and `copy_unknown` of `ConsistentTranslation`.
+
+    Returns:
+        A `ConsistentTranslation`; the pipeline itself if there is nothing to keep consistent.
+
+    Raises:
+        ConfigError: when numbers are to be localized and a language is unknown.
+    """
+    stated = pipeline.tokenizers.writing
+    if stated is not None and languages == (None, None):
+        languages = stated.languages
+    if numbers is None and stated is not None and stated.numbers != "model":
+        numbers = stated.numbers
+        # Whoever asks for a form gets it or an error; here nobody has asked.
+        if not knows_number_words():
+            warnings.warn(
+                "Numbers are left as the model writes them; pip install 'heedful[check]' lets "
+                "Heedful correct them",
+                NumbersLeft,
+                stacklevel=2,
+            )
+            numbers = None
+    form: Any = None if numbers == "model" else numbers
+    if form is None and not any(options.values()):
+        return pipeline
+    return ConsistentTranslation(pipeline, numbers=form, languages=languages, **options)
 
 
 class ConsistentTranslation(TranslationPipeline):
@@ -49,6 +96,15 @@ class ConsistentTranslation(TranslationPipeline):
         ConfigError: when numbers are to be localized and a language is unknown.
     """
 
+    def __new__(cls, pipeline: TranslationPipeline | None = None, **options: Any) -> Self:
+        """Make an object that searches as the pipeline does, which may be one without PyTorch."""
+        kind = type(pipeline)
+        if pipeline is None or issubclass(cls, kind):  # copies are made without arguments
+            return super().__new__(cls)
+        made: Any = type(cls.__name__, (cls, kind), {})
+        both: Self = super().__new__(made)
+        return both
+
     def __init__(
         self,
         pipeline: TranslationPipeline,
@@ -58,12 +114,7 @@ class ConsistentTranslation(TranslationPipeline):
         numbers: Form | None = None,
         languages: Languages = (None, None),
     ) -> None:
-        super().__init__(
-            pipeline.engines,
-            pipeline.tokenizers,
-            precision=pipeline.precision,
-            shortlist=pipeline.shortlist,
-        )
+        vars(self).update(vars(pipeline))  # the same models and engines
         self.capitals = capitals
         self.copy_unknown = copy_unknown
         self.numbers = None if numbers is None else NumberForm(numbers, languages)
@@ -94,7 +145,7 @@ class ConsistentTranslation(TranslationPipeline):
         form = self.numbers
         mended = [self._mend(*each, form) for each in zip(sources, translations, strict=True)]
         wrong = [i for i, (_, mending) in enumerate(mended) if mending.missing]
-        if wrong and _can_require(options):
+        if wrong and self.forces_words and _can_require(options):
             chosen = [sources[i] for i in wrong]
             numbers = [
                 [

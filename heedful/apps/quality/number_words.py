@@ -304,9 +304,14 @@ def _spell(value: int, language: str, kind: str) -> str:
         return ""
 
 
+def knows_number_words() -> bool:
+    """Return True if the package that spells numbers is installed."""
+    return importlib.util.find_spec("num2words") is not None
+
+
 @functools.cache
 def _library() -> Any:
-    if importlib.util.find_spec("num2words") is None:
+    if not knows_number_words():
         raise ConfigError(
             "Number words need the package num2words",
             where="the check of numbers",

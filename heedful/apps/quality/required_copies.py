@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.pipelines.glossary import Occurrence, spellings
 from heedful.pipelines.search_items import Terminology
-from heedful.search.phrase_automaton import RequiredPhrase
 from heedful.text.inline_terms import InlineTerm
 from heedful.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:  # it loads PyTorch, which a text without numbers or terms does not need
+    from heedful.search.phrase_automaton import RequiredPhrase
 
 
 class RequiredCopy(NamedTuple):
@@ -62,6 +64,8 @@ class RequiredCopies:
 
         Forms that the tokenizer cannot spell are left out.
         """
+        from heedful.search.phrase_automaton import RequiredPhrase
+
         phrases = [] if self.glossary is None else [*self.glossary.phrases(text, tokenizer)]
         for part, forms, name in self._of(text):
             ids = [ids for form in forms for ids in spellings(form, tokenizer, spaced=False)]

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from langcodes import tag_is_valid
 
 from heedful.apps.serve.languages import match_language, primary_subtag
 from heedful.apps.serve.server_settings import ModelOptions
 from heedful.errors import ConfigError, ModelError, suggest
+from heedful.interop.model_loading import stored_kind
 from heedful.pretrained.catalogue import (
     LANGUAGE_PAIR,
     directory_of,
@@ -172,6 +173,22 @@ class ServedModels:
             self.find(name)
         self._choosing = threading.Lock()
 
+    def checked(self) -> Self:
+        """Return these models, or refuse one that cannot be served, without loading any.
+
+        Raises:
+            ModelError: when a directory holds no model, or one of another kind.
+        """
+        for model in self:
+            kind = stored_kind(model.path)
+            if kind not in (None, "translator", "causal_lm"):
+                raise ModelError(
+                    f"A model of the kind {kind!r} cannot be served",
+                    where=model.name,
+                    remedy="Give a translator or a language model",
+                )
+        return self
+
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.by_name.values())
 
@@ -318,12 +335,9 @@ class ServedModels:
             soft = self.options.soft_terms
             model.glossary = Glossary.read(file, soft=soft, languages=model.languages)
             translator.check_glossary(model.glossary)
-        if self.options.consistency is None:
-            return translator
-        from heedful.apps.quality.consistency import ConsistentTranslation
+        from heedful.apps.quality.consistency import as_stated
 
-        consistency = self.options.consistency
-        return ConsistentTranslation(translator, **consistency, languages=model.languages)
+        return as_stated(translator, **self.options.consistency, languages=model.languages)
 
     def _fits(self, model: ServedModel) -> bool:
         if self.options.most_bytes is None:

@@ -74,7 +74,7 @@ class ModelOptions:
         precision: precision of the models.
         most_bytes: maximum size of the models in memory, in bytes; None for no limit.
         shared: folder in which workers share weights; None to load weights in each worker.
-        consistency: arguments of a `ConsistentTranslation` around translators; None without one.
+        consistency: arguments of `apps.quality.consistency.as_stated` for translators.
         split: parts of a text that are translated separately; None for the training setting of each
             model.
         glossaries: files of terms, by the names of translators.
@@ -85,7 +85,7 @@ class ModelOptions:
     precision: RunningPrecision = "auto"
     most_bytes: int | None = None
     shared: Path | None = None
-    consistency: Mapping[str, Any] | None = None
+    consistency: Mapping[str, Any] = field(default_factory=dict)
     split: Split | None = None
     glossaries: Mapping[str, Path] = field(default_factory=dict)
     soft_terms: bool = False

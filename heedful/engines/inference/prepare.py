@@ -12,10 +12,11 @@ each call looks whether it has changed, and makes the engine anew where it has.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import isfunction
 from operator import is_
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Any")
 """A kind of `AnyModel`."""
+_Method = tuple[type, str, Any]
+"""A class, the name of a method that it defines, and the method."""
 
 
 def prepare(
@@ -168,6 +171,7 @@ class HeldModel(Generic[M]):
         engine: engine, or a definition that computes itself.
         read: reader of the definition of an engine; None where the engine is the definition.
         precision: precision that engines are made in; None where the definition computes itself.
+        methods: methods of the definition's classes; those of the engine's if unset.
     """
 
     def __init__(
@@ -175,6 +179,7 @@ class HeldModel(Generic[M]):
         engine: M,
         read: Callable[[], M] | None = None,
         precision: Precision | RunningPrecision | None = None,
+        methods: Sequence[_Method] | None = None,
     ) -> None:
         self._engine: M | None = engine
         self._read = read
@@ -183,6 +188,8 @@ class HeldModel(Generic[M]):
         self._pieces: list[object] = []
         self._sums: list[object] = []
         self._as_specified = True
+        self._methods = _methods_of(engine) if methods is None else methods
+        self._was_patched = False
         self._lock = Lock()
 
     @classmethod
@@ -206,8 +213,9 @@ class HeldModel(Generic[M]):
         Raises:
             ConfigError: when the device does not have the precision.
         """
+        methods = _methods_of(model)  # an engine has classes of its own
         engine = prepare(model, precision, device, donate=True, shared=shared)
-        return cls(engine, partial(_read_to, read, path, device), precision)
+        return cls(engine, partial(_read_to, read, path, device), precision, methods)
 
     @property
     def model(self) -> M:
@@ -265,25 +273,32 @@ class HeldModel(Generic[M]):
             ModelError: when the weights have no values.
         """
         model = self._model
+        patched = any(
+            vars(owner).get(name) is not method or method.__module__ != owner.__module__
+            for owner, name, method in self._methods
+        )
         # Nobody has the definition of most models, and these lines are all that it costs them.
-        if model is None or self._asked_for is None:
+        if self._asked_for is None or (model is None and not patched):
             assert self._engine is not None
             return self._engine
+        model = self.model
         with self._lock:
             from heedful.engines.inference import model_changes
 
             model_changes.check_values(model)
             pieces, sums = list(model_changes.pieces(model)), model_changes.checksums(model)
             same = len(pieces) == len(self._pieces) and all(map(is_, pieces, self._pieces))
-            if self._engine is None or not same or sums != self._sums:
-                self._as_specified = model_changes.is_as_specified(model)
+            same = same and sums == self._sums and patched == self._was_patched
+            if self._engine is None or not same:
+                # An engine would not call a method that somebody has put into a class.
+                self._as_specified = not patched and model_changes.is_as_specified(model)
                 # A copy: memory that an engine has addresses of must be nobody else's to free.
                 self._engine = (
                     prepare(copy.deepcopy(model), self._asked_for, donate=True)
                     if self._as_specified
                     else model
                 )
-                self._pieces, self._sums = pieces, sums
+                self._pieces, self._sums, self._was_patched = pieces, sums, patched
             return self._engine
 
     @contextmanager
@@ -318,6 +333,18 @@ class HeldModel(Generic[M]):
         HeldModel.__init__(self, state["model"], None, state["precision"])
         if self._asked_for is not None:
             self._engine = None
+
+
+def _methods_of(model: nn.Module) -> list[_Method]:
+    """Return the methods of the classes that a definition is made of, but for PyTorch's own."""
+    owners = dict.fromkeys(owner for each in model.modules() for owner in type(each).__mro__)
+    return [
+        (owner, name, value)
+        for owner in owners
+        if owner.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc")
+        for name, value in vars(owner).items()
+        if isfunction(value)
+    ]
 
 
 def _read_to(read: ReadModel, path: Path, device: torch.device) -> Any:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from heedful.apps.cleaning.training_sample import foresee
 from heedful.config import merge
 from heedful.data.in_memory import file_spec, write_examples
 from heedful.errors import ConfigError, UserError
 from heedful.events import Event, Events, Sink, Terminal
 from heedful.train.run import RunSummary, run_training
 from heedful.train.run_config import CONFIG_FILE, resolve_settings, settings_of_run
+from heedful.train.run_settings import RunSettings
 
 EXAMPLES = "examples"
 """Folder of a run with the examples that came from memory."""
@@ -40,10 +42,14 @@ def train(
 ) -> RunSummary:
     """Train a model on pairs in memory or in files; `heedful.load(out)` loads the best one.
 
+    As on the command line, exchanged sides are refused before training, and after about twenty
+    updates an event says how many fit into the budget and what as many gave before.
+
     Args:
         data: pairs of texts: a list or another iterable of tuples or tables, a `datasets.Dataset`,
             a data frame; or files: one path, or two `Path`s. A classifier takes texts and labels, a
             language model texts. Examples are written into the run, which resumes from there.
+            Their languages are checked where `data.languages` of the settings gives them.
         out: run directory, created if it does not exist.
         valid: examples or files of validation, in the same forms.
         preset: preset of `heedful presets`, such as `tiny`.
@@ -75,7 +81,7 @@ def train(
         # The run may have moved, and its examples with it.
         moved = {each.stem: [{"file": str(each)}] for each in (run_dir / EXAMPLES).glob("*.jsonl")}
         before = settings_of_run(run_dir, merge({"data": moved} if moved else {}, overrides))
-        return run_training(run_dir, before, resume=True, events=events)
+        return _run(run_dir, before, events, resume=True)
     # Before anything is written: examples of another run must stay as they are.
     if (run_dir / CONFIG_FILE).exists():
         raise UserError(
@@ -89,7 +95,13 @@ def train(
         if each is not None:
             sections[name] = [_corpus(each, task, run_dir / EXAMPLES / f"{name}.jsonl")]
     resolved = resolve_settings(preset, file, {**overrides, "data": sections})
-    return run_training(run_dir, resolved, events=events)
+    return _run(run_dir, resolved, events, resume=False)
+
+
+def _run(run_dir: Path, settings: RunSettings, events: Events, *, resume: bool) -> RunSummary:
+    """Train as `heedful train` does: the data is looked at first, and the budget is foretold."""
+    events = foresee(settings, events, resume=resume)
+    return run_training(run_dir, settings, resume=resume, events=events)
 
 
 class _Called:
