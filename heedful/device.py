@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -113,6 +114,23 @@ class MatmulRates:
     fp32: float
     onednn: float | None
     bf16: float | None
+
+
+@contextmanager
+def standard_tensors() -> Iterator[None]:
+    """A context, or a decorator, in which new tensors are float32 on the processor by default.
+
+    A notebook may have called `torch.set_default_device` or `torch.set_default_dtype`; kernels in C
+    would then get addresses of another device, which ends the process.
+    """
+    torch = sys.modules.get("torch")  # what is not loaded has no other defaults
+    with ExitStack() as stack:
+        if torch is not None and torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if torch is not None and torch.get_default_dtype() != torch.float32:
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(torch.float32)
+        yield
 
 
 def resolve_device(name: str = "auto") -> torch.device:

@@ -318,7 +318,9 @@ class Shown:
         # Whoever loaded another kind of model than thought reads here what this one does.
         if not vars(self):  # a copy in the making has no verbs yet
             raise AttributeError(name)
-        verbs = ", ".join(self.verbs)
-        raise AttributeError(
-            f"{type(self).__name__} has no {name!r}; this model can {verbs}", name=name, obj=self
-        )
+        text = f"{type(self).__name__} has no {name!r}; this model can {', '.join(self.verbs)}"
+        torch = sys.modules.get("torch")
+        if torch is not None and hasattr(torch.nn.Module, name):
+            text += ". A pipeline is no nn.Module, its .model is one; device= and precision= are "
+            text += "arguments of heedful.load"
+        raise AttributeError(text, name=name, obj=self)

@@ -19,7 +19,7 @@ from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 from heedful.pipelines.batching import split_on_oom
 from heedful.pipelines.predictions import Label
-from heedful.pipelines.text_pipeline import ModelPipeline
+from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
 Picture = str | Path | npt.NDArray[np.uint8]
 """A PNG or JPEG file, or pixels [h, w] or [h, w, C], 0 to 255."""
@@ -131,11 +131,11 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         results: list[list[Label]] = []
 
         def run(part: list[int]) -> Tensor:
-            # Files are read batch by batch, as all images at once may not fit into memory.
-            pixels = self.prepare([images[number] for number in part])
-            pixels = pixels.to(device, vision.positions.weight.dtype)
             with self.computing():
-                return vision.class_logits(vision(pixels)).float()
+                # Files are read batch by batch, as all images at once may not fit into memory.
+                pixels = self.prepare([images[number] for number in part])
+                pixels = pixels.to(device, vision.positions.weight.dtype)
+                return checked(vision.class_logits(vision(pixels)))
 
         plan = [
             range(first, min(first + size, len(images))) for first in range(0, len(images), size)

@@ -39,7 +39,7 @@ from heedful.pipelines.predictions import (
     Label,
     TokenLabel,
 )
-from heedful.pipelines.text_pipeline import TextPipeline
+from heedful.pipelines.text_pipeline import TextPipeline, checked
 
 Key = TypeVar("Key")
 
@@ -405,7 +405,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         while True:
             with self.computing():  # left before each yield: the caller's code runs outside of it
                 batch = next(batches, None)
-                scores = [] if batch is None else [row.float() for row in head(model, batch)]
+                scores = [] if batch is None else [checked(row) for row in head(model, batch)]
             if batch is None:
                 return
             options.get("on_batch", lambda: None)()

@@ -440,15 +440,17 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             ConfigError, ModelError, DataError: as `generate` does, and for a beam or several
                 samples.
         """
-        return stream(
-            self.engine,
-            prompt_ids(self.tokenizer, prompt),
-            self.tokenizer,
-            ends=(self.tokenizer.eos,),
-            settings=settings,
-            within=self.computing,
-            **options,
-        )
+        model = self.engine
+        with self.computing():
+            return stream(
+                model,
+                prompt_ids(self.tokenizer, prompt),
+                self.tokenizer,
+                ends=(self.tokenizer.eos,),
+                settings=settings,
+                within=self.computing,
+                **options,
+            )
 
 
 def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:

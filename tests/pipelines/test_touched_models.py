@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import heedful
 from heedful.engines.inference.model_changes import checksums, is_as_specified
+from heedful.errors import ModelError
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
@@ -114,3 +116,60 @@ def test_sums_change_with_any_element_and_any_exchange(dtype, size):
         assert checksums(model) != before
         flat[[place, other]] = flat[[other, place]].clone()
     assert checksums(model) == before
+
+
+EVERY_KIND = """
+import numpy, torch, heedful
+USES = {
+    "digits": lambda m: m.classify([numpy.zeros((28, 28), numpy.uint8)]),
+    "en-de": lambda m: [each.score for each in m.translate(["A cat.", "Two."] * 5, max_length=4)],
+    "english": lambda m: [m.generate(["A cat"], max_length=4), "".join(m.stream("A", seed=1))],
+    "english-masked": lambda m: m.fill(["A [MASK]."]),
+}
+for name, use in USES.items():
+    expected = repr(use(heedful.load(name, device="cpu")))
+    loaded, asked = (heedful.load(name, device="cpu") for _ in range(2))
+    asked.model
+    for set_default, value in (
+        (torch.set_default_device, "meta"), (torch.set_default_dtype, torch.float64)
+    ):
+        set_default(value)
+        for each in (loaded, asked, heedful.load(name, device="cpu")):
+            assert repr(use(each)) == expected, (name, value)
+        assert torch.get_default_device().type == "meta" or torch.empty(0).dtype == value
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+"""
+
+
+def test_default_device_and_dtype_of_a_notebook_change_nothing():
+    """A process of its own: kernels that get another device's addresses would end it."""
+    command = [sys.executable, "-c", EVERY_KIND]
+    one = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=one)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("digits", lambda m: m.classify([np.zeros((28, 28), np.uint8)])),
+        ("en-de", lambda m: m.translate(["A cat."])),
+        ("english", lambda m: m.generate(["A cat"])),
+        ("english-masked", lambda m: m.fill(["A [MASK]."])),
+        ("english-masked", lambda m: m.embed(["A cat."])),
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused(name, use):
+    pipeline = heedful.load(name, device="cpu")
+    for p in pipeline.model.parameters():
+        p.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="NaN"):
+        use(pipeline)
+
+
+@pytest.mark.parametrize("name", ["to", "cuda", "parameters", "state_dict"])
+def test_a_pipeline_names_its_module_to_whoever_takes_it_for_one(directories, name):
+    pipeline = heedful.load(directories / "writer", device="cpu")
+    with pytest.raises(AttributeError, match=r"\.model is one"):
+        getattr(pipeline, name)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import torch
 from torch import nn
 
-from heedful.device import Precision, RunningPrecision, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_precision, standard_tensors
 from heedful.engines.class_exchange import copy_model
 from heedful.engines.inference.cpu_model import read_positions, use_kernels
 from heedful.engines.inference.packed_linear import (
@@ -50,6 +50,7 @@ M = TypeVar("M", bound="Any")
 """A kind of `AnyModel`."""
 
 
+@standard_tensors()
 def prepare(
     model: M,
     precision: Precision | RunningPrecision = "auto",
@@ -298,7 +299,8 @@ class HeldModel(Generic[M]):
         try:
             if training:
                 engine.eval()
-            yield
+            with standard_tensors():
+                yield
         except Exception as error:
             if self._as_specified or isinstance(error, UserError) or ran_out(error):
                 raise
@@ -320,6 +322,7 @@ class HeldModel(Generic[M]):
             self._engine = None
 
 
+@standard_tensors()
 def _read_to(read: ReadModel, path: Path, device: torch.device) -> Any:
     model, _ = read(path)
     model.to(device).eval()
