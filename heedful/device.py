@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from heedful.errors import ConfigError
 
@@ -200,11 +200,17 @@ def resolve_precision(
         exact: restriction of `auto` to routes as exact as float32.
 
     Raises:
-        ConfigError: when the device does not support the precision.
+        ConfigError: when there is no such precision, or the device does not support it.
     """
     import torch
 
     kind = device.type
+    if requested not in get_args(RunningPrecision):
+        raise ConfigError(
+            f"Unknown precision {requested!r}",
+            where="precision",
+            remedy=f"Use {', '.join(get_args(RunningPrecision))}",
+        )
     if requested == "fp16" and kind != "cuda":
         raise ConfigError(
             f"fp16 is not supported on {kind}", where="precision", remedy="Use auto, fp32 or bf16"

@@ -10,14 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.data.image_files import from_array, read_image, to_square
+from heedful.data.image_files import as_pixels, from_array, read_image, to_square
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
 from heedful.models.vision import VisionModel
 from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
-from heedful.pipelines.batching import split_on_oom
+from heedful.pipelines.batching import check_is_list, split_on_oom
 from heedful.pipelines.predictions import Label
 from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
@@ -123,6 +123,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         ):
             if asked is not None and asked < 1:
                 raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
+        check_is_list(images, "images")
         spec = self.spec
         # All images have the same number of positions, so there is no padding to save by sorting.
         size = batch_size or max(1, batch_tokens // spec.num_states)
@@ -154,6 +155,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
             picture, where = read_image(Path(image), spec.channels), str(image)
         else:
             where = f"image {number}"
+            image = as_pixels(image, where)
             # Grey images of the right size, such as MNIST's digits, need no Pillow.
             if spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
                 return image[None]

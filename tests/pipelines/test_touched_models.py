@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import heedful
 from heedful.engines.inference.model_changes import checksums, is_as_specified
-from heedful.errors import ModelError
+from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
@@ -173,3 +174,57 @@ def test_a_pipeline_names_its_module_to_whoever_takes_it_for_one(directories, na
     pipeline = heedful.load(directories / "writer", device="cpu")
     with pytest.raises(AttributeError, match=r"\.model is one"):
         getattr(pipeline, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("digits", lambda m: m.classify("seven.png")),
+        ("en-de", lambda m: m.translate("A cat.")),
+        ("english", lambda m: m.generate("A cat")),
+        ("english-masked", lambda m: m.fill("A [MASK].")),
+        ("english-masked", lambda m: m.embed("A cat.")),
+    ],
+)
+def test_a_string_in_the_place_of_a_list_is_refused(name, use):
+    with pytest.raises(DataError, match="is a single string"):
+        use(heedful.load(name, device="cpu"))
+
+
+def test_images_in_memory_are_bytes_in_any_form():
+    """What a notebook has at hand: an array, a tensor, lists, a picture of Pillow."""
+    pixels = np.arange(784, dtype=np.uint8).reshape(28, 28)
+    pipeline = heedful.load("digits", device="cpu")
+    expected = pipeline.classify([pixels])
+    forms = [torch.from_numpy(pixels), pixels.tolist(), Image.fromarray(pixels)]
+    forms.append(Image.fromarray(pixels).convert("P"))
+    for form in forms:
+        assert pipeline.classify([form]) == expected
+    for wrong in (pixels / 255, (pixels.astype(int) + 9).tolist(), pixels == 0, None, []):
+        with pytest.raises(DataError, match="image 1"):
+            pipeline.classify([wrong])
+
+
+@pytest.mark.parametrize("name", ["float16", "fp23", None, torch.float16])
+def test_an_unknown_precision_is_refused(name):
+    with pytest.raises(ConfigError, match=r"Unknown precision .* Use auto, fp32, bf16, fp16, int8"):
+        heedful.load("en-de", device="cpu", precision=name)
+
+
+def test_training_knows_its_own_device_and_dtype(tmp_path):
+    """With the defaults of a notebook a run is the same, and the defaults are there afterwards."""
+    pairs = [("ab ba", "ba ab"), ("ab", "ba")]
+    settings = {"preset": "tiny", "max_steps": 2, "precision": "fp32", "valid": pairs}
+    losses = {heedful.train(pairs, tmp_path / "plain", **settings).scores["loss"]}
+    try:
+        torch.set_default_device("meta")
+        losses.add(heedful.train(pairs, tmp_path / "device", **settings).scores["loss"])
+        assert torch.empty(0).is_meta
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float64)
+        losses.add(heedful.train(pairs, tmp_path / "dtype", **settings).scores["loss"])
+        assert torch.empty(0).dtype == torch.float64
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert len(losses) == 1
