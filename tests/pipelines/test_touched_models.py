@@ -228,3 +228,37 @@ def test_training_knows_its_own_device_and_dtype(tmp_path):
         torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
     assert len(losses) == 1
+
+
+FORKS = """
+import multiprocessing, numpy, torch, heedful
+torch.set_num_threads(2)
+texts = [f"I have {i} cats in the house." for i in range(40)]
+USES = {
+    "digits": lambda m: m.classify([numpy.zeros((28, 28), numpy.uint8)] * 200),
+    "en-de": lambda m: m.translate(texts, beam=1),
+    "english": lambda m: m.generate(texts, max_length=4),
+    "english-masked": lambda m: m.fill([f"{each} [MASK]" for each in texts]),
+}
+for name, use in USES.items():
+    pipeline = heedful.load(name, device="cpu")
+    expected = [str(each)[:40] for each in use(pipeline)]
+    fork = multiprocessing.get_context("fork")
+    inbox = fork.Queue()
+    child = fork.Process(target=lambda: inbox.put([str(each)[:40] for each in use(pipeline)]))
+    child.start()
+    try:
+        assert inbox.get(timeout=60) == expected, name
+        child.join()
+    finally:
+        child.kill()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_computes():
+    """After several threads have computed: a fork has none of them, and waited for them forever."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -12,10 +12,11 @@ each call looks whether it has changed, and makes the engine anew where it has.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from operator import is_
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
@@ -162,6 +163,15 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
         map_weights(engine, shared)
 
 
+@cache
+def _let_forks_compute() -> None:
+    """Let processes that are forked from this one compute, in one thread."""
+    # A fork lacks the threads that GNU's OpenMP has started, so its first product in several
+    # threads would wait for them forever.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+
+
 class HeldModel(Generic[M]):
     """A model and the engine that computes it.
 
@@ -177,6 +187,7 @@ class HeldModel(Generic[M]):
         read: Callable[[], M] | None = None,
         precision: Precision | RunningPrecision | None = None,
     ) -> None:
+        _let_forks_compute()
         self._engine: M | None = engine
         self._read = read
         self._asked_for = precision
