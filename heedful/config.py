@@ -362,9 +362,18 @@ PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
 
+GATED: dict[Activation, PlainActivation] = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "reglu": "relu",
+}
+"""The activation of the gate in each gated form."""
+
 PositionScheme = Literal[
     "sinusoidal",
     "learned",
+    "axes",
     "none",
     "rotary",
     "alibi",
@@ -375,8 +384,13 @@ PositionScheme = Literal[
 ]
 """Position schemes: embeddings, rotary embeddings, or kinds of attention bias."""
 
+ADDED_POSITIONS = ("sinusoidal", "learned", "axes", "none")
+"""Position schemes that attention does not know: vectors added to embeddings, or none."""
+
 AnyPositions = Annotated[PositionScheme | str, open_names("position bias", PositionScheme)]
 """A position scheme of the package, or the kind of a registered bias."""
+
+Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 
 TokenizerKind = Literal["bpe", "byte-bpe", "unigram", "characters"]
 TextNormalization = Literal["none", "nfc", "compatibility"]

@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, str] = {
     "position bias": "heedful.nn.spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
+    "record reader": "heedful.data.record_files:READERS",
     "task": "heedful.train.task_rules:TASKS",
     "metric": "heedful.train.task_rules:METRICS",
     "tracker": "heedful.train.trackers:TRACKERS",
@@ -51,8 +52,9 @@ def register(entry: Entry) -> Entry:
 
     Args:
         entry: a subclass of `CommonPartSpec`, `CommonBiasSpec`, `RegisteredTokenizer`,
-            `RegisteredMetric` or `Tracker`, an `Architecture` or a `RegisteredTask`. The same
-            class again, as from a notebook's cell, replaces the first.
+            `RegisteredMetric` or `Tracker`, an `Architecture`, a `RegisteredTask` or
+            `RegisteredRecords`. The same class again, as from a notebook's cell, replaces the
+            first.
 
     Raises:
         ConfigError: when it belongs to no family, or another entry has its name.
@@ -63,7 +65,7 @@ def register(entry: Entry) -> Entry:
             f"{entry!r} cannot be registered",
             where="heedful.register",
             remedy="Register a spec of a mixer or a position bias, a tokenizer, a metric, "
-            "a tracker, an Architecture or a RegisteredTask",
+            "a tracker, an Architecture, a RegisteredTask or RegisteredRecords",
         )
     name, others = entry.known_as(), _entries[family]
     # Resolved by address: importing these modules here would be an upward import.

@@ -98,6 +98,24 @@ def flags(**options: Any) -> list[str]:
     return [str(word) for pair in (sizes | options).items() for word in pair]
 
 
+def test_a_reader_of_a_distribution_reads_records(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, numbers = str(installed / "run"), installed / "numbers.txt"
+    numbers.write_text("3 4 6 5\n1 1 2\n")
+    words = ["train", run, "--task", "tokens", "--tokens.reader", "steps", "--max-steps", "2"]
+    words += ["--train", str(numbers), "--valid", str(numbers), "--device", "cpu"]
+    assert main([*words, *flags()]) == 0
+    assert "Fields: first:4:1, steps:11:any" in capsys.readouterr().err
+    assert main(["evaluate", run, "--data", str(numbers), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]["fields"]
+    assert {name: each["values"] for name, each in scores.items()} == {
+        "first": 2,
+        "steps": 5,
+        "end": 2,
+    }
+
+
 def test_parts_of_a_distribution_train_translate_and_are_looked_into(
     installed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

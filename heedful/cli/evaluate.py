@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from heedful.cli.evaluation.encoder_scores import TagColumns, evaluate_encoder
+from heedful.cli.evaluation.record_measures import evaluate_records, has_fields
 from heedful.cli.evaluation.text_measures import (
     StretchedRotary,
     TextFlags,
@@ -65,7 +66,8 @@ def evaluate(
     Scores and their signatures are those of sacreBLEU, as in validation during training.
     `--by-length` scores short and long sources separately. `--data` names labelled examples in the
     format of training, and scores a classifier, tagger or question answerer: accuracy and F1 from 0
-    to 1. `--text` measures the perplexity of a language model and its bits per byte and character,
+    to 1; for a model of token sequences it names records, whose nats and bits are measured field by
+    field. `--text` measures the perplexity of a language model and its bits per byte and character,
     and `--by-position` its loss up to and beyond the trained length.
 
     For example:
@@ -83,7 +85,8 @@ def evaluate(
         system: Model directory or name, or a text file of translations.
         reference: File of reference translations, line by line; several files for several
             references.
-        data: File of labelled examples, to score a classifier, tagger or question answerer.
+        data: File of labelled examples, to score a classifier, tagger or question answerer; of
+            records for a model of token sequences.
         word_column: Column of the words in --data for a tagger, counted from 1.
         tag_column: Column of the tags in --data, counted from 1; the last one if unset.
         source: File of source text to translate; not needed if SYSTEM is a file of translations.
@@ -113,6 +116,9 @@ def evaluate(
     lengths.check(source, chart)
     if data is not None:
         report = Report("evaluate", output, running, system=system, data=data)
+        if has_fields(system):
+            evaluate_records(system, data, running, report)
+            return
         columns = TagColumns(word_column, tag_column)
         evaluate_encoder(system, data, columns, running, report)
         return

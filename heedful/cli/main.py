@@ -57,6 +57,7 @@ GROUPS = {
         "tag": "Label the words of texts.",
         "answer": "Answer questions with passages from given texts.",
         "embed": "Turn texts into vectors.",
+        "act": "Let a model of token sequences act in a small world.",
     },
     "Measure": {
         "evaluate": "Score translations against references, and compare two systems.",
@@ -76,6 +77,7 @@ GROUPS = {
         "data clean": "Clean sentence pairs, and list the removed ones with the reason.",
         "data split": "Split sentence pairs into train, valid and test by source sentence.",
         "data shard": "Write corpora as compressed shards, which training streams.",
+        "data world": "Draw episodes of a small world, as records for training.",
     },
     "Exchange": {
         "import": "Import a Hugging Face model.",

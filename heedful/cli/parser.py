@@ -46,6 +46,7 @@ _MODULES = {
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
+    "data world": "act",
     "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",

@@ -6,7 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PositiveInt, Probability
+from heedful.config import Config, PositiveInt, Probability, open_names
+
+_Reader = Literal["records", "images"]
 
 SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
@@ -220,6 +222,29 @@ class ImageSpec(Config):
         None,
         description="vector that the classifier sees: that of the [CLS] token (first) or the mean "
         "over patches; first if unset",
+    )
+
+
+class RecordSpec(Config):
+    """The fields of token sequences, and how files become such sequences."""
+
+    reader: Annotated[_Reader | str, open_names("record reader", _Reader)] = Field(
+        "records",
+        description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
+        "images (IDX files or folders, as pixels) or a registered one",
+    )
+    fields: tuple[str, ...] = Field(
+        (),
+        description="fields in their order, name, content and shape each, such as label:10:1:given "
+        "pixels:16:28x28; a content is a number of values, names or text; given fields are read "
+        "and not learned; the fields of the training data if unset",
+    )
+    levels: Annotated[int, Field(ge=2, le=256)] = Field(
+        16, description="number of grey levels of pixels"
+    )
+    size: PositiveInt | None = Field(
+        None,
+        description="height and width in pixels that images are resized to; their own if unset",
     )
 
 

@@ -30,7 +30,7 @@ from heedful.data.batches import NO_TARGET, FramedBatch, RowBatch, WindowBatch
 from heedful.data.encoded_pairs import id_dtype
 from heedful.data.padding import pad, source_tensors
 from heedful.data.text_corpus import TextReader
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, DataError
 from heedful.text.tokenizer import TextTokenizer
 
 
@@ -155,7 +155,12 @@ def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
         for document in reader:
             # Every text has both ends in the store; a row takes its frame from the tokenizer
             # instead.
-            ids = [tokenizer.bos, *tokenizer.encode(document.text), tokenizer.eos]
+            try:
+                content = tokenizer.encode(document.text)
+            except DataError as error:
+                error.where = error.where or f"{reader.path}:{document.line}"
+                raise
+            ids = [tokenizer.bos, *content, tokenizer.eos]
             store.append("ids", np.array(ids))
             store.append("begins", np.array([length]))
             store.append("lines", np.array([document.line]))

@@ -17,10 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from heedful.config import Resampling
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec
 from heedful.durable import open_regular
 from heedful.errors import ConfigError, DataError
-from heedful.nn.spec import Resampling
 
 if TYPE_CHECKING:
     from PIL.Image import Image

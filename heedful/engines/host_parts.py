@@ -16,7 +16,7 @@ from heedful.engines.class_exchange import Kinds
 from heedful.nn.attention.attend import KernelSet
 from heedful.nn.attention.kernels.request import Kernel
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
-from heedful.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
+from heedful.nn.positions import AxisPositions, LearnedPositions, SinusoidalPositions, sinusoids
 
 _FEWEST_ROWS = 64
 _TABLE_ROWS = 1 << 14
@@ -55,11 +55,11 @@ def sinusoid_table(module: SinusoidalPositions, positions: Tensor) -> tuple[Tens
 
 
 def encoding_table(module: nn.Module, positions: Tensor) -> tuple[Tensor, int] | None:
-    """Return the table of sinusoidal or learned positions [...], and its row of position 0."""
-    learned = getattr(module, "weight", None)
-    if learned is None:
+    """Return the table of the vectors of positions [...], and its row of position 0."""
+    if not hasattr(module, "table"):
         return sinusoid_table(cast("SinusoidalPositions", module), positions)
-    return learned, cast("LearnedPositions", module).unused_rows
+    learned = cast("LearnedPositions | AxisPositions", module)
+    return learned.table(), learned.unused_rows
 
 
 @functools.lru_cache(maxsize=8)

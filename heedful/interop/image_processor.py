@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heedful.config import Resampling
 from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_json_file
 from heedful.models.model_spec import VisionSpec
-from heedful.nn.spec import PixelSpec, Resampling
+from heedful.nn.spec import PixelSpec
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
 

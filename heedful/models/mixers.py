@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heedful.config import open_class
+from heedful.config import ADDED_POSITIONS, open_class
 from heedful.errors import ConfigError
 from heedful.nn.spec import PARTS, AttentionSpec, PartSpec
 
@@ -91,7 +91,7 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
                 where=f"model.{option}",
                 remedy="Leave it out, or set model.attention_every",
             )
-    if shape.positions not in ("sinusoidal", "learned", "none"):
+    if shape.positions not in ADDED_POSITIONS:
         raise ConfigError(
             f"Positions of the kind {shape.positions} change the scores of attention, and this "
             f"model has {names} only",
@@ -113,7 +113,7 @@ def with_memory(shape: TranslatorShape) -> TranslatorShape:
     if memory is None:
         return shape
     # Tokens of two segments would have the same positions (Dai 2019, section 3.3).
-    if shape.positions in ("sinusoidal", "learned"):
+    if shape.positions in ADDED_POSITIONS and shape.positions != "none":
         raise ConfigError(
             f"Each segment reads a memory at other distances, and positions that are "
             f"{shape.positions} are part of the states in it",

@@ -109,9 +109,8 @@ class CommonSpec(Config):
     def num_positions(self) -> int | None:
         """Number of learned positions; None where positions are not learned, so without limit."""
         embedding: EmbeddingSpec | None = getattr(self, "embedding", None)
-        if embedding is None or embedding.positions.kind != "learned":
-            return None
-        return embedding.positions.max_length
+        positions = None if embedding is None else embedding.positions
+        return positions.max_length if positions and positions.kind in ("learned", "axes") else None
 
     @property
     def longest_text(self) -> int | None:

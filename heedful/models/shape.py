@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import (
+    ADDED_POSITIONS,
     Activation,
     AnyMixer,
     AnyPositions,
@@ -194,7 +195,8 @@ class TranslatorShape(Config):
     positions: AnyPositions = Field(
         "sinusoidal",
         description="position encoding: embeddings (sinusoidal, learned), rotary (Su 2021), or "
-        "terms of the attention scores (alibi, kerple, t5, relative_keys, transformer_xl)",
+        "terms of the attention scores (alibi, kerple, t5, relative_keys, transformer_xl); axes "
+        "learns the rows and columns of the fields of token sequences",
     )
     rotary_scaling: RotaryScaling = Field(
         "none",
@@ -277,7 +279,7 @@ class TranslatorShape(Config):
             if getattr(self, name) != default:
                 raise ValueError(f"{name} is of blocks of attention; the model's are {layers}")
         # The other encodings are terms or rotations of the scores of self-attention.
-        if self.positions not in ("sinusoidal", "learned", "none"):
+        if self.positions not in ADDED_POSITIONS:
             raise ValueError(f"positions = {self.positions!r} are known by self-attention only")
         return self
 

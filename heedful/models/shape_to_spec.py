@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -69,7 +70,12 @@ def translator_spec(
 
 
 @_explained
-def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> CausalLMSpec:
+def causal_lm_spec(
+    shape: TranslatorShape,
+    vocabulary: int,
+    max_length: int,
+    axes: tuple[tuple[int, ...], ...] | None = None,
+) -> CausalLMSpec:
     """Return the spec of a causal language model of `shape.decoder_layers` blocks.
 
     Its attention does not see other texts of a packed row.
@@ -78,6 +84,7 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         shape: options of the architecture; an encoder's are not used.
         vocabulary: vocabulary size.
         max_length: most tokens of a sequence; also the number of learned positions.
+        axes: axes of the fields of token sequences, for positions of this kind.
     """
     # The length of the task replaces the shape's: linformer and cosine features depend on it.
     shape = with_memory(shape.model_copy(update={"max_length": max_length}))
@@ -91,7 +98,7 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
     return CausalLMSpec(
         width=shape.width,
         vocabulary=vocabulary,
-        embedding=_embedding(shape, max_length),
+        embedding=_embedding(shape, max_length, axes),
         decoder=decoder,
         tied=shape.share_embeddings != "none",  # one side: `all` and `target` mean the same
         max_length=max_length,
@@ -177,21 +184,30 @@ def vision_spec(
     )
 
 
-def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
-    kind: Literal["sinusoidal", "learned", "none"] = "none"
-    if shape.positions == "sinusoidal":
-        kind = "sinusoidal"
-    elif shape.positions == "learned":
-        kind = "learned"
+def _embedding(
+    shape: TranslatorShape, max_length: int, axes: tuple[tuple[int, ...], ...] | None = None
+) -> EmbeddingSpec:
     # One more than `max_length`: an end or begin token comes on top of the text.
-    rows = max_length + 1 if kind == "learned" else None
+    positions = PositionSpec(kind="learned", max_length=max_length + 1)
+    if shape.positions == "axes":
+        if axes is None:
+            raise ConfigError(
+                "Axes are those of the fields of token sequences, all but the last of known size",
+                where="model.positions = axes",
+                remedy="Train with --task tokens and sizes in --tokens.fields, or use learned",
+            )
+        positions = PositionSpec(kind="axes", axes=axes, max_length=sum(map(math.prod, axes)))
+    elif shape.positions != "learned":
+        # Rotations and terms of scores belong to attention.
+        is_added = shape.positions == "sinusoidal"
+        positions = PositionSpec(kind="sinusoidal" if is_added else "none")
     # The attention of convolutions does not scale its scores. If embeddings had variance 1, scores
     # would differ so much that a query saw a single token, and outputs would grow from layer to
     # layer.
     is_small = shape.convolution is not None
     return EmbeddingSpec(
         scale=not is_small,
-        positions=PositionSpec(kind=kind, max_length=rows),
+        positions=positions,
         dropout=shape.dropout,
     )
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.norms import build_norm
-from heedful.nn.positions import LearnedPositions, SinusoidalPositions
+from heedful.nn.positions import AxisPositions, LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
 
 
@@ -118,10 +118,12 @@ class InputEmbedding(nn.Module):
 
 def _build_positions(
     spec: PositionSpec, width: int
-) -> SinusoidalPositions | LearnedPositions | None:
+) -> SinusoidalPositions | LearnedPositions | AxisPositions | None:
     if spec.kind == "sinusoidal":
         return SinusoidalPositions(width, spec.layout)
     if spec.kind == "learned":
         assert spec.max_length is not None  # the spec checks it
         return LearnedPositions(width, spec.max_length, spec.unused_rows)
+    if spec.axes is not None:
+        return AxisPositions(width, spec.axes)
     return None

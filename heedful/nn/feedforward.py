@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heedful.config import Activation, PlainActivation
 from heedful.nn.mixer import Context, spec_of
-from heedful.nn.spec import GATED, FeedForwardSpec
+from heedful.nn.spec import FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 
@@ -48,9 +48,9 @@ class FeedForward(nn.Module):
         super().__init__()
         inner = 4 * width if spec is None and inner is None else inner
         spec = spec_of(FeedForwardSpec, width, spec, {"width": inner, **settings})
-        gated = spec.activation in GATED
+        gated = spec.gate is not None
         # A gated form activates only its gate; `up` stays linear (Shazeer 2020).
-        self.activation = PLAIN_ACTIVATIONS[GATED.get(spec.activation, spec.activation)]
+        self.activation = PLAIN_ACTIVATIONS[spec.gate or cast("PlainActivation", spec.activation)]
         self.kind = None if gated else cast("PlainActivation", spec.activation)
         self.gate = linear(width, spec.width, spec.bias) if gated else None
         self.up = linear(width, spec.width, spec.bias)

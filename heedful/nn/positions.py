@@ -260,6 +260,10 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(unused_rows + max_length, width))
         nn.init.normal_(self.weight, std=width**-0.5)
 
+    def table(self) -> Tensor:
+        """Return the vectors of all positions after `unused_rows` others, [P, D]."""
+        return self.weight
+
     def forward(self, positions: Tensor) -> Tensor:
         """Look up the vectors of positions.
 
@@ -281,6 +285,64 @@ class LearnedPositions(nn.Module):
         # Padding at −1 is no valid index: it looks up position 0, and its result is set to zero.
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
+
+
+class AxisPositions(nn.Module):
+    """A trained vector for each coordinate: rows and columns of an image, or a place in a line.
+
+    A sequence consists of fields of known sizes, one after the other. A position gives the place in
+    its field, as an array index gives a place in an array in row-major order, and its vector is the
+    sum of one for each of the place's coordinates (Parmar 2018, section 3).
+
+    Args:
+        width: model width D.
+        axes: sizes of the axes of each field, in the order of the fields.
+    """
+
+    unused_rows = 0
+
+    def __init__(self, width: int, axes: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__()
+        self.axes = axes
+        self.max_length = sum(map(math.prod, axes))
+        self.weight = nn.Parameter(torch.empty(sum(map(sum, axes)), width))
+        # A place has about two coordinates, whose sum has the variance of one learned position.
+        nn.init.normal_(self.weight, std=(2 * width) ** -0.5)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Sum up the vectors of the coordinates of positions.
+
+        Args:
+            positions: [B, L] int64, −1 for padding.
+
+        Returns:
+            [B, L, D]; zeros for padding.
+
+        Raises:
+            ModelError: when a position lies past the last field.
+        """
+        check_below(
+            positions,
+            self.max_length,
+            f"the fields of the sequence, which end at {self.max_length - 1}",
+            f"Give sequences of at most {self.max_length} tokens",
+        )
+        rows = nn.functional.embedding(positions.clamp(min=0), self.table())
+        return rows.masked_fill((positions < 0)[..., None], 0.0)
+
+    def table(self) -> Tensor:
+        """Return the vector of every position [P, D]."""
+        fields, first = [], 0
+        for sizes in self.axes:
+            field = self.weight.new_zeros(*sizes, self.weight.shape[1])
+            for axis, size in enumerate(sizes):
+                # Broadcast along every axis of the field but its own.
+                shape = [1] * len(sizes) + [-1]
+                shape[axis] = size
+                field = field + self.weight[first : first + size].reshape(shape)
+                first += size
+            fields.append(field.flatten(0, -2))
+        return torch.cat(fields)
 
 
 class Rotary(nn.Module):

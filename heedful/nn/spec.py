@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import Field, model_validator
 
 from heedful.config import (
+    GATED,
     Activation,
     Config,
     PlainActivation,
     PositionScheme,
     PositiveInt,
     Probability,
+    Resampling,
     open_class,
     open_union,
 )
@@ -39,14 +41,6 @@ from heedful.nn.mixer_spec import (
     ScoreAttentionSpec,
     SSRUSpec,
 )
-
-GATED: dict[Activation, PlainActivation] = {
-    "swiglu": "silu",
-    "geglu": "gelu",
-    "geglu_tanh": "gelu_tanh",
-    "reglu": "relu",
-}
-"""The activation of the gate in each gated form."""
 
 _BIASES = "heedful.nn.attention.relative_positions"
 
@@ -245,8 +239,11 @@ class RotarySpec(Config):
 class PositionSpec(Config):
     """The vector added to an embedding for its position."""
 
-    kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    kind: Literal["sinusoidal", "learned", "axes", "none"] = "sinusoidal"
     max_length: PositiveInt | None = Field(None, description="number of positions, if learned")
+    axes: tuple[tuple[PositiveInt, ...], ...] | None = Field(
+        None, description="axes of each field of a sequence, such as rows and columns of an image"
+    )
     unused_rows: Annotated[int, Field(ge=0)] = Field(
         0, description="number of rows of the learned table before the first position"
     )
@@ -258,6 +255,10 @@ class PositionSpec(Config):
     def _learned_needs_length(self) -> Self:
         if self.kind == "learned" and self.max_length is None:
             raise ValueError("learned positions need max_length")
+        if (self.kind == "axes") != bool(self.axes):
+            raise ValueError("axes belong to positions of this kind, which need them")
+        if self.axes and self.max_length != (size := sum(map(math.prod, self.axes))):
+            raise ValueError(f"axes of {size} positions need max_length = {size}")
         return self
 
 
@@ -315,6 +316,11 @@ class FeedForwardSpec(CommonPartSpec):
     bias: bool = Field(True, description="bias vectors of the linear layers")
     dropout: Probability = Field(0.0, description="dropout probability after the activation")
     experts: ExpertsSpec | None = Field(None, description="experts, each of the inner width")
+
+    @property
+    def gate(self) -> PlainActivation | None:
+        """Activation of the gate of a gated form; None for other forms."""
+        return GATED.get(self.activation)
 
 
 class AttentionSpec(CommonPartSpec):
@@ -483,14 +489,8 @@ class EmbeddingSpec(Config):
     dropout: Probability = 0.0
 
 
-Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
-
-
 class PixelSpec(Config):
-    """The preprocessing of an image's pixels, 0 to 255, to the input of a model.
-
-    Pixels are resized, multiplied by `rescale`, and normalised by mean and deviation of a channel.
-    """
+    """Preprocessing of pixels, 0 to 255: resized, times `rescale`, normalised by channel."""
 
     resample: Resampling | None = Field(
         None, description="resampling filter for images of other sizes; they are refused if unset"

@@ -6,24 +6,26 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from torch import Tensor
 
 from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.causal_lm import CausalLM, CausalLMState
+from heedful.models.causal_lm import CausalLM
 from heedful.pipelines.batching import check_is_list, plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import RunningText, TokenDecoder
 from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search, stream_tokens
 from heedful.search.search_settings import (
+    NEW_TOKENS,
     GenerationOptions,
     GenerationSettings,
     Hypothesis,
     check_width,
 )
-from heedful.search.step_model import Continuation, Stopped
+from heedful.search.step_model import Continuation, StepModel, Stopped
+from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.tokenizer import TextTokenizer
 
 BATCH_TOKENS = 16_384
@@ -71,6 +73,7 @@ def generate(
     batch_tokens: int = BATCH_TOKENS,
     batch_size: int | None = None,
     first_name: int = 0,
+    rules: FieldTokenizer | None = None,
     **options: Unpack[GenerationOptions],
 ) -> list[Generation]:
     """Continue prompts; batching changes no result.
@@ -84,6 +87,7 @@ def generate(
         batch_tokens: positions continued together: prompts × longest × continuations.
         batch_size: prompts continued together, instead of `batch_tokens`.
         first_name: number of the first prompt, on which its random draws depend.
+        rules: fields of the sequences, outside of which no token is written.
         **options: fields of `GenerationSettings` that override `settings`.
 
     Returns:
@@ -97,16 +101,18 @@ def generate(
     """
     resolved = _resolve(settings, options)
     _check(model, prompts, tokenizer, ends, resolved)
+    # A record ends by its own rules, so it may be as long as the longest of training.
+    usual = NEW_TOKENS if rules is None else rules.longest or model.spec.max_length or NEW_TOKENS
     # Prompts that leave room for different numbers of new tokens are continued apart.
     alike: dict[GenerationSettings, list[int]] = {}
     for number, prompt in enumerate(prompts):
-        alike.setdefault(resolved.limited(_room(model, prompt)), []).append(number)
+        alike.setdefault(resolved.limited(_room(model, prompt), usual), []).append(number)
     results: dict[int, Generation] = {}
 
     def run(settings: GenerationSettings, part: list[int]) -> list[Generation]:
         chosen = [prompts[i] for i in part]
         texts = [_running_text(prompt, tokenizer, settings) for prompt in chosen]
-        continuation = _continuation(model, chosen, texts, ends, settings)
+        continuation = _continuation(model, chosen, texts, ends, settings, rules)
         hypotheses = search(
             continuation,
             *_tensors(chosen, model),
@@ -251,7 +257,8 @@ def _continuation(
     texts: Sequence[RunningText | None],
     ends: Sequence[int],
     settings: GenerationSettings,
-) -> Continuation[CausalLMState]:
+    rules: FieldTokenizer | None = None,
+) -> Continuation[Any]:
     def stopped(row: int, ids: Sequence[int]) -> bool:
         text = texts[row]
         return text is not None and text.stopped(ids)
@@ -260,8 +267,15 @@ def _continuation(
     assert limit is not None
     # Without stop strings no text is decoded, and a GPU may run ahead of the host.
     rule: Stopped | None = stopped if settings.stop else None
+    stepping: StepModel[Any] = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
+    if rules is not None:
+        from heedful.search.grammar import Grammar, RuledModel  # for few models
+
+        device = model.output_weight.device
+        grammar = Grammar(rules.states, model.spec.vocabulary, rules.bos, device)
+        stepping = RuledModel(stepping, grammar)
     return Continuation(
-        model.with_cache(settings.cache, max(map(len, prompts)) + limit),
+        stepping,
         vocabulary=model.spec.vocabulary,
         ends=ends,
         limit=limit,
@@ -283,7 +297,7 @@ def _check(
     """Check settings and prompts before anything is computed."""
     check_width([model.spec], settings)
     if settings.stop and tokenizer is None:
-        raise ConfigError("Stop strings need the tokenizer", where="stop")
+        raise ConfigError("Stop strings are parts of a text, which has a tokenizer", where="stop")
     if settings.cache == "ring" and model.window is None:
         raise ConfigError(
             "A ring cache needs a model with a window: this one sees everything before a token",
@@ -397,32 +411,41 @@ class GenerationPipeline(TextPipeline[CausalLM]):
         """Continue prompts; batching changes no result.
 
         Args:
-            prompts: beginnings of texts; an empty one starts a text from nothing.
+            prompts: beginnings of texts; an empty one starts a text from nothing. Records, for a
+                model of token sequences, are lines of JSON with the first fields.
             settings, batch_size, batch_tokens, first_name, **options: arguments of the function
                 `generate`.
 
         Returns:
-            A continuation for each prompt, in the same order.
+            A continuation for each prompt, in the same order; its text is the whole record for a
+            model of token sequences.
 
         Raises:
             ConfigError: when settings contradict each other or the model.
             ModelError: when a prompt and its continuation are too long for the model.
-            DataError: when a prompt is not valid Unicode (a lone surrogate).
+            DataError: when a prompt is not valid Unicode (a lone surrogate), or no record.
         """
         check_is_list(prompts, "prompts")
-        model = self.engine
+        tokenizer, engine = self.tokenizer, self.engine
+        begun = [prompt_ids(tokenizer, prompt) for prompt in prompts]
+        rules = tokenizer if isinstance(tokenizer, FieldTokenizer) else None
         with self.computing():
-            return generate(
-                model,
-                [prompt_ids(self.tokenizer, prompt) for prompt in prompts],
-                self.tokenizer,
-                ends=(self.tokenizer.eos,),
+            found = generate(
+                engine,
+                begun,
+                # A record is known as a whole, not by the text that follows a prompt.
+                tokenizer if rules is None else None,
+                ends=(tokenizer.eos,),
                 settings=settings,
                 batch_size=batch_size,
                 batch_tokens=batch_tokens,
                 first_name=first_name,
+                rules=rules,
                 **options,
             )
+        if rules is None:
+            return found
+        return [_as_record(each, rules, ids) for each, ids in zip(found, begun, strict=True)]
 
     def stream(
         self,
@@ -441,6 +464,12 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             ConfigError, ModelError, DataError: as `generate` does, and for a beam or several
                 samples.
         """
+        if isinstance(self.tokenizer, FieldTokenizer):
+            raise ConfigError(
+                "A record is known as a whole, and no stream of text",
+                where="stream",
+                remedy="Continue it without a stream",
+            )
         model = self.engine
         with self.computing():
             return stream(
@@ -454,8 +483,15 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             )
 
 
+def _as_record(found: Generation, rules: FieldTokenizer, prompt: Sequence[int]) -> Generation:
+    others = tuple(_as_record(each, rules, prompt) for each in found.others)
+    return replace(found, text=rules.decode([*prompt, *found.tokens]), others=others)
+
+
 def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
     """Return the token ids of a prompt, at least one, with the begin token as in training."""
+    if isinstance(tokenizer, FieldTokenizer):
+        return [tokenizer.bos, *tokenizer.encode_prompt(prompt)]
     # `first` of the package's own tokenizers is for sources, which have an end token only.
     first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
     return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

@@ -277,11 +277,16 @@ class GenerationSettings(SearchSettings):
         "others",
     )
 
-    def limited(self, room: int | None) -> Self:
-        """Return these settings with a maximum of new tokens, at most `room` (None: unlimited)."""
+    def limited(self, room: int | None, usual: int = NEW_TOKENS) -> Self:
+        """Return these settings with a maximum of new tokens.
+
+        Args:
+            room: most tokens that the model can add; None without a limit.
+            usual: maximum if the settings have none.
+        """
         if self.max_length is not None:
             return self
-        usual = max(NEW_TOKENS, self.min_length)
+        usual = max(usual, self.min_length)
         return self.model_copy(update={"max_length": usual if room is None else min(usual, room)})
 
 

@@ -232,6 +232,10 @@ def read_tokenizer(path: Path) -> TextTokenizer:
         from heedful.text.imported_tokenizer import ImportedTokenizer
 
         return ImportedTokenizer.from_json(text, where=where)
+    if kind == "fields":
+        from heedful.text.field_tokenizer import FieldTokenizer
+
+        return FieldTokenizer.from_json(text, where=where)
     # A file without a kind is no tokenizer of Heedful's; `Tokenizer` raises the error.
     if kind is None or kind in get_args(TokenizerKind):
         return Tokenizer.from_json(text, where=where)

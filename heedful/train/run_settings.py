@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability, open_names
-from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec
+from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec, RecordSpec
 from heedful.errors import ConfigError
 from heedful.models.preset_files import TASKS_OF_KIND, has_spec, preset_tasks
 from heedful.models.shape import TranslatorShape
@@ -248,7 +248,7 @@ class RunSettings(Config):
         "translation",
         description="training task: translation; language models (causal_lm, masked_lm, "
         "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
-        "(tag); question answering (answer)",
+        "(tag); question answering (answer); sequences of tokens of any kind (tokens)",
     )
     init: str | None = Field(
         None,
@@ -279,6 +279,7 @@ class RunSettings(Config):
     data: DataSpec
     images: ImageSpec = Field(default_factory=ImageSpec)
     augment: AugmentSpec = Field(default_factory=AugmentSpec)
+    tokens: RecordSpec = Field(default_factory=RecordSpec)
     objective: ObjectiveSettings = Field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     lora: LoraSettings = Field(default_factory=LoraSettings)
@@ -348,7 +349,7 @@ class RunSettings(Config):
     @property
     def cuts_windows(self) -> bool:
         """True if the examples are windows of a stream of tokens, so batches have one shape."""
-        return self.model_kind == "causal_lm"
+        return self.base_task == "causal_lm"
 
     @property
     def registered_task(self) -> Any:

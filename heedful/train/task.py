@@ -35,6 +35,7 @@ _MODULES = {
     "images": "image_task",
     "tag": "tagging_task",
     "answer": "answering_task",
+    "tokens": "token_task",
 }
 
 

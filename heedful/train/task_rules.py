@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from heedful.config import open_names
-from heedful.data.corpus_spec import AugmentSpec, ImageSpec
+from heedful.data.corpus_spec import AugmentSpec, ImageSpec, RecordSpec
 from heedful.errors import ConfigError
 
 Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
@@ -27,14 +27,17 @@ _ENCODER_DEFAULTS: dict[str, Any] = {
 
 _DENOISING_DEFAULTS = {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}}
 
+# The usual recipe of GPT models: no label smoothing, since it worsens the perplexity.
+_CAUSAL_DEFAULTS: dict[str, Any] = {
+    "model": {"norm_placement": "pre", "activation": "gelu"},
+    "objective": {"label_smoothing": 0.0},
+    "optimizer": {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1, "clip_norm": 1.0},
+    "validation": {"metrics": [], "choose_by": "loss"},
+}
+
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    # The usual recipe of GPT models: no label smoothing, since it worsens the perplexity.
-    "causal_lm": {
-        "model": {"norm_placement": "pre", "activation": "gelu"},
-        "objective": {"label_smoothing": 0.0},
-        "optimizer": {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1, "clip_norm": 1.0},
-        "validation": {"metrics": [], "choose_by": "loss"},
-    },
+    "causal_lm": _CAUSAL_DEFAULTS,
+    "tokens": _CAUSAL_DEFAULTS,
     "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
     "span_corruption": _DENOISING_DEFAULTS,
     # BART masks 30 % of the tokens (Lewis 2020).
@@ -74,6 +77,7 @@ Task = Literal[
     "images",
     "tag",
     "answer",
+    "tokens",
 ]
 
 TASKS = get_args(Task)
@@ -81,9 +85,9 @@ AnyTask = Annotated[Task | str, open_names("task", Task)]
 """A task of the package, or the name of a registered one."""
 
 TOKEN_TASKS: tuple[Task, ...] = (
-    *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising"),
+    *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising", "tokens"),
 )
-"""Tasks whose loss is a mean over tokens of text, so that it has a perplexity."""
+"""Tasks whose loss is a mean over tokens, so that it has a perplexity."""
 
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
@@ -102,6 +106,7 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "data.tag_column": ("tag",),
     **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
     **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
+    **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
 
@@ -118,6 +123,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "tag": ("accuracy", "span_f1"),
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
+    "tokens": (),
 }
 """The metrics of each task, apart from its loss."""
 

@@ -164,7 +164,9 @@ def likely_spec(settings: RunSettings) -> ModelSpec:
         assert settings.preset is not None
         return read_preset_spec(settings.preset).with_vocabularies(source=size, target=size)
     if settings.model_kind == "causal_lm":
-        return causal_lm_spec(settings.model, size, length)
+        # The axes of token sequences are read from the data; one of the same length costs as much.
+        axes = ((length + 1,),) if settings.base_task == "tokens" else None
+        return causal_lm_spec(settings.model, size, length, axes)
     if settings.model_kind == "translator":
         return translator_spec(settings.model, size, size)
     return encoder_spec(settings.model, size, length, ())

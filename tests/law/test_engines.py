@@ -208,6 +208,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "max_length": positions(**LEARNED),
         "unused_rows": positions(**LEARNED, unused_rows=2),
         "layout": positions(layout="halves"),
+        "axes": positions(kind="axes", axes=[[1], [4, 5], [3]], max_length=24),
     },
     "NormSpec": {
         "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),

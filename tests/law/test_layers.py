@@ -22,7 +22,7 @@ LAYERS = (
     {"pipelines"},
     {"train", "inspect"},
     # The fence: what stands above it is built with the core, which knows nothing of it.
-    {"apps.html_page", "apps.evaluation"},
+    {"apps.html_page", "apps.evaluation", "apps.acting"},
     {"apps.charts", "apps.export", "apps.path_lengths", "apps.pruning"}
     | {"apps.demo_corpus", "apps.language_detector", "apps.launcher", "apps.sockets", "apps.web"},
     {"apps.documents", "apps.shards", "apps.quality", "apps.planning"},

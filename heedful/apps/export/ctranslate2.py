@@ -26,7 +26,7 @@ from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import SinusoidalPositions
-from heedful.nn.spec import GATED, AttentionSpec, BiasSpec, NormSpec
+from heedful.nn.spec import AttentionSpec, BiasSpec, NormSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -186,7 +186,7 @@ class _Builder:
             "no_final_norm": stack.final_norm is None,
             "rms_norm": block.norm.kind == "rms",
             "activation": getattr(self._specs.Activation, _ACTIVATIONS[activation]),
-            "ffn_glu": activation in GATED,
+            "ffn_glu": block.feedforward.gate is not None,
             "layernorm_embedding": spec.embedding.norm is not None,
             "relative_position": _has_kind(attention.position_bias, "relative_keys"),
             "relative_attention_bias": _has_kind(stack.shared_position_bias, "t5"),
@@ -264,7 +264,7 @@ class _Builder:
             self._attention(theirs.attention, block.cross_attention, memory, fused=[1, 2])
         self._norm(theirs.ffn.layer_norm, f"{ours}.feedforward_norm")
         parts = {"linear_0": "up", "linear_1": "down"}
-        if block.feedforward.activation in GATED:
+        if block.feedforward.gate is not None:
             # The output of linear_0 is activated, and multiplied by that of linear_0_noact.
             parts = {"linear_0": "gate", "linear_0_noact": "up", "linear_1": "down"}
         for name, part in parts.items():
@@ -419,6 +419,8 @@ def _in_positions(
         "position_bias": bias is not None,
         "shared_position_bias": stack.shared_position_bias is not None,
     }
+    if spec.embedding.positions.kind == "axes":
+        yield "embedding.positions.kind = axes"
     used = [name for name, is_used in ways.items() if is_used]
     if len(used) > 1:
         yield f"{side}: {' with '.join(used)}"

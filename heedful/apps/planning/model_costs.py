@@ -28,7 +28,6 @@ from heedful.models.cost import (
     text_work,
     training_cost,
 )
-from heedful.nn.spec import GATED
 from heedful.nn.work import FLOAT32, Saved, Work
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ def _divided(part: PartSpec) -> dict[str, int] | None:
 def _products(part: PartSpec, saved: Saved) -> int:
     """Return the number of elements per token in the matmul results of a divisible part."""
     if part.kind == "feedforward":
-        return part.width * (2 if part.activation in GATED else 1)
+        return part.width * (2 if part.gate else 1)
     return saved.numbers
 
 

@@ -32,7 +32,7 @@ from heedful.kernels.structs import (
 )
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
-from heedful.nn.spec import GATED, AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
+from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 
 
 class WeightSource(Protocol):
@@ -234,7 +234,7 @@ _RECURRENCES: Mapping[str, Callable[..., RecurrentLayer]] = {
 def _lower_feedforward(
     layer: Layer, weights: WeightSource, name: str, spec: FeedForwardSpec, width: int
 ) -> None:
-    gate = GATED.get(spec.activation)
+    gate = spec.gate
     shapes = {"up": (spec.width, width), "down": (width, spec.width)}
     if gate is not None:
         shapes["gate"] = (spec.width, width)

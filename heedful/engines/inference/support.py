@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from heedful.config import Config
+from heedful.config import GATED, Config
 from heedful.engines.inference.lowering import head_counts
 from heedful.kernels.library import ACTIVATIONS, MIXERS, kernels
 from heedful.models.model_spec import ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
 from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
 from heedful.nn.spec import (
-    GATED,
     AttentionSpec,
     EmbeddingSpec,
     FeedForwardSpec,
@@ -150,6 +149,7 @@ _SENTENCES: _Rules = {
     },
     PositionSpec: {
         **_honour("max_length", "unused_rows", "layout"),
+        "axes": _one_of(None, reason="only the definition has axes"),
         "kind": _one_of("sinusoidal", "learned", "none", reason="no such positions"),
     },
     StackSpec: {

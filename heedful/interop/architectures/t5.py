@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from heedful.config import Activation
+from heedful.config import GATED, Activation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings, scaled_queries
@@ -21,7 +21,6 @@ from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import Causal, Everything
 from heedful.nn.spec import (
-    GATED,
     AttentionSpec,
     EmbeddingSpec,
     FeedForwardSpec,

@@ -109,7 +109,11 @@ def encode_valid(setup: Setup, tokenizer: TextTokenizer) -> EncodedTexts | None:
 
 
 def encode_and_note(
-    setup: Setup, name: str, readers: Sequence[TextReader], tokenizer: TextTokenizer
+    setup: Setup,
+    name: str,
+    readers: Sequence[TextReader],
+    tokenizer: TextTokenizer,
+    noun: str = "text",
 ) -> EncodedTexts:
     """Encode texts and report their number.
 
@@ -118,14 +122,13 @@ def encode_and_note(
         name: name of the texts in the message.
         readers: readers of the files.
         tokenizer: tokenizer of the run.
+        noun: noun for one of them in the message.
     """
     texts = encode_texts(readers, tokenizer, setup.cache, notice=setup.events.warn)
     # A tokenizer of another language or script shows first in this share.
-    unknown = sum(int((ids == tokenizer.unk).sum()) for ids in texts.ids)
-    setup.events.note(
-        f"{name}: {plural(texts.texts, 'text')}, {len(texts):,} tokens, "
-        f"{unknown / len(texts):.2%} of them unknown"
-    )
+    unknown = sum(int((ids == tokenizer.unk).sum()) for ids in texts.ids) / len(texts)
+    share = "" if tokenizer.unk == tokenizer.pad else f", {unknown:.2%} of them unknown"
+    setup.events.note(f"{name}: {plural(texts.texts, noun)}, {len(texts):,} tokens{share}")
     return texts
 
 

@@ -1,0 +1,120 @@
+"""Bach's chorales as token sequences: nats a note by positions, on pieces that are held out.
+
+    python benchmarks/chorales.py --data DIR [--positions sinusoidal relative_keys] [--seeds 1 2 3]
+
+DIR holds jsb_chorales/Jsb16thSeparated.json.gz (or set HEEDFUL_DATA): four voices at every 16th
+note. A token is the pitch of a voice, or silence; the voices of a moment follow each other, as in
+Huang 2018. Training pieces are transposed and cut. Everything goes through the `heedful` command.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from driver import HERE, heedful, hide_paths, new_parser, parse
+from machine import describe_machine
+
+NAME = "chorales"
+SETTINGS = HERE / "chorales" / "decoder.toml"
+LOWEST, HIGHEST = 30, 87
+"""Range of the pitches, as MIDI numbers, with room for transposed pieces."""
+SHIFTS = range(-5, 7)
+"""Transpositions of the training pieces in semitones: every key once."""
+STEPS = 128
+"""Moments of a cut, of four tokens each."""
+
+
+def main() -> None:
+    """Write the pieces, train each variant with each seed, measure, write the results."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--positions", nargs="+", default=["sinusoidal", "axes", "relative_keys"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    arguments = parse(parser)
+    started = datetime.now(UTC)
+    out = arguments.results / NAME
+    out.mkdir(parents=True, exist_ok=True)
+    runs = arguments.run or Path("runs") / NAME
+    files = write_pieces(arguments.data / "jsb_chorales" / "Jsb16thSeparated.json.gz", runs)
+    names = {runs: "RUNS", arguments.data: "DIR"}
+    rows = []
+    for positions in arguments.positions:
+        for seed in arguments.seeds:
+            run, log = runs / f"{positions}-{seed}", out / f"{positions}-{seed}.log"
+            words = ["train", str(run), "--task", "tokens", "--config", str(SETTINGS)]
+            words += ["--train", str(files["train"]), "--valid", str(files["valid"])]
+            words += ["--model.positions", positions, "--seed", str(seed), *arguments.extra]
+            heedful([*words, "--report", str(run.with_suffix(".json"))], log)
+            hide_paths(log, names)
+            rows.append({"positions": positions, "seed": seed, **measured(run, files)})
+            print(json.dumps(rows[-1]), flush=True)
+    result = {
+        "benchmark": NAME,
+        "command": "python benchmarks/chorales.py --data DIR",
+        "extra": arguments.extra,
+        "started": started.isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        "runs": rows,
+    }
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def write_pieces(source: Path, runs: Path) -> dict[str, Path]:
+    """Write the pieces of each split as records, and return the files by name.
+
+    Args:
+        source: the corpus.
+        runs: folder of the runs.
+    """
+    splits = json.loads(gzip.decompress(source.read_bytes()))
+    runs.mkdir(parents=True, exist_ok=True)
+    cuts = {
+        # Half a cut further each time, so that most moments are seen with a past of several
+        # lengths.
+        "train": [
+            cut
+            for piece in splits["train"]
+            for shift in SHIFTS
+            for cut in parts(transposed(piece, shift), STEPS // 2)
+        ],
+        "valid": [cut for piece in splits["valid"] for cut in parts(transposed(piece, 0), STEPS)],
+        "test": [cut for piece in splits["test"] for cut in parts(transposed(piece, 0), STEPS)],
+    }
+    files = {}
+    for name, pieces in cuts.items():
+        files[name] = runs / f"{name}.jsonl"
+        lines = (json.dumps({"notes": piece}) + "\n" for piece in pieces)
+        files[name].write_text("".join(lines), encoding="utf-8")
+    return files
+
+
+def transposed(piece: list[list[int]], shift: int) -> list[list[int]]:
+    """Return a piece with its values as tokens: 0 for silence, else the pitch from the lowest on.
+
+    Args:
+        piece: MIDI pitches of the four voices at each moment; −1 is silence.
+        shift: semitones.
+    """
+    return [[0 if p < 0 else p + shift - LOWEST + 1 for p in moment] for moment in piece]
+
+
+def parts(piece: list[list[int]], stride: int) -> list[list[list[int]]]:
+    """Cut a piece into parts of `STEPS` moments, each `stride` after the one before."""
+    firsts = range(0, max(len(piece) - (STEPS - stride), 1), stride)
+    return [piece[first : first + STEPS] for first in firsts]
+
+
+def measured(run: Path, files: dict[str, Path]) -> dict[str, Any]:
+    """Return nats a note of the validation and test pieces."""
+    scores = {}
+    for name in ("valid", "test"):
+        said = heedful(["evaluate", str(run), "--data", str(files[name]), "--json"])
+        scores[name] = json.loads(said)["scores"]["fields"]["notes"]["nats_per_value"]
+    return scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Likelihood of records under a model of token sequences, field by field."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heedful.apps.evaluation.text_losses import (
+    BATCH_TOKENS,
+    FramedTexts,
+    LossWindow,
+    Progress,
+    losses_of_windows,
+)
+from heedful.errors import DataError, ModelError
+from heedful.pipelines.text_generation import GenerationPipeline
+from heedful.text.field_tokenizer import FieldTokenizer
+
+END = "end"
+"""Name of the end of sequences of any length among the fields."""
+
+
+@dataclass(frozen=True)
+class FieldLoss:
+    """The loss of a field, or of the ends of sequences.
+
+    Args:
+        nats: negative log-likelihood, summed over all records.
+        values: number of values, such as pixels or notes.
+        records: number of records.
+    """
+
+    nats: float
+    values: int
+    records: int
+
+    def plain(self) -> dict[str, float]:
+        """Return the measures by name; a value of an image is a dimension."""
+        bits = self.nats / math.log(2)
+        return {
+            "nats_per_value": self.nats / self.values,
+            "bits_per_value": bits / self.values,
+            "nats_per_record": self.nats / self.records,
+            "values": self.values,
+        }
+
+
+def fields_of(pipeline: GenerationPipeline) -> FieldTokenizer:
+    """Return the fields of a model of token sequences.
+
+    Raises:
+        ModelError: when the model is one of texts.
+    """
+    if not isinstance(pipeline.tokenizer, FieldTokenizer):
+        raise ModelError(
+            "This model reads texts, and not the fields of token sequences",
+            where=pipeline.name or None,
+            remedy="Measure it by --text FILE",
+        )
+    return pipeline.tokenizer
+
+
+def record_likelihood(
+    pipeline: GenerationPipeline,
+    records: Sequence[str],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> dict[str, FieldLoss]:
+    """Measure the likelihood of records.
+
+    The conditions are read and not measured. An end is measured where it does not follow from the
+    shape of the fields.
+
+    Args:
+        pipeline: model of token sequences.
+        records: records as lines of JSON.
+        batch_tokens: positions of a batch; they do not change the result.
+        progress: receiver of (done, total) records.
+
+    Returns:
+        The loss of each learned field, in the order of the fields, and of the end.
+
+    Raises:
+        ModelError: when the model is one of texts.
+        DataError: when there is no record, or one is not of the model's fields or is too long.
+    """
+    fields = fields_of(pipeline)
+    if not records:
+        raise DataError("There is no record to measure", remedy="Give a file with records in it")
+    ids = [[fields.bos, *each, fields.eos] for each in fields.encode_batch(records)]
+    framed = FramedTexts(ids, records, unknown=0, lossless=True)
+    most = pipeline.spec.longest_text or pipeline.spec.max_length
+    if most is not None and (longest := max(framed.predictions)) > most:
+        raise DataError(
+            f"A sequence has {longest:,} tokens, and the model reads {most:,}",
+            where=f"record {framed.predictions.index(longest) + 1}",
+            remedy="Leave it out, or train with a larger data.max_length",
+        )
+    windows = [
+        LossWindow(text=number, start=0, stop=count, scored=0)
+        for number, count in enumerate(framed.predictions)
+    ]
+    names = np.array([*(field.name for field in fields.fields), END])
+    nats: defaultdict[str, float] = defaultdict(float)
+    values: defaultdict[str, int] = defaultdict(int)
+    for window, losses in losses_of_windows(pipeline, framed, windows, batch_tokens, progress):
+        targets = np.array(framed.ids[window.text][1:])
+        learned = fields.learned[targets]
+        numbers = fields.field_numbers(targets)
+        for number in np.unique(numbers[learned]):
+            chosen = learned & (numbers == number)
+            nats[names[number]] += float(losses[chosen].sum())
+            values[names[number]] += int(chosen.sum())
+    return {
+        str(name): FieldLoss(nats[name], values[name], len(records))
+        for name in names
+        if values[name]
+    }
+
+
+def summed(losses: dict[str, FieldLoss]) -> FieldLoss:
+    """Return the loss of all fields together."""
+    each = list(losses.values())
+    total = sum(loss.nats for loss in each)
+    return FieldLoss(total, sum(loss.values for loss in each), each[0].records)
+
+
+def record_scores(losses: dict[str, FieldLoss]) -> dict[str, Any]:
+    """Return the measures of all fields and of each, as plain data."""
+    whole = summed(losses)
+    return {
+        "loss": whole.nats / whole.values,
+        "bits_per_token": whole.nats / whole.values / math.log(2),
+        **whole.plain(),
+        "fields": {name: loss.plain() for name, loss in losses.items()},
+    }

@@ -1,0 +1,205 @@
+"""Records of token sequences from files: lines of JSON, NumPy arrays, images.
+
+A record has a value for each of its fields (`heedful.text.token_fields`). A reader of a corpus
+yields records as lines of JSON, so that they are cached, hashed and shown like texts. Readers from
+outside the package are registered by `heedful.register`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from heedful.data.corpus_file import CorpusFile, single_file
+from heedful.data.corpus_spec import CorpusSpec, ImageSpec, RecordSpec
+from heedful.data.image_files import FolderReader, IdxReader, is_idx, read_images
+from heedful.data.text_corpus import CorpusDocument
+from heedful.data.text_file import file_form, parse_json
+from heedful.errors import DataError
+
+_REMEDY = 'Each line must be an object like {"pixels": [0, 3, 1]}, or a list for a single field'
+
+VALUES = "values"
+"""Name of the field of arrays and lists without a name."""
+
+
+@dataclass(frozen=True)
+class RecordReader(CorpusFile):
+    """The records of one file, as lines of JSON.
+
+    Args:
+        path: file of lines of JSON or another table, or a NumPy array of a record a row (.npy), or
+            several such arrays by the names of fields (.npz).
+    """
+
+    def __iter__(self) -> Iterator[CorpusDocument]:
+        """Yield the records.
+
+        Raises:
+            DataError: when the file or a line of it cannot be read.
+        """
+        return self.at_least_one(self._read(), "record")
+
+    def records(self) -> Iterator[tuple[str, Any]]:
+        """Yield the records with their places, as "file:line"."""
+        for line, text in self:
+            where = f"{self.path}:{line}"
+            record = parse_json(text, where, _REMEDY)
+            if not isinstance(record, dict | list):
+                raise DataError(
+                    "The line is neither an object nor a list", where=where, remedy=_REMEDY
+                )
+            yield where, record if isinstance(record, dict) else {VALUES: record}
+
+    def content_hash(self) -> str:
+        """Return the SHA-256, in hexadecimal, of the file and of the way it is read."""
+        return self.hash_with("records")
+
+    def _read(self) -> Iterator[CorpusDocument]:
+        if file_form(self.path) in (".npy", ".npz"):
+            yield from _array_records(self.path)
+            return
+        for number, _, line in self.filled_lines():
+            yield CorpusDocument(number, line)
+
+
+def _array_records(path: Path) -> Iterator[CorpusDocument]:
+    try:
+        with path.open("rb") as file:
+            # Without pickles, which could run code of whoever made the file.
+            content = np.load(file, allow_pickle=False)
+            arrays = dict(content) if isinstance(content, Mapping) else {VALUES: content}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise DataError(
+            f"Cannot be read as NumPy arrays: {error}",
+            where=str(path),
+            remedy="Save whole numbers, a record a row, by numpy.save or numpy.savez",
+        ) from None
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu" or array.ndim < 1:
+            raise DataError(
+                f"The array {name!r} is of {array.dtype} with {array.ndim} axes",
+                where=str(path),
+                remedy="Give whole numbers, a record a row",
+            )
+    sizes = {name: len(array) for name, array in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise DataError(
+            "The arrays have different numbers of records: "
+            + ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+            where=str(path),
+            remedy="Give every field a row for each record",
+        )
+    for number in range(next(iter(sizes.values()), 0)):
+        record = {name: array[number].tolist() for name, array in arrays.items()}
+        yield CorpusDocument(number + 1, json.dumps(record))
+
+
+@dataclass(frozen=True)
+class ImageRecords:
+    """Images as records of their label and their pixels, of grey levels.
+
+    Args:
+        path: IDX file of images, beside which that of labels may lie, or a folder with a folder of
+            images for each label.
+        spec: levels and size.
+    """
+
+    path: Path
+    spec: RecordSpec
+
+    def __iter__(self) -> Iterator[CorpusDocument]:
+        """Yield the images.
+
+        Raises:
+            DataError: when an image cannot be read, or has another size.
+        """
+        for number, (label, pixels) in enumerate(self._images(), start=1):
+            levels = pixels.astype(np.int64) * self.spec.levels // 256
+            record = {"pixels": levels.tolist()}
+            if label is not None:
+                record = {"label": label, **record}
+            yield CorpusDocument(number, json.dumps(record))
+
+    def records(self) -> Iterator[tuple[str, Any]]:
+        """Yield the images with their places."""
+        for number, text in self:
+            yield f"{self.path}, image {number}", json.loads(text)
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 of the files and the settings that change the pixels."""
+        reader = self._labelled()
+        hashed = reader.content_hash() if reader else CorpusFile(self.path).hash_with("images")
+        return f"{hashed} {self.spec.levels}"
+
+    def _labelled(self) -> IdxReader | FolderReader | None:
+        images = ImageSpec(size=self.spec.size, channels=1)
+        if self.path.is_dir():
+            return FolderReader.of(self.path, images)
+        # As MNIST is distributed: train-images-idx3-ubyte and train-labels-idx1-ubyte.
+        name = self.path.name.replace("images", "labels").replace("idx3", "idx1")
+        labels = self.path.with_name(name)
+        found = name != self.path.name and labels.is_file()
+        return IdxReader(self.path, labels, images) if found else None
+
+    def _images(self) -> Iterator[tuple[str | None, Any]]:
+        labelled = self._labelled()
+        if labelled is not None:
+            yield from ((label, pixels[0]) for pixels, label in labelled)
+        elif is_idx(self.path):
+            yield from ((None, pixels) for pixels in read_images(self.path))
+        else:
+            raise DataError(
+                "This is neither an IDX file of images nor a folder of them",
+                where=str(self.path),
+                remedy="Check the path, or leave out --tokens.reader",
+            )
+
+
+@dataclass(frozen=True)
+class RegisteredRecords:
+    """A reader of records from outside the package, for `heedful.register`.
+
+    Args:
+        name: name in settings.
+        make: function of a path and the settings that returns a reader, such as `ImageRecords`.
+    """
+
+    family: ClassVar[str] = "record reader"
+    name: str
+    make: Callable[[Path, RecordSpec], Any]
+
+    def known_as(self) -> str:
+        """Return its name in settings."""
+        return self.name
+
+
+READERS: Mapping[str, Callable[[Path, RecordSpec], Any]] = {
+    "records": lambda path, spec: RecordReader(path),
+    "images": ImageRecords,
+}
+"""Readers of records by their names in settings."""
+
+
+def record_reader(corpus: CorpusSpec, spec: RecordSpec) -> Any:
+    """Make the reader of a corpus of records.
+
+    Args:
+        corpus: corpus of one file or folder.
+        spec: name of the reader, and its settings.
+
+    Raises:
+        DataError: when the corpus is one of pairs.
+        ConfigError: when there is no such reader.
+    """
+    path = single_file(corpus, "Token sequences stand in one file, not in a pair of files")
+    if spec.reader in READERS:
+        return READERS[spec.reader](path, spec)
+    from heedful.registry import find  # few runs have a reader from outside the package
+
+    return find("record reader", spec.reader, tuple(READERS)).make(path, spec)
