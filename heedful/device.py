@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from heedful.errors import ConfigError
 
@@ -115,6 +116,23 @@ class MatmulRates:
     bf16: float | None
 
 
+@contextmanager
+def standard_tensors() -> Iterator[None]:
+    """A context, or a decorator, in which new tensors are float32 on the processor by default.
+
+    A notebook may have called `torch.set_default_device` or `torch.set_default_dtype`; kernels in C
+    would then get addresses of another device, which ends the process.
+    """
+    torch = sys.modules.get("torch")  # what is not loaded has no other defaults
+    with ExitStack() as stack:
+        if torch is not None and torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if torch is not None and torch.get_default_dtype() != torch.float32:
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(torch.float32)
+        yield
+
+
 def resolve_device(name: str = "auto") -> torch.device:
     """Return the device of a name.
 
@@ -182,11 +200,17 @@ def resolve_precision(
         exact: restriction of `auto` to routes as exact as float32.
 
     Raises:
-        ConfigError: when the device does not support the precision.
+        ConfigError: when there is no such precision, or the device does not support it.
     """
     import torch
 
     kind = device.type
+    if requested not in get_args(RunningPrecision):
+        raise ConfigError(
+            f"Unknown precision {requested!r}",
+            where="precision",
+            remedy=f"Use {', '.join(get_args(RunningPrecision))}",
+        )
     if requested == "fp16" and kind != "cuda":
         raise ConfigError(
             f"fp16 is not supported on {kind}", where="precision", remedy="Use auto, fp32 or bf16"

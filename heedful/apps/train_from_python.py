@@ -9,6 +9,7 @@ from typing import Any
 from heedful.apps.cleaning.training_sample import foresee
 from heedful.config import merge
 from heedful.data.in_memory import file_spec, write_examples
+from heedful.device import standard_tensors
 from heedful.errors import ConfigError, UserError
 from heedful.events import Event, Events, Sink, Terminal
 from heedful.train.run import RunSummary, run_training
@@ -29,6 +30,7 @@ _NAMES = {
 """Texts of an example by task; other tasks train on files."""
 
 
+@standard_tensors()
 def train(
     data: Any = None,
     out: str | Path | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,9 +88,11 @@ def _show(result: DemoResult, out: Path, steps: int) -> None:
             f"Training stopped at {result.training['steps']} of {steps} updates by the time limit; "
             "--minutes allows more."
         )
+    # `make demo` runs in an environment that no shell has activated.
+    command = "heedful" if shutil.which("heedful") else f"{sys.executable} -m heedful"
     say(
         f"The pairs are in {out / 'pairs'}, the run in {out / 'run'}. Try: "
-        f"echo '{result.examples[0].item.source}' | heedful translate {out / 'run'}"
+        f"echo '{result.examples[0].item.source}' | {command} translate {out / 'run'}"
     )
 
 

@@ -104,10 +104,11 @@ def run() -> int:
     done: list[int] = []
     atexit.register(_exit_at_once, done)
     show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
-    if os.name == "nt":  # files and pipes there have a code page, which lacks most scripts
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(encoding="utf-8")
+    # Texts are read as UTF-8 everywhere; a code page of Windows or an older locale of Unix lacks
+    # most scripts.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
     try:
         done.append(main())
     finally:
@@ -271,7 +272,7 @@ def exit_status(error: KeyboardInterrupt | Exception, verb: str = "") -> int:
         return FAILED
     if _is_misuse(error):
         help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
-        return _report(f"{error} See: {help_command}", WRONG)
+        return _report(f"{_misuse(error)} See: {help_command}", WRONG)
     return report_error(error)
 
 
@@ -279,6 +280,21 @@ def _is_misuse(error: Exception) -> bool:
     """Return True for an error of cyclopts, which may not have been loaded."""
     library = sys.modules.get("cyclopts.exceptions")
     return library is not None and isinstance(error, library.CycloptsError)
+
+
+def _misuse(error: Any) -> str:
+    """Return what is wrong with the words after a verb, with a remedy where the parser has none."""
+    kind = type(error).__name__
+    if kind == "UnusedCliTokensError":
+        words = " ".join(map(repr, error.unused_tokens))
+        return f"Too many words: {words}. Files follow flags, and a text needs quotes."
+    if kind == "UnknownOptionError":
+        word = error.token.keyword or error.token.value
+        if " " in word:  # no option has a space, and a list or a dialogue begins with a hyphen
+            return f"{word!r} looks like an option. Put -- before a text that begins with a hyphen."
+    if kind == "MissingArgumentError" and error.keyword is None and error.argument is not None:
+        return f"{error.argument.name} is missing."
+    return str(error)
 
 
 def report_error(error: Exception) -> int:

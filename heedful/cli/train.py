@@ -96,7 +96,7 @@ def train(
     pairs = takes_pairs(_task(run, config, values, resume=resume))
     values = merge(values, corpora_settings(train, valid, weights, pairs=pairs))
     report = Report("train", output, run=run, preset=preset, overrides=values, resume=resume)
-    if train is None and config is None and not resume:
+    if not train and config is None and not resume:
         raise UserError(
             "There is nothing to train on",
             where="heedful train",

@@ -114,6 +114,33 @@ def pixels_of(image: Image) -> Pixels:
     return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
+def as_pixels(image: object, where: str) -> Pixels:
+    """Return an image in memory as an array of bytes.
+
+    Args:
+        image: array, tensor or nested list of bytes.
+        where: name of the image in errors.
+
+    Raises:
+        DataError: when it holds no bytes.
+    """
+    if getattr(image, "mode", "") == "P":  # numbers of a palette, which are no colours
+        image = cast("Image", image).convert("RGB")
+    pixels = np.asarray(image)
+    if isinstance(image, list) and pixels.dtype.kind == "i":
+        fits = pixels.size and 0 <= pixels.min() <= pixels.max() <= 255
+        pixels = pixels.astype(np.uint8) if fits else pixels
+    # Floats between 0 and 1 would become black images without an error.
+    if pixels.dtype != np.uint8:
+        raise DataError(
+            f"An image is a file or an array of bytes, and this is a {type(image).__name__} of "
+            f"{pixels.dtype}",
+            where=where,
+            remedy="Convert its values to 0 … 255 of the type uint8",
+        )
+    return pixels
+
+
 def from_array(pixels: Pixels, channels: int, where: str) -> Image:
     """Make an image in grey or colour from pixels.
 

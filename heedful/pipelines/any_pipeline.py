@@ -7,7 +7,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from heedful.device import RunningPrecision
+from heedful.device import RunningPrecision, standard_tensors
 from heedful.errors import ModelError, is_of_torch
 from heedful.interop.model_loading import load_any
 from heedful.pipelines.read_once import ReadOnce
@@ -24,6 +24,7 @@ _PIPELINES = {
 """Class of each kind of model, imported when one is loaded."""
 
 
+@standard_tensors()
 def load_pipeline(
     path: str | Path | Sequence[str | Path],
     *,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from heedful.errors import ConfigError, RunError
+from heedful.errors import ConfigError, DataError, RunError
 from heedful.memory import ran_out, release
 
 if TYPE_CHECKING:
@@ -59,6 +59,21 @@ def plan_batches(
         batches.append(order[start : start + size])
         start += size
     return batches
+
+
+def check_is_list(items: Sequence[object], name: str) -> None:
+    """Refuse a single string where a list is needed.
+
+    Args:
+        items: argument of a pipeline.
+        name: its name, for the error.
+
+    Raises:
+        DataError: when it is a string.
+    """
+    # A string is also a sequence of strings: its characters would be taken for texts.
+    if isinstance(items, str):
+        raise DataError(f"{name} is a single string", remedy="Give a list of strings")
 
 
 class BatchQueue:
@@ -318,7 +333,9 @@ class Shown:
         # Whoever loaded another kind of model than thought reads here what this one does.
         if not vars(self):  # a copy in the making has no verbs yet
             raise AttributeError(name)
-        verbs = ", ".join(self.verbs)
-        raise AttributeError(
-            f"{type(self).__name__} has no {name!r}; this model can {verbs}", name=name, obj=self
-        )
+        text = f"{type(self).__name__} has no {name!r}; this model can {', '.join(self.verbs)}"
+        torch = sys.modules.get("torch")
+        if torch is not None and hasattr(torch.nn.Module, name):
+            text += ". A pipeline is no nn.Module, its .model is one; device= and precision= are "
+            text += "arguments of heedful.load"
+        raise AttributeError(text, name=name, obj=self)

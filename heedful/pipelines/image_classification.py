@@ -10,16 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.data.image_files import from_array, read_image, to_square
+from heedful.data.image_files import as_pixels, from_array, read_image, to_square
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
 from heedful.models.vision import VisionModel
 from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
-from heedful.pipelines.batching import split_on_oom
+from heedful.pipelines.batching import check_is_list, split_on_oom
 from heedful.pipelines.predictions import Label
-from heedful.pipelines.text_pipeline import ModelPipeline
+from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
 Picture = str | Path | npt.NDArray[np.uint8]
 """A PNG or JPEG file, or pixels [h, w] or [h, w, C], 0 to 255."""
@@ -123,6 +123,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         ):
             if asked is not None and asked < 1:
                 raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
+        check_is_list(images, "images")
         spec = self.spec
         # All images have the same number of positions, so there is no padding to save by sorting.
         size = batch_size or max(1, batch_tokens // spec.num_states)
@@ -131,11 +132,11 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         results: list[list[Label]] = []
 
         def run(part: list[int]) -> Tensor:
-            # Files are read batch by batch, as all images at once may not fit into memory.
-            pixels = self.prepare([images[number] for number in part])
-            pixels = pixels.to(device, vision.positions.weight.dtype)
             with self.computing():
-                return vision.class_logits(vision(pixels)).float()
+                # Files are read batch by batch, as all images at once may not fit into memory.
+                pixels = self.prepare([images[number] for number in part])
+                pixels = pixels.to(device, vision.positions.weight.dtype)
+                return checked(vision.class_logits(vision(pixels)))
 
         plan = [
             range(first, min(first + size, len(images))) for first in range(0, len(images), size)
@@ -154,6 +155,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
             picture, where = read_image(Path(image), spec.channels), str(image)
         else:
             where = f"image {number}"
+            image = as_pixels(image, where)
             # Grey images of the right size, such as MNIST's digits, need no Pillow.
             if spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
                 return image[None]

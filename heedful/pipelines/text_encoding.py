@@ -17,6 +17,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.interop.sentence_pooling import pooling_of
 from heedful.models.encoder import EncoderModel, first_states
 from heedful.models.model_spec import HeadSpec
+from heedful.pipelines.batching import check_is_list
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
     Encoded,
@@ -39,7 +40,7 @@ from heedful.pipelines.predictions import (
     Label,
     TokenLabel,
 )
-from heedful.pipelines.text_pipeline import TextPipeline
+from heedful.pipelines.text_pipeline import TextPipeline, checked
 
 Key = TypeVar("Key")
 
@@ -133,6 +134,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             DataError: when a line has no mask or is too long; the line is named.
         """
         self.require("masked_lm")
+        check_is_list(texts, "texts")
         if top < 1:
             raise ConfigError("At least one candidate must be asked for", where=f"top = {top}")
         mask = self.tokenizer.mask
@@ -185,6 +187,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             DataError: when a line is too long; it is named.
         """
         self.require("sequence")
+        check_is_list(texts, "texts")
         items: dict[int, EncoderInput] = {}
         for number, _ in _non_blank([t if isinstance(t, str) else "".join(t) for t in texts]):
             text = texts[number]
@@ -224,6 +227,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             DataError: when the model can read nothing but special tokens.
         """
         self.require("token")
+        check_is_list(texts, "texts")
         words = [text.split() if isinstance(text, str) else list(text) for text in texts]
         first_tokens: dict[int, list[int | None]] = {}
         parts: dict[tuple[int, int], FramedWindow] = {}
@@ -339,6 +343,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 where="pooling",
                 remedy=f"Known: {', '.join(get_args(Pooling))}",
             )
+        check_is_list(texts, "texts")
         items: dict[int, EncoderInput] = {}
         for number, text in _non_blank(texts):
             items[number] = frame(self.tokenizer, self.tokenizer.encode(text))
@@ -405,7 +410,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         while True:
             with self.computing():  # left before each yield: the caller's code runs outside of it
                 batch = next(batches, None)
-                scores = [] if batch is None else [row.float() for row in head(model, batch)]
+                scores = [] if batch is None else [checked(row) for row in head(model, batch)]
             if batch is None:
                 return
             options.get("on_batch", lambda: None)()

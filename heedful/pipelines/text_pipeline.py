@@ -8,16 +8,28 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.engines.inference.prepare import HeldModel, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.pipelines.batching import Shown
+from heedful.search.search_settings import not_numbers
 from heedful.text.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=nn.Module)
+
+
+def checked(scores: Tensor) -> Tensor:
+    """Return scores as float32, all of which are numbers.
+
+    Raises:
+        ModelError: when one is NaN, as after training that diverged.
+    """
+    if scores.isnan().any():
+        raise not_numbers()
+    return scores.float()
 
 
 class ModelPipeline(Shown, Generic[M]):

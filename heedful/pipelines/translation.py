@@ -7,6 +7,7 @@ from functools import partial
 from typing import Unpack
 
 from heedful.errors import ConfigError, DataError, ModelError
+from heedful.pipelines.batching import check_is_list
 from heedful.pipelines.held_translators import HeldTranslators
 from heedful.pipelines.search_items import (
     Terminology,
@@ -111,7 +112,7 @@ class TranslationPipeline(HeldTranslators):
         """
         # Parsed anew, so that options are checked together with the settings that they override.
         settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
-        _check_is_list(texts, "texts")
+        check_is_list(texts, "texts")
         self._follow()
         if glossary is not None:
             # A soft glossary changes the source only, so it also works with sampling.
@@ -255,7 +256,7 @@ class TranslationPipeline(HeldTranslators):
         self, sources: Sequence[str], targets: Sequence[str | Sequence[int]]
     ) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Encode sources and targets, and refuse those that the models cannot read."""
-        _check_is_list(sources, "sources")
+        check_is_list(sources, "sources")
         self._follow()
         if len(sources) != len(targets):
             raise DataError(
@@ -290,9 +291,3 @@ def _check_searched(settings: SearchSettings) -> None:
             where="sampling = true",
             remedy="Search instead, or leave the glossary out",
         )
-
-
-def _check_is_list(texts: Sequence[str], name: str) -> None:
-    # A string is also a sequence of strings: its characters would be translated one by one.
-    if isinstance(texts, str):
-        raise DataError(f"{name} is a single string", remedy="Give a list of strings")

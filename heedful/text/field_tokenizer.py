@@ -96,8 +96,8 @@ class FieldTokenizer(TextTokenizer):
             record: value of each field; a list alone is that of the only field. Arrays are nested
                 lists or flat.
             partial: flag of a beginning: the last fields may be missing, and the last value that
-                is there may be incomplete, unless it is a condition. Without it, fields that are not the model's are left
-                out, as files may have more than a model reads.
+                is there may be incomplete, unless it is a condition. Without it, fields that are
+                not the model's are left out, as files may have more than a model reads.
 
         Raises:
             DataError: when a field is missing or unknown, or has other values or another shape.

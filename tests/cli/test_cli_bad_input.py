@@ -46,7 +46,11 @@ def assert_refused(done, *fragments: object, status: int = 2) -> None:
     ("words", "fragments"),
     [
         (["trian"], ["'trian'", "Did you mean 'train'?"]),
-        (["translate"], ["MODEL", "heedful translate --help"]),
+        (["translate"], ["MODEL is missing", "heedful translate --help"]),
+        (["translate", "m", "- I love cats."], ["'- I love cats.'", "Put -- before"]),
+        (["translate", "m", "two", "words"], ["'words'", "quotes"]),
+        (["train", "a.en", "a.de"], ["'a.de'", "Files follow flags"]),
+        (["train", "r", "--train"], ["nothing to train on", "--train SOURCE_FILE TARGET_FILE"]),
         (["translate", "m", "--bem", "4"], ["--bem", "Did you mean --beam?"]),
         (["translate", "m", "--beam", "four"], ["--beam", "four", "int"]),
         (["translate", "m", "--beam", "0"], ["beam", "greater than 0"]),

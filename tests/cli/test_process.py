@@ -64,3 +64,20 @@ def test_what_cannot_be_written_is_told_by_python() -> None:
         done = ended("return 0", stdout=full.fileno())
     assert done.returncode > 0
     assert "No space left" in done.stderr
+
+
+def test_output_is_utf8_in_a_locale_that_lacks_letters(tmp_path) -> None:
+    old = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "heedful", "translate"]
+    done = subprocess.run(
+        [*command, "en-de", "The doors are for you."], capture_output=True, check=False, env=old
+    )
+    assert done.returncode == 0, done.stderr
+    assert "für" in done.stdout.decode("utf-8")
+    # A name of bytes that are no text is still printed, and not an error of its own.
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")
+    done = subprocess.run(
+        [*command, "en-de", "-i", name], capture_output=True, check=False, env=old
+    )
+    assert done.returncode == 2, done.stderr
+    assert b"No such file" in done.stderr

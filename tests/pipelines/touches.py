@@ -175,7 +175,8 @@ TOUCHES = {
     "shared memory": lambda m: m.share_memory(),
     "train()": lambda m: m.train(),
     "no gradients": lambda m: m.requires_grad_(False),
-    "apply": lambda m: m.apply(lambda each: [p.data.fill_(0.01) for p in each.parameters()]),
+    # Added and not filled: of equal weights all tokens are equally probable, and rounding decides.
+    "apply": lambda m: m.apply(lambda each: [p.data.add_(0.01) for p in each.parameters(False)]),
     "new parameter": lambda m: setattr(
         block(m).feedforward.up, "weight", nn.Parameter(block(m).feedforward.up.weight.detach() * 2)
     ),

@@ -12,10 +12,11 @@ each call looks whether it has changed, and makes the engine anew where it has.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from inspect import isfunction
 from operator import is_
 from threading import Lock
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import torch
 from torch import nn
 
-from heedful.device import Precision, RunningPrecision, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_precision, standard_tensors
 from heedful.engines.class_exchange import copy_model
 from heedful.engines.inference.cpu_model import read_positions, use_kernels
 from heedful.engines.inference.packed_linear import (
@@ -53,6 +54,7 @@ _Method = tuple[type, str, Any]
 """A class, the name of a method that it defines, and the method."""
 
 
+@standard_tensors()
 def prepare(
     model: M,
     precision: Precision | RunningPrecision = "auto",
@@ -164,6 +166,15 @@ def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
         map_weights(engine, shared)
 
 
+@cache
+def _let_forks_compute() -> None:
+    """Let processes that are forked from this one compute, in one thread."""
+    # A fork lacks the threads that GNU's OpenMP has started, so its first product in several
+    # threads would wait for them forever.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+
+
 class HeldModel(Generic[M]):
     """A model and the engine that computes it.
 
@@ -181,6 +192,7 @@ class HeldModel(Generic[M]):
         precision: Precision | RunningPrecision | None = None,
         methods: Sequence[_Method] | None = None,
     ) -> None:
+        _let_forks_compute()
         self._engine: M | None = engine
         self._read = read
         self._asked_for = precision
@@ -313,7 +325,8 @@ class HeldModel(Generic[M]):
         try:
             if training:
                 engine.eval()
-            yield
+            with standard_tensors():
+                yield
         except Exception as error:
             if self._as_specified or isinstance(error, UserError) or ran_out(error):
                 raise
@@ -347,6 +360,7 @@ def _methods_of(model: nn.Module) -> list[_Method]:
     ]
 
 
+@standard_tensors()
 def _read_to(read: ReadModel, path: Path, device: torch.device) -> Any:
     model, _ = read(path)
     model.to(device).eval()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,8 @@ def test_a_small_budget() -> None:
         "500 updates",
         "Translations were readable from about 1,000 such updates on: expect that here after 67 "
         "minutes or later, not within this budget",
-        "To begin with a trained model, use --init en-de in place of --preset tiny",
+        "To begin with a trained model, use --init en-de --schedule.warmup-steps 20 "
+        "--schedule.peak-learning-rate 0.0005 in place of --preset tiny",
     ]
 
 
@@ -68,7 +71,21 @@ def test_small_updates_count_for_less() -> None:
     assert lines[2].startswith("Translations were readable")
 
 
-@pytest.mark.parametrize("changes", [{"init": "en-de"}, {"task": "causal_lm"}])
+def test_a_warm_start_whose_warm_up_outlasts_the_budget_is_told_a_shorter_one() -> None:
+    lines, _ = told(settings_of(init="en-de", max_minutes=5), 4.0)
+    assert len(lines) == 2
+    assert lines[1].startswith("The learning rate rises until warmup_steps = 2,000, past this")
+    # What it advises has nothing more to advise.
+    flags = re.findall(r"--schedule\.(\S+) (\S+)", lines[1])
+    schedule = {name.replace("-", "_"): json.loads(value) for name, value in flags}
+    assert schedule.keys() == {"warmup_steps", "peak_learning_rate"}
+    advised = settings_of(init="en-de", max_minutes=5, schedule=schedule)
+    assert len(told(advised, 4.0)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"init": "en-de", "schedule": {"warmup_steps": 20}}, {"task": "causal_lm"}]
+)
 def test_what_no_curve_was_recorded_of_is_told_its_time_only(changes: dict[str, Any]) -> None:
     data = {"train": [{"file": "a.txt"}]} if "task" in changes else {}
     settings = resolve_settings(None, None, {"data": data or settings_of().data.plain(), **changes})
@@ -136,6 +153,6 @@ def test_the_command_foretells_and_warns(
     words += [*shape.split(), *["--max-steps", "10", "--tokenizer.vocabulary-size", "40"]]
     assert main(words) == 0
     said = capsys.readouterr().err
-    assert "max_steps = 10 end after about" in said
-    assert "To begin with a trained model, use --init en-de\n" in said
+    assert "max_steps = 10 end after about 1 minute, validations" in said
+    assert "To begin with a trained model, use --init en-de --schedule.warmup-steps 20 " in said
     assert "warning: Step 10: " in said
