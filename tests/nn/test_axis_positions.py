@@ -23,6 +23,13 @@ def test_a_position_is_the_sum_of_its_coordinates() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_every_row_learns() -> None:
+    positions = AxisPositions(8, AXES)
+    positions(torch.arange(11)[None]).square().sum().backward()
+    assert positions.weight.grad is not None
+    assert positions.weight.grad.abs().sum(1).gt(0).all()
+
+
 def test_padding_is_zero_and_the_end_is_an_error() -> None:
     positions = AxisPositions(8, AXES)
     assert positions(torch.tensor([[-1]])).eq(0).all()
