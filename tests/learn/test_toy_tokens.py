@@ -74,6 +74,11 @@ def test_pictures_are_learned_down_to_their_entropy(
     if not given:
         assert scores["fields"]["kind"]["nats_per_record"] == pytest.approx(math.log(3), abs=0.05)
 
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text(valid.read_text().splitlines()[0] + '\n{"kind": "up", "pixels": []}\n')
+    assert main(["evaluate", str(run), "--data", str(wrong)]) == 2
+    assert "record 2: The field 'kind' has no value 'up'" in capsys.readouterr().err
+
     prompts = [{"kind": kind, "pixels": [first]} for kind in KINDS for first in (2, 5)]
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))

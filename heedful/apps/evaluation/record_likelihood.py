@@ -93,7 +93,10 @@ def record_likelihood(
     fields = fields_of(pipeline)
     if not records:
         raise DataError("There is no record to measure", remedy="Give a file with records in it")
-    ids = [[fields.bos, *each, fields.eos] for each in fields.encode_batch(records)]
+    ids = [
+        [fields.bos, *_encoded(fields, record, number), fields.eos]
+        for number, record in enumerate(records, start=1)
+    ]
     framed = FramedTexts(ids, records, unknown=0, lossless=True)
     most = pipeline.spec.longest_text or pipeline.spec.max_length
     if most is not None and (longest := max(framed.predictions)) > most:
@@ -122,6 +125,14 @@ def record_likelihood(
         for name in names
         if values[name]
     }
+
+
+def _encoded(fields: FieldTokenizer, record: str, number: int) -> list[int]:
+    try:
+        return fields.encode(record)
+    except DataError as error:
+        error.where = error.where or f"record {number}"
+        raise
 
 
 def summed(losses: dict[str, FieldLoss]) -> FieldLoss:
