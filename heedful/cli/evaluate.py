@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from heedful.cli.evaluation.encoder_scores import TagColumns, evaluate_encoder
-from heedful.cli.evaluation.record_measures import evaluate_records, has_fields
+from heedful.cli.evaluation.record_measures import continues_sequences, evaluate_records
 from heedful.cli.evaluation.text_measures import (
     StretchedRotary,
     TextFlags,
@@ -117,7 +117,7 @@ def evaluate(
     lengths.check(source, chart)
     if data is not None:
         report = Report("evaluate", output, running, system=system, data=data)
-        if has_fields(system):
+        if continues_sequences(system):
             evaluate_records(system, data, running, report)
             return
         columns = TagColumns(word_column, tag_column)

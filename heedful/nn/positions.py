@@ -244,25 +244,25 @@ class SinusoidalPositions(nn.Module):
         return encodings.masked_fill((positions < 0)[..., None], 0.0)
 
 
-class LearnedPositions(nn.Module):
-    """A trained vector for each position (Gehring 2017; Devlin 2019).
+class _PositionTable(nn.Module):
+    """Base class of trained vectors for positions up to a last one.
 
     Args:
-        width: model width D.
         max_length: number of positions.
-        unused_rows: rows of the table before that of position 0 (fairseq kept two for padding).
+        what: the positions in the sentence "Position 9 lies past …".
+        remedy: advice to the user whose sequence is too long.
+        unused_rows: rows of the table before that of position 0.
     """
 
-    def __init__(self, width: int, max_length: int, unused_rows: int = 0) -> None:
+    def __init__(self, max_length: int, what: str, remedy: str, unused_rows: int = 0) -> None:
         super().__init__()
         self.max_length = max_length
         self.unused_rows = unused_rows
-        self.weight = nn.Parameter(torch.empty(unused_rows + max_length, width))
-        nn.init.normal_(self.weight, std=width**-0.5)
+        self._past = f"{what}, which end at {max_length - 1}", remedy
 
     def table(self) -> Tensor:
         """Return the vectors of all positions after `unused_rows` others, [P, D]."""
-        return self.weight
+        raise NotImplementedError
 
     def forward(self, positions: Tensor) -> Tensor:
         """Look up the vectors of positions.
@@ -276,18 +276,33 @@ class LearnedPositions(nn.Module):
         Raises:
             ModelError: when a position lies past the table.
         """
-        check_below(
-            positions,
-            self.max_length,
-            f"the learned positions, which end at {self.max_length - 1}",
-            f"Use at most {self.max_length} tokens, or a model with sinusoidal or rotary positions",
-        )
+        check_below(positions, self.max_length, *self._past)
         # Padding at −1 is no valid index: it looks up position 0, and its result is set to zero.
-        rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
+        rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.table())
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 
 
-class AxisPositions(nn.Module):
+class LearnedPositions(_PositionTable):
+    """A trained vector for each position (Gehring 2017; Devlin 2019).
+
+    Args:
+        width: model width D.
+        max_length: number of positions.
+        unused_rows: rows of the table before that of position 0 (fairseq kept two for padding).
+    """
+
+    def __init__(self, width: int, max_length: int, unused_rows: int = 0) -> None:
+        remedy = f"Use at most {max_length} tokens, or a model with sinusoidal or rotary positions"
+        super().__init__(max_length, "the learned positions", remedy, unused_rows)
+        self.weight = nn.Parameter(torch.empty(unused_rows + max_length, width))
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def table(self) -> Tensor:
+        """Return the parameter itself."""
+        return self.weight
+
+
+class AxisPositions(_PositionTable):
     """A trained vector for each coordinate: rows and columns of an image, or a place in a line.
 
     A sequence consists of fields of known sizes, one after the other. A position gives the place in
@@ -299,36 +314,14 @@ class AxisPositions(nn.Module):
         axes: sizes of the axes of each field, in the order of the fields.
     """
 
-    unused_rows = 0
-
     def __init__(self, width: int, axes: tuple[tuple[int, ...], ...]) -> None:
-        super().__init__()
+        length = sum(map(math.prod, axes))
+        remedy = f"Give sequences of at most {length} tokens"
+        super().__init__(length, "the fields of the sequence", remedy)
         self.axes = axes
-        self.max_length = sum(map(math.prod, axes))
         self.weight = nn.Parameter(torch.empty(sum(map(sum, axes)), width))
         # A place has about two coordinates, whose sum has the variance of one learned position.
         nn.init.normal_(self.weight, std=(2 * width) ** -0.5)
-
-    def forward(self, positions: Tensor) -> Tensor:
-        """Sum up the vectors of the coordinates of positions.
-
-        Args:
-            positions: [B, L] int64, −1 for padding.
-
-        Returns:
-            [B, L, D]; zeros for padding.
-
-        Raises:
-            ModelError: when a position lies past the last field.
-        """
-        check_below(
-            positions,
-            self.max_length,
-            f"the fields of the sequence, which end at {self.max_length - 1}",
-            f"Give sequences of at most {self.max_length} tokens",
-        )
-        rows = nn.functional.embedding(positions.clamp(min=0), self.table())
-        return rows.masked_fill((positions < 0)[..., None], 0.0)
 
     def table(self) -> Tensor:
         """Return the vector of every position [P, D]."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from heedful.errors import ConfigError, DataError, ModelError, suggest
+from heedful.errors import ConfigError, DataError, suggest
 from heedful.text.token_fields import TokenField
-from heedful.text.tokenizer import SCHEMA_VERSION, SPECIALS, TextTokenizer, Tokenizer, damaged
+from heedful.text.tokenizer import SPECIALS, TextTokenizer, Tokenizer, damaged, refuse_newer
 
 KIND = "fields"
 
@@ -348,13 +348,7 @@ class FieldTokenizer(TextTokenizer):
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Self:
         content = json.loads(text)
         try:
-            if content["schema_version"] > SCHEMA_VERSION:
-                raise ModelError(
-                    f"The fields have schema version {content['schema_version']}, newer than "
-                    f"{SCHEMA_VERSION}",
-                    where=where,
-                    remedy="Update Heedful",
-                )
+            refuse_newer(content["schema_version"], where)
             fields = [TokenField.parse(each) for each in content["fields"]]
             texts = {
                 name: Tokenizer.from_json(json.dumps(each), where=f"{where}: {name}")

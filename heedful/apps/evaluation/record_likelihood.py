@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from heedful.apps.evaluation.text_losses import (
     losses_of_windows,
 )
 from heedful.errors import DataError, ModelError
+from heedful.evaluate.corpus_metrics import bits_per_unit
 from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.text.field_tokenizer import FieldTokenizer
 
@@ -41,10 +41,9 @@ class FieldLoss:
 
     def plain(self) -> dict[str, float]:
         """Return the measures by name; a value of an image is a dimension."""
-        bits = self.nats / math.log(2)
         return {
             "nats_per_value": self.nats / self.values,
-            "bits_per_value": bits / self.values,
+            "bits_per_value": bits_per_unit(self.nats, self.values),
             "nats_per_record": self.nats / self.records,
             "values": self.values,
         }
@@ -147,7 +146,7 @@ def record_scores(losses: dict[str, FieldLoss]) -> dict[str, Any]:
     whole = summed(losses)
     return {
         "loss": whole.nats / whole.values,
-        "bits_per_token": whole.nats / whole.values / math.log(2),
+        "bits_per_token": bits_per_unit(whole.nats, whole.values),
         **whole.plain(),
         "fields": {name: loss.plain() for name, loss in losses.items()},
     }

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from heedful.apps.evaluation.record_likelihood import FieldLoss
 
 
-def has_fields(model: Path) -> bool:
-    """Return True for a model of token sequences, which continues records."""
+def continues_sequences(model: Path) -> bool:
+    """Return True for a model that continues sequences, of records or of text."""
     from heedful.interop.hugging_face import describe_any
 
     return describe_any(model).spec.kind == "causal_lm"
