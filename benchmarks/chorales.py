@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, hide_paths, new_parser, parse
+from driver import HERE, heedful, hide_paths, new_parser, parse, train
 from machine import describe_machine
 
 NAME = "chorales"
@@ -44,10 +44,9 @@ def main() -> None:
     for positions in arguments.positions:
         for seed in arguments.seeds:
             run, log = runs / f"{positions}-{seed}", out / f"{positions}-{seed}.log"
-            words = ["train", str(run), "--task", "tokens", "--config", str(SETTINGS)]
-            words += ["--train", str(files["train"]), "--valid", str(files["valid"])]
-            words += ["--model.positions", positions, "--seed", str(seed), *arguments.extra]
-            heedful([*words, "--report", str(run.with_suffix(".json"))], log)
+            parts = {name: [str(files[name])] for name in ("train", "valid")}
+            settings = {"task": "tokens", "model.positions": positions, "seed": seed}
+            train(run, SETTINGS, parts, settings, arguments.extra, log)
             hide_paths(log, names)
             rows.append({"positions": positions, "seed": seed, **measured(run, files)})
             print(json.dumps(rows[-1]), flush=True)
@@ -78,10 +77,12 @@ def write_pieces(source: Path, runs: Path) -> dict[str, Path]:
             cut
             for piece in splits["train"]
             for shift in SHIFTS
-            for cut in parts(transposed(piece, shift), STEPS // 2)
+            for cut in cuts_of(transposed(piece, shift), STEPS // 2)
         ],
-        "valid": [cut for piece in splits["valid"] for cut in parts(transposed(piece, 0), STEPS)],
-        "test": [cut for piece in splits["test"] for cut in parts(transposed(piece, 0), STEPS)],
+        **{
+            name: [cut for piece in splits[name] for cut in cuts_of(transposed(piece, 0), STEPS)]
+            for name in ("valid", "test")
+        },
     }
     files = {}
     for name, pieces in cuts.items():
@@ -101,7 +102,7 @@ def transposed(piece: list[list[int]], shift: int) -> list[list[int]]:
     return [[0 if p < 0 else p + shift - LOWEST + 1 for p in moment] for moment in piece]
 
 
-def parts(piece: list[list[int]], stride: int) -> list[list[list[int]]]:
+def cuts_of(piece: list[list[int]], stride: int) -> list[list[list[int]]]:
     """Cut a piece into parts of `STEPS` moments, each `stride` after the one before."""
     firsts = range(0, max(len(piece) - (STEPS - stride), 1), stride)
     return [piece[first : first + STEPS] for first in firsts]

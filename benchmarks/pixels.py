@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, hide_paths, new_parser, parse
+from driver import HERE, heedful, hide_paths, new_parser, parse, train
 from machine import describe_machine
 from mnist import split
 
@@ -37,7 +37,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     runs = arguments.run or Path("runs") / NAME
     runs.mkdir(parents=True, exist_ok=True)
-    (train, _), (valid, _) = split(arguments.data / "mnist", runs / "digits")
+    (digits, _), (valid, _) = split(arguments.data / "mnist", runs / "digits")
     test = arguments.data / "mnist" / "t10k-images-idx3-ubyte.gz"
     side, levels = arguments.side, arguments.levels
     names = {runs: "RUNS", arguments.data: "DIR"}
@@ -45,14 +45,18 @@ def main() -> None:
     for variant in arguments.variants:
         for seed in arguments.seeds:
             run, log = runs / f"{variant}-{seed}", out / f"{variant}-{seed}.log"
-            words = ["train", str(run), "--task", "tokens", "--config", str(SETTINGS)]
-            words += ["--train", str(train), "--valid", str(valid), "--seed", str(seed)]
-            words += ["--tokens.reader", "images", "--tokens.levels", str(levels)]
-            words += ["--tokens.size", str(side)]
-            words += ["--tokens.fields", f"pixels:{levels}:{side}x{side}"]
-            words += [*flags(variant, side), "--report", str(run.with_suffix(".json"))]
+            parts = {"train": [str(digits)], "valid": [str(valid)]}
+            settings = {
+                "task": "tokens",
+                "tokens.reader": "images",
+                "tokens.levels": levels,
+                "tokens.size": side,
+                "tokens.fields": f"pixels:{levels}:{side}x{side}",
+                "seed": seed,
+                **shape(variant, side),
+            }
             began = time.monotonic()
-            heedful([*words, *arguments.extra], log)
+            train(run, SETTINGS, parts, settings, arguments.extra, log)
             minutes = (time.monotonic() - began) / 60
             hide_paths(log, names)
             said = heedful(["evaluate", str(run), "--data", str(test), "--json"])
@@ -73,28 +77,23 @@ def main() -> None:
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
-def flags(variant: str, side: int) -> list[str]:
-    """The flags of a variant.
+def shape(variant: str, side: int) -> dict[str, Any]:
+    """The settings of a variant's model.
 
     Args:
         variant: what a pixel sees.
         side: rows and columns of an image.
     """
-    # Four rows above and four columns to both sides hold 4 · 7 + 3 pixels before one of them.
+    # Three rows above and three columns to both sides hold 3 · 7 + 3 pixels, and the pixel itself.
     near = 4
     seen = (near - 1) * (2 * near - 1) + near
-    blocks = ["--model.num-heads", "6", "--model.feedforward", "384", "--model.positions", "axes"]
+    blocks = {"model.num-heads": 6, "model.feedforward": 384, "model.positions": "axes"}
     return {
         "full": blocks,
-        "line": [*blocks, "--model.window", str(seen)],
-        "square": [
-            "--model.positions",
-            "axes",
-            "--model.mask",
-            f"window_2d({side},{near},{near},1)",
-        ],
+        "line": {**blocks, "model.window": seen},
+        "square": {**blocks, "model.mask": f"window_2d({side},{near},{near},1)"},
         # The same width and depth: a kernel of so many tokens reaches a row up with every layer.
-        "convolution": ["--model.convolution.kernel-width", str(side // 2)],
+        "convolution": {"model.convolution.kernel-width": side // 2},
     }[variant]
 
 
