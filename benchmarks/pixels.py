@@ -60,7 +60,7 @@ def main() -> None:
             minutes = (time.monotonic() - began) / 60
             hide_paths(log, names)
             said = heedful(["evaluate", str(run), "--data", str(test), "--json"])
-            bits = json.loads(said)["scores"]["bits_per_token"]
+            bits = json.loads(said)["scores"]["bits_per_value"]
             row = {"variant": variant, "seed": seed, "bits": bits, "minutes": round(minutes, 1)}
             rows.append(row)
             print(json.dumps(row), flush=True)

@@ -120,6 +120,44 @@ def test_training_on_examples_equals_training_on_a_file_and_resumes(tmp_path):
         heedful.train(PAIRS, tmp_path / "moved", resume=True)
 
 
+RECORDS = [{"kind": "up", "notes": [0, 1, 2]}, {"kind": "down", "notes": [2, 1]}]
+
+
+def test_records_are_trained_on_and_scored_in_memory_as_in_a_file(tmp_path, capsys):
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    shape = {"model": {"width": 16, "decoder_layers": 1, "num_heads": 2, "feedforward": 16}}
+    asked = {"settings": shape, "callbacks": [], "task": "tokens", "max_steps": 3}
+    arrays = [{**record, "notes": np.array(record["notes"])} for record in RECORDS]
+    heedful.train(iter(arrays), tmp_path / "memory", valid=RECORDS, **asked)
+    heedful.train(file, tmp_path / "file", valid=file, **asked)
+    model = heedful.load(tmp_path / "memory", device="cpu")
+    scores = heedful.evaluate(model, arrays)
+    assert scores == heedful.evaluate(tmp_path / "file", file)
+    assert set(scores["fields"]) == {"kind", "notes", "end"}
+    assert len(set(scores) & {"loss", "nats_per_value"}) == 1
+    assert main(["evaluate", str(tmp_path / "file"), "--data", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"] == scores
+    with pytest.raises(DataError, match="record 2"):
+        heedful.evaluate(model, [RECORDS[0], {"kind": "up", "notes": [9]}])
+
+
+def test_the_guide_trains_on_records(tmp_path, monkeypatch):
+    guide = Path(__file__).parents[1] / "docs/guides/beyond-text.md"
+    (code,) = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    assert json.loads(names["record"])["kind"] == "rising"
+    assert names["bits"] < 1.5  # of four notes, 2 by chance
+
+
+@pytest.mark.parametrize("wrong", [[], ["a"], [RECORDS[0], {"notes": print}], [3], 7])
+def test_what_is_no_record_is_refused(tmp_path, wrong):
+    with pytest.raises(DataError, match=r"example|records|type"):
+        heedful.train(wrong, tmp_path / "run", callbacks=[], task="tokens")
+
+
 def test_training_looks_at_the_data_and_foretells(tmp_path):
     english = ["The cat is asleep.", "Where is my book?", "We went home early.", "It is raining."]
     german = [

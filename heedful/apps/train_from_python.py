@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.apps.cleaning.training_sample import foresee
 from heedful.config import merge
-from heedful.data.in_memory import file_spec, write_examples
+from heedful.data.in_memory import file_spec, write_examples, write_records
 from heedful.device import standard_tensors
 from heedful.errors import ConfigError, UserError
 from heedful.events import Event, Events, Sink, Terminal
@@ -27,7 +27,7 @@ _NAMES = {
     "span_corruption": ("text",),
     "denoising": ("text",),
 }
-"""Texts of an example by task; other tasks train on files."""
+"""Texts of an example by task; records of token sequences have fields of their own."""
 
 
 @standard_tensors()
@@ -50,8 +50,9 @@ def train(
     Args:
         data: pairs of texts: a list or another iterable of tuples or tables, a `datasets.Dataset`,
             a data frame; or files: one path, or two `Path`s. A classifier takes texts and labels, a
-            language model texts. Examples are written into the run, which resumes from there.
-            Their languages are checked where `data.languages` of the settings gives them.
+            language model texts, the task `tokens` records. Examples are written into the run,
+            which resumes from there. Their languages are checked where `data.languages` of the
+            settings gives them.
         out: run directory, created if it does not exist.
         valid: examples or files of validation, in the same forms.
         preset: preset of `heedful presets`, such as `tiny`.
@@ -138,6 +139,9 @@ def _corpus(data: Any, task: str, path: Path) -> dict[str, str]:
     files = file_spec(data)
     if files is not None:
         return files
+    if task == "tokens":
+        write_records(data, path)
+        return {"file": str(path)}
     if task not in _NAMES:
         raise ConfigError(
             f"The task {task!r} trains on files, not on examples in memory",

@@ -68,6 +68,40 @@ def write_examples(data: Iterable[Any], names: Sequence[str], path: Path) -> int
     return count
 
 
+def write_records(data: Iterable[Any], path: Path) -> None:
+    """Write records of token sequences as JSON lines.
+
+    Args:
+        data: tables of fields, or lists of a single field's values; arrays are written as lists.
+        path: file to write, with its folder.
+
+    Raises:
+        DataError: when an example is no record, with its number, or there is none.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with whole(path) as out:
+        for count, row in enumerate(_rows(data), start=1):
+            out.write((_record_line(row, count) + "\n").encode())
+        if not count:
+            raise DataError("There are no records", remedy="Give at least one")
+
+
+def _record_line(row: Any, number: int) -> str:
+    wrong = DataError(
+        f"The example is no record, but an object of the type {type(row).__name__!r}",
+        where=f"example {number}",
+        remedy='Each must be a table of fields, such as {"pixels": [0, 3, 1]}, or a list',
+    )
+    if not isinstance(row, Mapping | list | tuple) and not hasattr(row, "tolist"):
+        raise wrong
+    try:
+        # Numbers and arrays of NumPy, torch and others.
+        return json.dumps(row, ensure_ascii=False, default=lambda value: value.tolist())
+    except (AttributeError, TypeError):
+        raise wrong from None
+
+
 def examples(data: Any, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the texts of examples.
 

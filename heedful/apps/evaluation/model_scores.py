@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from heedful.apps.evaluation.record_likelihood import (
+    read_records,
+    record_likelihood,
+    record_scores,
+)
 from heedful.apps.evaluation.text_likelihood import pseudo_likelihood, text_likelihood
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.in_memory import examples, file_spec
+from heedful.data.in_memory import examples, file_spec, write_records
 from heedful.data.pair_corpus import CorpusReader
 from heedful.data.text_corpus import DocumentReader, LabelledText, Unit, labelled_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.any_pipeline import load_pipeline
 from heedful.pipelines.translation import TranslationPipeline
+from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.train.tasks.pipeline_scores import label_scores
 
 
@@ -25,17 +32,18 @@ def evaluate(
     metrics: Sequence[str] = ("bleu", "chrf"),
     documents: Unit = "file",
     **options: Any,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Score a model on examples; the command `heedful evaluate` has more to say of them.
 
     The model is measured: numbers stay as it writes them, also those of a loaded translator that
     corrects them otherwise.
 
     Args:
-        model: translator, language model, masked language model or classifier of text, loaded or
-            by its directory or name.
+        model: translator, language model, masked language model, classifier of text or model of
+            token sequences, loaded or by its directory or name.
         data: pairs for a translator, texts with labels for a classifier, texts for a language
-            model; in memory or in files, in the forms of `heedful.train`.
+            model, records for a model of token sequences; in memory or in files, in the forms of
+            `heedful.train`.
         metrics: metrics of translations, out of bleu, chrf and ter.
         documents: unit of a file of text for a language model, which is read as one text: `file`,
             `paragraph` or `line`; a `.jsonl` file holds one text a line.
@@ -44,7 +52,8 @@ def evaluate(
 
     Returns:
         The scores by name: in percent for translations, shares for labels, and the measures of
-        texts, such as the perplexity.
+        texts, such as the perplexity; for records nats and bits of all values together, and of
+        each field in the table `fields`.
 
     Raises:
         ModelError: when the model is of another kind.
@@ -59,6 +68,9 @@ def evaluate(
         translations = TranslationPipeline.translate(pipeline, sources, **options)
         found = corpus_scores(translations, [target for _, target in pairs], metrics)
         return {name: each.score for name, each in found.items()}
+    if "generate" in pipeline.verbs and isinstance(pipeline.tokenizer, FieldTokenizer):
+        records = _records(pipeline, data)
+        return record_scores(record_likelihood(pipeline, records, **options))
     if "generate" in pipeline.verbs:
         return dict(text_likelihood(pipeline, _texts(data, documents), **options).scores)
     if "embed" in pipeline.verbs:
@@ -88,6 +100,17 @@ def _labelled(data: Any) -> list[LabelledText]:
         return list(labelled_reader(CorpusSpec.parse(files)).examples())
     rows = enumerate(examples(data, ("text", "label")), start=1)
     return [LabelledText(number, *row) for number, row in rows]
+
+
+def _records(pipeline: Any, data: Any) -> list[str]:
+    files = file_spec(data)
+    if files is not None:
+        return read_records(pipeline, CorpusSpec.parse(files))
+    # The model's reader may change what it reads, and it reads files.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "examples.jsonl"
+        write_records(data, path)
+        return read_records(pipeline, CorpusSpec(file=str(path)))
 
 
 def _texts(data: Any, documents: Unit) -> list[str]:

@@ -16,6 +16,8 @@ from heedful.apps.evaluation.text_losses import (
     Progress,
     losses_of_windows,
 )
+from heedful.data.corpus_spec import CorpusSpec, RecordSpec
+from heedful.data.record_files import record_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import bits_per_unit
 from heedful.pipelines.text_generation import GenerationPipeline
@@ -62,6 +64,24 @@ def fields_of(pipeline: GenerationPipeline) -> FieldTokenizer:
             remedy="Measure it by --text FILE",
         )
     return pipeline.tokenizer
+
+
+def read_records(pipeline: GenerationPipeline, corpus: CorpusSpec) -> list[str]:
+    """Read records as the training of a model did.
+
+    Args:
+        pipeline: model of token sequences.
+        corpus: corpus of one file or folder, in the form of the model's training files.
+
+    Returns:
+        The records as lines of JSON.
+
+    Raises:
+        ModelError: when the model is one of texts.
+        DataError: when the corpus cannot be read.
+    """
+    reading = RecordSpec.parse(fields_of(pipeline).reading)
+    return [each.text for each in record_reader(corpus, reading)]
 
 
 def record_likelihood(
@@ -143,10 +163,5 @@ def summed(losses: dict[str, FieldLoss]) -> FieldLoss:
 
 def record_scores(losses: dict[str, FieldLoss]) -> dict[str, Any]:
     """Return the measures of all fields and of each, as plain data."""
-    whole = summed(losses)
-    return {
-        "loss": whole.nats / whole.values,
-        "bits_per_token": bits_per_unit(whole.nats, whole.values),
-        **whole.plain(),
-        "fields": {name: loss.plain() for name, loss in losses.items()},
-    }
+    fields = {name: loss.plain() for name, loss in losses.items()}
+    return {**summed(losses).plain(), "fields": fields}

@@ -36,19 +36,17 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
         DataError: for a record that does not fit.
     """
     from heedful.apps.evaluation.record_likelihood import (
-        fields_of,
+        read_records,
         record_likelihood,
         record_scores,
         summed,
     )
-    from heedful.data.corpus_spec import CorpusSpec, RecordSpec
-    from heedful.data.record_files import record_reader
+    from heedful.data.corpus_spec import CorpusSpec
 
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
     pipeline = heedful.load(model, device=running.device, precision=running.precision)
-    reading = RecordSpec.parse(fields_of(pipeline).reading)
-    records = [each.text for each in record_reader(CorpusSpec(file=str(data)), reading)]
+    records = read_records(pipeline, CorpusSpec(file=str(data)))
     with terminal() as events:
         losses = record_likelihood(
             pipeline,
