@@ -222,7 +222,7 @@ def _translations(
         )
     if source is None:
         raise UserError(
-            "A model needs text to translate", where=str(directory), remedy="Add --source FILE"
+            "A model needs text to translate", where=str(system), remedy="Add --source FILE"
         )
     texts = read_aligned(source, lines)
-    return list(translate_all(directory, texts, settings, running, split, events))
+    return list(translate_all(system, texts, settings, running, split, events))

@@ -200,7 +200,7 @@ def find_model_directory(path: Path) -> Path:
         raise ModelError(
             "This run has no model yet: it was not validated once",
             where=str(path),
-            remedy="Let it train further: heedful train RUN --resume",
+            remedy=f"Let it train further: heedful train {path} --resume",
         )
     raise ModelError(
         "This is neither a model directory (config.json, model.safetensors, tokenizer.json) "

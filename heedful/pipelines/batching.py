@@ -73,7 +73,42 @@ def check_is_list(items: Sequence[object], name: str) -> None:
     """
     # A string is also a sequence of strings: its characters would be taken for texts.
     if isinstance(items, str):
-        raise DataError(f"{name} is a single string", remedy="Give a list of strings")
+        raise _single(name)
+
+
+def _single(name: str) -> DataError:
+    return DataError(f"{name} is a single string", remedy="Give a list of strings")
+
+
+def list_of_texts(
+    items: Iterable[object], name: str, *, kinds: tuple[type, ...] = (str,)
+) -> list[Any]:
+    """Return texts as a list.
+
+    Args:
+        items: argument of a pipeline.
+        name: its name, for the error.
+        kinds: types of an item; a text may also be given as a pair or as words.
+
+    Raises:
+        DataError: when it is a string, or holds something that is no text.
+    """
+    if not isinstance(items, Iterable):
+        raise DataError(
+            f"{name} is an object of the type {type(items).__name__!r}",
+            remedy="Give a list of strings",
+        )
+    if isinstance(items, str):
+        raise _single(name)
+    texts = list(items)
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, kinds):
+            raise DataError(
+                f"The item is no text, but an object of the type {type(text).__name__!r}",
+                where=f"{name}, item {number}",
+                remedy="Give a list of strings",
+            )
+    return texts
 
 
 class BatchQueue:

@@ -12,7 +12,7 @@ from heedful.data.corruption import gap_tokens, target_lead
 from heedful.data.padding import source_tensors
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.translator import Translator
-from heedful.pipelines.batching import check_is_list, plan_batches, split_on_oom
+from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
 from heedful.pipelines.encoder_input import BATCH_TOKENS
 from heedful.pipelines.predictions import Candidate
 from heedful.pipelines.text_encoding import MASK, EncodingOptions
@@ -112,7 +112,7 @@ class GapPipeline(TextPipeline[Translator]):
         """
         if top < 1:
             raise ConfigError("At least one candidate must be asked for", where=f"top = {top}")
-        check_is_list(texts, "texts")
+        texts = list_of_texts(texts, "texts")
         beam = max(top, _NARROWEST)
         # Without a length penalty hypotheses are ranked by probability, as candidates are.
         settings = SearchSettings(beam=beam, n_best=beam, length_penalty=0)

@@ -17,7 +17,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.interop.sentence_pooling import pooling_of
 from heedful.models.encoder import EncoderModel, first_states
 from heedful.models.model_spec import HeadSpec
-from heedful.pipelines.batching import check_is_list
+from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
     Encoded,
@@ -134,7 +134,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             DataError: when a line has no mask or is too long; the line is named.
         """
         self.require("masked_lm")
-        check_is_list(texts, "texts")
+        texts = list_of_texts(texts, "texts")
         if top < 1:
             raise ConfigError("At least one candidate must be asked for", where=f"top = {top}")
         mask = self.tokenizer.mask
@@ -187,7 +187,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             DataError: when a line is too long; it is named.
         """
         self.require("sequence")
-        check_is_list(texts, "texts")
+        texts = list_of_texts(texts, "texts", kinds=(str, tuple, list))
         items: dict[int, EncoderInput] = {}
         for number, _ in _non_blank([t if isinstance(t, str) else "".join(t) for t in texts]):
             text = texts[number]
@@ -227,7 +227,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             DataError: when the model can read nothing but special tokens.
         """
         self.require("token")
-        check_is_list(texts, "texts")
+        texts = list_of_texts(texts, "texts", kinds=(str, tuple, list))
         words = [text.split() if isinstance(text, str) else list(text) for text in texts]
         first_tokens: dict[int, list[int | None]] = {}
         parts: dict[tuple[int, int], FramedWindow] = {}
@@ -343,7 +343,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 where="pooling",
                 remedy=f"Known: {', '.join(get_args(Pooling))}",
             )
-        check_is_list(texts, "texts")
+        texts = list_of_texts(texts, "texts")
         items: dict[int, EncoderInput] = {}
         for number, text in _non_blank(texts):
             items[number] = frame(self.tokenizer, self.tokenizer.encode(text))

@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM
-from heedful.pipelines.batching import check_is_list, plan_batches, split_on_oom
+from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import RunningText, TokenDecoder
 from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search, stream_tokens
@@ -425,7 +425,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             ModelError: when a prompt and its continuation are too long for the model.
             DataError: when a prompt is not valid Unicode (a lone surrogate), or no record.
         """
-        check_is_list(prompts, "prompts")
+        prompts = list_of_texts(prompts, "prompts")
         tokenizer, engine = self.tokenizer, self.engine
         begun = [prompt_ids(tokenizer, prompt) for prompt in prompts]
         rules = tokenizer if isinstance(tokenizer, FieldTokenizer) else None

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Unpack
 
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.pipelines.batching import check_is_list
+from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.held_translators import HeldTranslators
 from heedful.pipelines.search_items import (
     Terminology,
@@ -112,7 +112,7 @@ class TranslationPipeline(HeldTranslators):
         """
         # Parsed anew, so that options are checked together with the settings that they override.
         settings = SearchSettings.parse({**(settings.plain() if settings else {}), **options})
-        check_is_list(texts, "texts")
+        texts = list_of_texts(texts, "texts")
         self._follow()
         if glossary is not None:
             # A soft glossary changes the source only, so it also works with sampling.
@@ -256,7 +256,7 @@ class TranslationPipeline(HeldTranslators):
         self, sources: Sequence[str], targets: Sequence[str | Sequence[int]]
     ) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Encode sources and targets, and refuse those that the models cannot read."""
-        check_is_list(sources, "sources")
+        sources = list_of_texts(sources, "sources")
         self._follow()
         if len(sources) != len(targets):
             raise DataError(

@@ -124,7 +124,10 @@ def choose_final_model(
         _judge_fully(model, publisher, validator)
     if len(window) < 2:
         if store.settings.average != "none":
-            events.note("There are not yet two checkpoints to average")
+            events.note(
+                f"RUN/model is no average: that takes 2 checkpoints, and there are {len(window)} "
+                f"(one every {store.settings.every_steps:,} updates: checkpoint.every_steps)"
+            )
         return
     weights = average_checkpoints(window)
     kind = f"average of {len(window)} checkpoints"

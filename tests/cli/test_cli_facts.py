@@ -46,6 +46,13 @@ def test_a_model_directory(run, model: Path) -> None:
     assert run("info", model, "--vocabulary", "10").status == 2
 
 
+def test_recorded_scores_are_shown_and_labels_have_no_perplexity(run) -> None:
+    for name, has_perplexity in (("digits", False), ("english", True)):
+        shown = run("info", name).err
+        assert "scores on the validation set" in shown
+        assert ("perplexity" in shown) is has_perplexity
+
+
 def test_tables_go_to_standard_error(run, model: Path) -> None:
     for words in (["info", "tiny"], ["info", model], ["presets"], ["doctor", "--width", "64"]):
         done = run(*words)

@@ -55,6 +55,16 @@ def test_a_name_stands_for_its_directory(folder: Path) -> None:
     assert list(by_name) == list(heedful.load(folder / "some").translate(["the cat sat"], beam=2))
 
 
+def test_a_command_shows_the_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("lines").write_text("the cat sat\n")
+    assert main(["evaluate", "some", "--source", "lines", "--reference", "lines"]) == 0
+    told = capsys.readouterr().err
+    assert "translating: some" in told
+    assert str(folder) not in told
+    assert main(["evaluate", "some", "--reference", "lines"]) == 2
+    assert "some: A model needs text" in capsys.readouterr().err
+
+
 def test_a_directory_of_that_name_comes_first_and_is_said(folder: Path) -> None:
     loaded, tokenizers = load_model(folder / "some")
     save_model(loaded, tokenizers, Path("some"))

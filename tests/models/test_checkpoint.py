@@ -69,6 +69,13 @@ def test_a_run_directory_means_its_model(tmp_path):
     assert find_model_directory(tmp_path / "run") == tmp_path / "run" / "model"
 
 
+def test_a_run_without_a_model_says_how_it_goes_on(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.toml").touch()
+    with pytest.raises(ModelError, match=rf"heedful train {tmp_path / 'mine'} --resume"):
+        find_model_directory(tmp_path / "mine")
+
+
 def test_replacing_survives_a_crash_between_its_two_renames(tmp_path, monkeypatch):
     model, tokenizers = make()
     save_model(model, tokenizers, tmp_path / "m")

@@ -227,6 +227,23 @@ def test_a_string_in_the_place_of_a_list_is_refused(name, use):
         use(heedful.load(name, device="cpu"))
 
 
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [
+        ("en-de", "translate"),
+        ("english", "generate"),
+        *[("english-masked", v) for v in ("fill", "embed")],
+    ],
+)
+@pytest.mark.parametrize("wrong", [3, None, b"A cat."])
+def test_what_is_no_text_is_refused_with_its_place(name, verb, wrong):
+    use = getattr(heedful.load(name, device="cpu"), verb)
+    with pytest.raises(DataError, match=r"item 2: .*no text.*Give a list of strings"):
+        use(["A [MASK].", wrong])
+    with pytest.raises(DataError, match="is an object of the type"):
+        use(3)
+
+
 def test_images_in_memory_are_bytes_in_any_form():
     """What a notebook has at hand: an array, a tensor, lists, a picture of Pillow."""
     pixels = np.arange(784, dtype=np.uint8).reshape(28, 28)

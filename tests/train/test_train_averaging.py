@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from heedful.events import Events, Note, Recorder
 from heedful.train.checkpoint_contents import WholeTensors
 from heedful.train.checkpoints import CheckpointStore, average_checkpoints
 from heedful.train.model_weights import MovingAverage, load_weights, using, weights_of
+from heedful.train.run import run_training
 from heedful.train.run_settings import CheckpointSettings
+
+from .conftest import MakeSettings
 
 
 def test_moving_average_is_that_of_numpy() -> None:
@@ -77,3 +81,14 @@ def test_tied_weights_are_stored_once() -> None:
     assert list(weights_of(model)) == ["a.weight"]
     load_weights(model, {"a.weight": torch.ones(2, 2)})
     assert model["b"].weight.sum() == 4
+
+
+@pytest.mark.parametrize(("steps", "written"), [(3, 0), (5, 1)])
+def test_a_run_that_is_too_short_says_why_nothing_is_averaged(
+    tmp_path: Path, make_settings: MakeSettings, steps: int, written: int
+) -> None:
+    recorder = Recorder()
+    run_training(tmp_path / "run", make_settings(max_steps=steps), events=Events([recorder]))
+    (told,) = [note for note in recorder.texts(Note) if "average" in note]
+    assert f"takes 2 checkpoints, and there are {written} (one every 4 updates" in told
+    assert "checkpoint.every_steps" in told

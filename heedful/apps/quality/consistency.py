@@ -18,6 +18,7 @@ from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
 from heedful.apps.quality.unknown_words import stand_ins, unknown_words
+from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
@@ -136,9 +137,7 @@ class ConsistentTranslation(TranslationPipeline):
             glossary: glossary; its terms are also found in capitals, and kept in translations.
             **options: other options of `TranslationPipeline.translate`.
         """
-        if isinstance(texts, str):  # the pipeline refuses these options for a single text
-            return super().translate(texts, **options)
-        sources = [_Source(text, self, glossary) for text in texts]
+        sources = [_Source(text, self, glossary) for text in list_of_texts(texts, "texts")]
         translations = self._translate(sources, glossary, options)
         if self.numbers is None:
             return translations

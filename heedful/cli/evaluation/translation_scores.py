@@ -76,7 +76,7 @@ def translate_all(
     """Translate texts with a model.
 
     Args:
-        model: directory of the translator.
+        model: directory or name of the translator.
         texts: texts to translate.
         settings: settings of the search.
         running: device, precision and batches.
