@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability, open_names
 
-_Reader = Literal["records", "images"]
+_Reader = Literal["records", "images", "series"]
 
 SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
@@ -231,7 +231,8 @@ class RecordSpec(Config):
     reader: Annotated[_Reader | str, open_names("record reader", _Reader)] = Field(
         "records",
         description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
-        "images (IDX files or folders, as pixels) or a registered one",
+        "images (IDX files or folders, as pixels), series (numbers in the order of time, as bins) "
+        "or a registered one",
     )
     fields: tuple[str, ...] = Field(
         (),
@@ -246,6 +247,19 @@ class RecordSpec(Config):
         None,
         description="height and width in pixels that images are resized to; their own if unset",
     )
+    bins: Annotated[int, Field(ge=2, le=65536)] = Field(
+        1024, description="number of bins of the values of series"
+    )
+    # 15 as in Chronos (Ansari 2024), whose bins are four times as many.
+    bin_limit: Annotated[float, Field(gt=0)] = Field(
+        15.0,
+        description="multiple of the mean absolute value of a series' context that the bins reach "
+        "up and down; what is beyond counts as the first or the last bin",
+    )
+    context: PositiveInt = Field(
+        96, description="number of values of a series that a forecast is made from"
+    )
+    horizon: PositiveInt = Field(24, description="number of values of a series that a forecast has")
 
 
 # All defaults together change nothing, which `Augmentation` checks by comparing specs.

@@ -45,7 +45,8 @@ def train_fields(
 
     Args:
         readers: readers of the training files.
-        spec: fields of the records; all that the records have, if it names none.
+        spec: fields of the records; if it names none, those that the reader knows, or else all that
+            the records have.
         texts: settings of the tokenizers of fields of text.
         warn: receiver of warnings about the texts.
 
@@ -53,7 +54,8 @@ def train_fields(
         DataError: when a wanted field is missing, or a value is no number, name or text.
         ConfigError: when fields are wrong, or texts cannot be tokenised.
     """
-    wanted = read_fields(spec.fields)
+    # A reader may know the fields of its records, as that of series does.
+    wanted = read_fields(spec.fields or getattr(readers[0], "fields", ()))
     seen = _look(readers, [field.name for field in wanted])
     fields = [_completed(field, seen[field.name]) for field in wanted] or [
         _inferred(name, each) for name, each in seen.items()

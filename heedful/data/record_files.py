@@ -15,17 +15,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from heedful.data.array_files import VALUES, load_arrays
 from heedful.data.corpus_file import CorpusFile, single_file
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec, RecordSpec
 from heedful.data.image_files import FolderReader, IdxReader, is_idx, read_images
+from heedful.data.series_files import SeriesRecords
 from heedful.data.text_corpus import CorpusDocument
 from heedful.data.text_file import file_form, parse_json
 from heedful.errors import DataError
 
 _REMEDY = 'Each line must be an object like {"pixels": [0, 3, 1]}, or a list for a single field'
-
-VALUES = "values"
-"""Name of the field of arrays and lists without a name."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +68,7 @@ class RecordReader(CorpusFile):
 
 
 def _array_records(path: Path) -> Iterator[CorpusDocument]:
-    try:
-        with path.open("rb") as file:
-            # Without pickles, which could run code of whoever made the file.
-            content = np.load(file, allow_pickle=False)
-            arrays = dict(content) if isinstance(content, Mapping) else {VALUES: content}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise DataError(
-            f"Cannot be read as NumPy arrays: {error}",
-            where=str(path),
-            remedy="Save whole numbers, a record a row, by numpy.save or numpy.savez",
-        ) from None
-    for name, array in arrays.items():
-        if array.dtype.kind not in "iu" or array.ndim < 1:
-            raise DataError(
-                f"The array {name!r} is of {array.dtype} with {array.ndim} axes",
-                where=str(path),
-                remedy="Give whole numbers, a record a row",
-            )
+    arrays = load_arrays(path, "iu", "whole numbers")
     sizes = {name: len(array) for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         raise DataError(
@@ -182,6 +164,7 @@ class RegisteredRecords:
 READERS: Mapping[str, Callable[[Path, RecordSpec], Any]] = {
     "records": lambda path, spec: RecordReader(path),
     "images": ImageRecords,
+    "series": SeriesRecords,
 }
 """Readers of records by their names in settings."""
 

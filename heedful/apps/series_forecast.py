@@ -1,0 +1,65 @@
+"""Forecasts of time series by a model of token sequences, in the units of the series."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.array_files import VALUES
+from heedful.data.corpus_spec import RecordSpec
+from heedful.data.series_files import bins_of, scale_of, series_of, values_of
+from heedful.errors import DataError, ModelError
+from heedful.pipelines.any_pipeline import load_pipeline
+from heedful.text.field_tokenizer import FieldTokenizer
+
+
+def sampled_futures(
+    model: Any,
+    series: Iterable[Any],
+    *,
+    samples: int = 100,
+    seed: int = 0,
+    **options: Any,
+) -> npt.NDArray[np.float64]:
+    """Draw possible futures of time series; see `heedful.forecast`."""
+    pipeline = load_pipeline(model) if isinstance(model, str | Path) else model
+    fields = getattr(pipeline, "tokenizer", None)
+    reading = fields.reading if isinstance(fields, FieldTokenizer) else {}
+    if reading.get("reader") != "series":
+        raise ModelError(
+            "This model was not trained on time series",
+            where=pipeline.name or None,
+            remedy="Train one with --task tokens --tokens.reader series",
+        )
+    spec = RecordSpec.parse(reading)
+    contexts = [
+        _context(series_of(each, f"series {number}"), number, spec.context)
+        for number, each in enumerate(series, start=1)
+    ]
+    scales = [scale_of(context) for context in contexts]
+    prompts = [
+        json.dumps({VALUES: bins_of(context, scale, spec).tolist()})
+        for context, scale in zip(contexts, scales, strict=True)
+    ]
+    found = pipeline.generate(prompts, sampling=True, n_best=samples, seed=seed, **options)
+    futures = np.empty((len(prompts), samples, spec.horizon))
+    for row, (generated, scale) in enumerate(zip(found, scales, strict=True)):
+        for column, each in enumerate(generated.n_best):
+            codes = np.array(json.loads(each.text)[VALUES][spec.context :])
+            futures[row, column] = values_of(codes, scale, spec)
+    return futures
+
+
+def _context(series: npt.NDArray[np.float64], number: int, length: int) -> Any:
+    if len(series) < length:
+        raise DataError(
+            f"The series has {len(series):,} values, and the model reads {length:,}",
+            where=f"series {number}",
+            remedy="Give a longer past, or train with a smaller tokens.context",
+        )
+    return series[-length:]
