@@ -1,0 +1,52 @@
+"""Forecasts by a model of series, in the units of the series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import heedful
+from heedful.errors import DataError, ModelError
+
+SETTINGS = {
+    "model": {"width": 32, "decoder_layers": 1, "num_heads": 2, "feedforward": 64},
+    "tokens": {"reader": "series", "bins": 32, "bin_limit": 2.0, "context": 7, "horizon": 3},
+    "schedule": {"warmup_steps": 10, "peak_learning_rate": 0.01},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of series that go up and down, each in a unit of its own."""
+    run = tmp_path_factory.mktemp("series") / "run"
+    series = [unit * np.tile([1.0, 2.0, 3.0], 5) for unit in (0.01, 1, 70)]
+    heedful.train(series, run, task="tokens", settings=SETTINGS, max_steps=50, callbacks=[])
+    return run
+
+
+def test_futures_follow_the_past_in_its_units(run: Path) -> None:
+    past = np.tile([2.0, 3.0, 1.0], 3)
+    futures = heedful.forecast(run, [past, 1024 * past], samples=5, seed=3)
+    assert futures.shape == (2, 5, 3)
+    # A bin is 4 / 32 of the mean wide, which is 2; its middle is at most half of that away.
+    np.testing.assert_allclose(np.median(futures[0], axis=0), [2, 3, 1], atol=0.125)
+    np.testing.assert_allclose(np.median(futures[1], axis=0), [2048, 3072, 1024], atol=128)
+    (again,) = heedful.forecast(heedful.load(run), [past], samples=5, seed=3)
+    assert (again == futures[0]).all()
+
+
+def test_a_past_that_does_not_fit_is_named(run: Path) -> None:
+    with pytest.raises(DataError, match=r"series 2: The series has 5 values.* 7"):
+        heedful.forecast(run, [range(1, 8), range(5)])
+    with pytest.raises(DataError, match=r"series 1: The value 3 is missing"):
+        heedful.forecast(run, [[1, 2, float("nan"), 4, 5, 6, 7]])
+    with pytest.raises(ModelError, match="not trained on time series"):
+        heedful.forecast("english", [range(6)])
+
+
+def test_a_model_of_series_is_scored_on_series(run: Path) -> None:
+    good, bad = [np.tile([1.0, 2.0, 3.0], 3)], [np.arange(9.0)]
+    scores = [heedful.evaluate(run, each)["nats_per_value"] for each in (good, bad)]
+    assert scores[0] < scores[1]
