@@ -12,14 +12,13 @@ the season), and the noiseless series, which no forecast from the past can know:
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from driver import HERE, hide_paths, new_parser, parse, train
+from driver import HERE, hide_paths, new_parser, parse, read_events, train
 from machine import describe_machine
 
 import heedful
@@ -60,9 +59,8 @@ def main() -> None:
     for seed in arguments.seeds:
         run, log = runs / f"seed-{seed}", out / f"seed-{seed}.log"
         parts = {name: [str(files[name])] for name in ("train", "valid")}
-        began = time.monotonic()
         train(run, SETTINGS, parts, {"task": "tokens", "seed": seed}, arguments.extra, log)
-        minutes = (time.monotonic() - began) / 60
+        minutes = read_events(run)[-1]["seconds"] / 60
         hide_paths(log, {runs: "RUNS"})
         futures = heedful.forecast(run, past, samples=arguments.samples, seed=seed)
         median, low, high = np.quantile(futures, (0.5, *INTERVAL), axis=1)

@@ -144,7 +144,7 @@ def test_records_are_trained_on_and_scored_in_memory_as_in_a_file(tmp_path, caps
 
 def test_the_guide_trains_on_records(tmp_path, monkeypatch):
     guide = Path(__file__).parents[1] / "docs/guides/beyond-text.md"
-    (code,) = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(code, names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +23,9 @@ SETTINGS = {
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of series that go up and down, each in a unit of its own."""
     run = tmp_path_factory.mktemp("series") / "run"
-    series = [unit * np.tile([1.0, 2.0, 3.0], 5) for unit in (0.01, 1, 70)]
-    heedful.train(series, run, task="tokens", settings=SETTINGS, max_steps=50, callbacks=[])
+    waves = [np.roll(np.tile([1.0, 2.0, 3.0], 5), phase) for phase in range(3)]
+    series = [unit * wave for unit in (0.01, 1, 70) for wave in waves]
+    heedful.train(series, run, task="tokens", settings=SETTINGS, max_steps=60, callbacks=[])
     return run
 
 
@@ -37,6 +40,21 @@ def test_futures_follow_the_past_in_its_units(run: Path) -> None:
     assert (again == futures[0]).all()
 
 
+def test_the_guide_forecasts(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/beyond-text.md").read_text("utf-8")
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", guide, re.S) if "forecast" in c]
+    monkeypatch.chdir(tmp_path)
+    run.rename("sales")
+    Path("sales.csv").write_text("shop,café\n" + "1,20\n2,30\n3,10\n" * 3)
+    names: dict[str, Any] = {}
+    try:
+        exec(code, names)
+    finally:
+        Path("sales").rename(run)
+    np.testing.assert_allclose(names["median"], [[1, 2, 3], [20, 30, 10]], rtol=0.13)
+    assert (names["low"] <= names["high"]).all()
+
+
 def test_a_past_that_does_not_fit_is_named(run: Path) -> None:
     with pytest.raises(DataError, match=r"series 2: The series has 5 values.* 7"):
         heedful.forecast(run, [range(1, 8), range(5)])
@@ -47,6 +65,6 @@ def test_a_past_that_does_not_fit_is_named(run: Path) -> None:
 
 
 def test_a_model_of_series_is_scored_on_series(run: Path) -> None:
-    good, bad = [np.tile([1.0, 2.0, 3.0], 3)], [np.arange(9.0)]
+    good, bad = [np.tile([1.0, 2.0, 3.0], 4)], [np.arange(12.0)]
     scores = [heedful.evaluate(run, each)["nats_per_value"] for each in (good, bad)]
     assert scores[0] < scores[1]
