@@ -21,7 +21,7 @@ import numpy.typing as npt
 from driver import HERE, hide_paths, new_parser, parse, read_events, train
 from machine import describe_machine
 
-import heedful
+from heedful.apps.evaluation.series_forecast import forecast
 
 NAME = "forecasts"
 SETTINGS = HERE / "forecasts" / "decoder.toml"
@@ -62,7 +62,7 @@ def main() -> None:
         train(run, SETTINGS, parts, {"task": "tokens", "seed": seed}, arguments.extra, log)
         minutes = read_events(run)[-1]["seconds"] / 60
         hide_paths(log, {runs: "RUNS"})
-        futures = heedful.forecast(run, past, samples=arguments.samples, seed=seed)
+        futures = forecast(run, past, samples=arguments.samples, seed=seed)
         median, low, high = np.quantile(futures, (0.5, *INTERVAL), axis=1)
         row = {"forecast": "model", "seed": seed, "minutes": round(minutes, 1)}
         rows.append({**row, **scored(past, future, season, median, low, high)})

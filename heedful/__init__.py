@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, Literal
 
     import numpy as np
@@ -45,8 +45,8 @@ _PACKAGES = ("evaluate", "inspect", "nn", "train")
 """Packages that are loaded when they are asked for; `train` and `evaluate` can be called."""
 
 __all__ = [
-    "__version__", "compare", "embed", "evaluate", "forecast", "inspect", "load", "nn", "register",
-    "sweep", "train",
+    "__version__", "compare", "embed", "evaluate", "inspect", "load", "nn", "register", "sweep",
+    "train",
 ]  # fmt: skip
 
 
@@ -140,32 +140,6 @@ def embed(
     pipeline = loaded_as("encoder", model)
     vectors: npt.NDArray[np.float32] = pipeline.embed(texts, pooling=pooling, normalize=normalize)
     return vectors
-
-
-def forecast(
-    model: Any, series: Iterable[Any], *, samples: int = 100, seed: int = 0, **options: Any
-) -> npt.NDArray[np.float64]:
-    """Draw possible futures of time series; their quantiles are a forecast with intervals.
-
-    Args:
-        model: model that was trained with `tokens.reader = "series"`, loaded or by its directory.
-        series: series of numbers up to the present; the last `tokens.context` values are read.
-        samples: number of futures of each series.
-        seed: seed of the random numbers.
-        **options: options of the search, such as `temperature=0.8`, or of batches.
-
-    Returns:
-        The futures [series, samples, horizon] in the units of each series.
-
-    Raises:
-        ModelError: when the model is one of other records or of texts.
-        DataError: when a series is too short, or has a value that is no finite number.
-        ConfigError: when an option does not exist.
-    """
-    # Imported here: forecasts are an application, which the core must not load.
-    from heedful.apps.series_forecast import sampled_futures
-
-    return sampled_futures(model, series, samples=samples, seed=seed, **options)
 
 
 def compare(

@@ -257,7 +257,7 @@ class RecordSpec(Config):
         "up and down; what is beyond counts as the first or the last bin",
     )
     context: PositiveInt = Field(
-        96, description="number of values of a series that a forecast is made from"
+        96, description="number of values of a series that a forecast reads"
     )
     horizon: PositiveInt = Field(24, description="number of values of a series that a forecast has")
 

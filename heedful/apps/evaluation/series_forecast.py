@@ -18,7 +18,7 @@ from heedful.pipelines.any_pipeline import load_pipeline
 from heedful.text.field_tokenizer import FieldTokenizer
 
 
-def sampled_futures(
+def forecast(
     model: Any,
     series: Iterable[Any],
     *,
@@ -26,7 +26,23 @@ def sampled_futures(
     seed: int = 0,
     **options: Any,
 ) -> npt.NDArray[np.float64]:
-    """Draw possible futures of time series; see `heedful.forecast`."""
+    """Draw possible futures of time series; their quantiles are a forecast with intervals.
+
+    Args:
+        model: model that was trained with `tokens.reader = "series"`, loaded or by its directory.
+        series: series of numbers up to the present; the last `tokens.context` values are read.
+        samples: number of futures of each series.
+        seed: seed of the random numbers.
+        **options: options of the search, such as `temperature=0.8`, or of batches.
+
+    Returns:
+        The futures [series, samples, horizon] in the units of each series.
+
+    Raises:
+        ModelError: when the model is one of other records or of texts.
+        DataError: when a series is too short, or has a value that is no finite number.
+        ConfigError: when an option does not exist.
+    """
     pipeline = load_pipeline(model) if isinstance(model, str | Path) else model
     fields = getattr(pipeline, "tokenizer", None)
     reading = fields.reading if isinstance(fields, FieldTokenizer) else {}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import heedful
+from heedful.apps.evaluation.series_forecast import forecast
 from heedful.errors import DataError, ModelError
 
 SETTINGS = {
@@ -31,17 +32,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_futures_follow_the_past_in_its_units(run: Path) -> None:
     past = np.tile([2.0, 3.0, 1.0], 3)
-    futures = heedful.forecast(run, [past, 1024 * past], samples=5, seed=3)
+    futures = forecast(run, [past, 1024 * past], samples=5, seed=3)
     assert futures.shape == (2, 5, 3)
     # A bin is 4 / 32 of the mean wide, which is 2; its middle is at most half of that away.
     np.testing.assert_allclose(np.median(futures[0], axis=0), [2, 3, 1], atol=0.125)
     np.testing.assert_allclose(np.median(futures[1], axis=0), [2048, 3072, 1024], atol=128)
-    (again,) = heedful.forecast(heedful.load(run), [past], samples=5, seed=3)
+    (again,) = forecast(heedful.load(run), [past], samples=5, seed=3)
     assert (again == futures[0]).all()
 
 
 def test_the_guide_forecasts(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = (Path(__file__).parents[2] / "docs/guides/beyond-text.md").read_text("utf-8")
+    guide = (Path(__file__).parents[3] / "docs/guides/beyond-text.md").read_text("utf-8")
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", guide, re.S) if "forecast" in c]
     monkeypatch.chdir(tmp_path)
     run.rename("sales")
@@ -57,11 +58,11 @@ def test_the_guide_forecasts(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_past_that_does_not_fit_is_named(run: Path) -> None:
     with pytest.raises(DataError, match=r"series 2: The series has 5 values.* 7"):
-        heedful.forecast(run, [range(1, 8), range(5)])
+        forecast(run, [range(1, 8), range(5)])
     with pytest.raises(DataError, match=r"series 1: The value 3 is missing"):
-        heedful.forecast(run, [[1, 2, float("nan"), 4, 5, 6, 7]])
+        forecast(run, [[1, 2, float("nan"), 4, 5, 6, 7]])
     with pytest.raises(ModelError, match="not trained on time series"):
-        heedful.forecast("english", [range(6)])
+        forecast("english", [range(6)])
 
 
 def test_a_model_of_series_is_scored_on_series(run: Path) -> None:
