@@ -56,7 +56,8 @@ def values_of(codes: Codes, scale: float, spec: RecordSpec) -> Values:
         codes, scale, spec: result and arguments of `bins_of`.
     """
     width = 2 * spec.bin_limit / spec.bins
-    return ((codes + 0.5) * width - spec.bin_limit) * scale
+    middles = (codes + 0.5) * width - spec.bin_limit
+    return np.asarray(middles * scale, np.float64)
 
 
 def series_of(value: Any, where: str) -> Values:
