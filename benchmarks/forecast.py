@@ -6,7 +6,7 @@ The series are synthetic: a level, a trend, a season of 12 or 24 steps with two 
 whose neighbours are correlated. They are drawn by a fixed seed, those of the test after all others.
 The last 24 values of each test series are forecast from the 96 before. Three forecasts are
 compared: the median of sampled futures, the value one season before (seasonal naive, which is told
-the season), and the noiseless series, which no forecast from the past can know: a bound.
+the season), and the noiseless series, which no forecast from the past can know.
 """
 
 from __future__ import annotations
