@@ -165,7 +165,9 @@ def losses(work: Updater, batches: list[Batch], accumulate: int = 1) -> list[flo
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are made and run as PyTorch's operations, which takes no compiler."""
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs, **_: graph)
+    monkeypatch.setattr(
+        torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs, **_: graph
+    )
     monkeypatch.setattr(masked_loss, "_compiled_work", lambda: masked_loss.chunk_work)
 
 
