@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability, open_names
 
-_Reader = Literal["records", "images"]
+_Reader = Literal["records", "images", "midi"]
 
 SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
@@ -231,7 +231,8 @@ class RecordSpec(Config):
     reader: Annotated[_Reader | str, open_names("record reader", _Reader)] = Field(
         "records",
         description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
-        "images (IDX files or folders, as pixels) or a registered one",
+        "images (IDX files or folders, as pixels), midi (files or folders of music, as notes at "
+        "every sixteenth) or a registered one",
     )
     fields: tuple[str, ...] = Field(
         (),
@@ -244,7 +245,8 @@ class RecordSpec(Config):
     )
     size: PositiveInt | None = Field(
         None,
-        description="height and width in pixels that images are resized to; their own if unset",
+        description="height and width in pixels that images are resized to, or moments that music "
+        "is cut into; their own if unset",
     )
 
 
