@@ -69,7 +69,7 @@ def train(
     Args:
         run: its directory.
         config: of all systems.
-        parts: source and target file of `train` and `valid`.
+        parts: files of `train` and, where there is one, `valid`.
         settings: flags of this run and their values.
         extra: flags, also for a run that goes on.
         log: where what training says goes.
@@ -80,7 +80,7 @@ def train(
     if not (run / "config.toml").exists():
         flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
         words = ["--config", str(config), "--train", *parts["train"]]
-        words += ["--valid", *parts["valid"], *flags]
+        words += [*(["--valid", *parts["valid"]] if "valid" in parts else []), *flags]
     heedful(["train", str(run), *words, *extra], log)
 
 

@@ -1,4 +1,7 @@
-"""`heedful act` and `heedful data world`: models that act in small worlds, and their records."""
+"""`heedful act`, `heedful data world` and `heedful data midi`: what becomes of token sequences.
+
+Models act in small worlds, whose episodes are drawn as records; records of notes become music.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from heedful.cli.text_io import (
     Output,
     Report,
     output_to,
+    refuse_existing,
     refuse_missing_folder,
     say,
     show_table,
     terminal,
 )
-from heedful.errors import UserError
+from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.evaluation.bootstrap import Interval
@@ -162,3 +166,70 @@ def _show(
         row = [name, f"{interval.score:.3f}", f"{interval.low:.3f} to {interval.high:.3f}"]
         rows.append([*row, *([f"{detours[name]:.2f} actions"] if name in detours else [])])
     show_table(f"{episodes:,} episodes each", columns, rows, numbers=len(columns) - 1)
+
+
+def data_midi(
+    records: Path,
+    /,
+    *,
+    out: Path,
+    field: str = "notes",
+    lowest: int = 1,
+    tempo: float = 90.0,
+    output: Output = Output(),
+) -> None:
+    """Write the notes of records as MIDI files.
+
+    Each record becomes a file. A note is a number: 0 for silence, 1 for the lowest pitch, and so
+    on. Each row of the field is a sixteenth note of all voices. `--tokens.reader midi` reads such
+    files for training.
+
+    For example:
+
+        heedful generate chorales '{"notes": [[67, 62, 59, 43]]}' --sampling -o tunes.jsonl
+        heedful data midi tunes.jsonl --out tunes
+
+    Args:
+        records: File of records, lines of JSON, as `heedful generate` writes them.
+        out: Folder for the files 1.mid, 2.mid and so on, which must not exist.
+        field: Name of the field with the notes.
+        lowest: MIDI pitch of number 1.
+        tempo: Quarter notes in a minute.
+    """
+    flags = {"field": field, "lowest": lowest, "tempo": tempo}
+    report = Report("data midi", output, flags, records=records, out=out)
+    if not 1 <= lowest <= 127:
+        raise UserError("A pitch is from 1 to 127", where=f"--lowest {lowest}")
+    if not 4 <= tempo <= 1000:
+        raise UserError("A tempo is from 4 to 1000", where=f"--tempo {tempo}")
+    refuse_existing(out)
+    from heedful.data.midi_files import write_pieces
+    from heedful.data.record_files import RecordReader
+
+    found = RecordReader(records).records()
+    pieces = (_pitches(record.get(field), field, where, lowest) for where, record in found)
+    count = write_pieces(out, pieces, tempo=tempo)
+    if not output.json:
+        say(f"{out}: {count:,} files")
+    report.finish({"files": count})
+
+
+def _pitches(value: object, field: str, where: str, lowest: int) -> list[list[int]]:
+    """Return the pitches of a field's rows.
+
+    Raises:
+        DataError: when the field holds no rows of pitches.
+    """
+    rows = value if isinstance(value, list) else []
+    if not rows or not all(
+        isinstance(row, list)
+        and len(row) == len(rows[0])
+        and all(type(note) is int and 0 <= note <= 128 - lowest for note in row)
+        for row in rows
+    ):
+        raise DataError(
+            f"The field {field!r} holds no notes: rows of as many numbers, 0 to {128 - lowest}",
+            where=where,
+            remedy="Name the field of the notes by --field, and the pitch of 1 by --lowest",
+        )
+    return [[note + lowest - 1 if note else 0 for note in row] for row in rows]

@@ -78,6 +78,7 @@ GROUPS = {
         "data split": "Split sentence pairs into train, valid and test by source sentence.",
         "data shard": "Write corpora as compressed shards, which training streams.",
         "data world": "Draw episodes of a small world, as records for training.",
+        "data midi": "Write the notes of records as MIDI files.",
     },
     "Exchange": {
         "import": "Import a Hugging Face model.",

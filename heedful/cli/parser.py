@@ -46,7 +46,7 @@ _MODULES = {
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
-    "data world": "act",
+    **dict.fromkeys(("data world", "data midi"), "act"),
     "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",

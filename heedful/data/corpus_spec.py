@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability, open_names
 
-_Reader = Literal["records", "images", "series"]
+_Reader = Literal["records", "images", "midi", "series"]
 
 SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
@@ -231,8 +231,8 @@ class RecordSpec(Config):
     reader: Annotated[_Reader | str, open_names("record reader", _Reader)] = Field(
         "records",
         description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
-        "images (IDX files or folders, as pixels), series (numbers in the order of time, as bins) "
-        "or a registered one",
+        "images (IDX files or folders, as pixels), midi (files or folders of music, as notes at "
+        "every sixteenth), series (numbers in the order of time, as bins) or a registered one",
     )
     fields: tuple[str, ...] = Field(
         (),
@@ -245,7 +245,8 @@ class RecordSpec(Config):
     )
     size: PositiveInt | None = Field(
         None,
-        description="height and width in pixels that images are resized to; their own if unset",
+        description="height and width in pixels that images are resized to, or moments that music "
+        "is cut into; their own if unset",
     )
     bins: Annotated[int, Field(ge=2, le=65536)] = Field(
         1024, description="number of bins of the values of series"

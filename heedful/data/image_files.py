@@ -1,6 +1,7 @@
 """Images from files: PNG and JPEG, folders with a folder for each label, IDX (MNIST's format).
 
-PNG and JPEG need Pillow, which is loaded when the first is read.
+A WAV file is read as the picture of its spectrogram. PNG and JPEG need Pillow, which is loaded when
+the first is read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from heedful.config import Resampling
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec
+from heedful.data.sound_files import SOUND_SUFFIXES, spectrogram
 from heedful.durable import open_regular
 from heedful.errors import ConfigError, DataError
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
+SUFFIXES = (".png", ".jpg", ".jpeg", *SOUND_SUFFIXES)
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
 _DEEP = ("I", "F")
@@ -38,23 +40,25 @@ _DEEP = ("I", "F")
 def read_image(source: Path | BinaryIO, channels: int, where: str | None = None) -> Image:
     """Read an image in grey or colour, rotated as its EXIF orientation says.
 
-    Transparency is dropped: transparent pixels show their stored colour.
+    Transparency is dropped: transparent pixels show their stored colour. The picture of a sound is
+    its spectrogram.
 
     Args:
-        source: path of a PNG or JPEG file, or a stream of its bytes.
+        source: path of a PNG, JPEG or WAV file, or a stream of a picture's bytes.
         channels: 1 for grey, 3 for colour.
         where: name of the image for the error message; its path if unset.
 
     Raises:
-        DataError: when the file is missing, neither PNG nor JPEG, damaged, has more pixels than
-            Pillow opens without risk, or more than 8 bits a channel.
+        DataError: when the file is missing, none of PNG, JPEG and WAV, damaged, has more pixels
+            than Pillow opens without risk, or more than 8 bits a channel; see `spectrogram`.
         ConfigError: when Pillow is not installed.
     """
     library = _pillow()
     from PIL import ImageOps
 
     name = str(source) if where is None else where
-
+    if isinstance(source, Path) and source.suffix.lower() in SOUND_SUFFIXES:
+        return from_array(spectrogram(source, name), channels, name)
     try:
         with warnings.catch_warnings():
             # Up to twice its limit Pillow only warns, although memory may run out.
@@ -189,7 +193,7 @@ def image_files(folder: Path) -> list[Path]:
     )
     if not result:
         raise DataError(
-            f"There is no picture in the folder ({', '.join(SUFFIXES)})",
+            f"There is no picture or sound in the folder ({', '.join(SUFFIXES)})",
             where=str(folder),
             remedy="Check that it is the right one",
         )
@@ -291,9 +295,9 @@ class FolderReader:
             # Refused, not skipped: an image in an unknown format would silently be missing.
             if others := others - set(result):
                 raise DataError(
-                    "This is no picture of the label in whose folder it is",
+                    "This is no picture or sound of the label in whose folder it is",
                     where=str(min(others)),
-                    remedy="Move it somewhere else, or save it as PNG or JPEG",
+                    remedy="Move it somewhere else, or save it as PNG, JPEG or WAV",
                 )
             files += result
         if not files:

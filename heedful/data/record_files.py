@@ -1,4 +1,4 @@
-"""Records of token sequences from files: lines of JSON, NumPy arrays, images.
+"""Records of token sequences from files: lines of JSON, NumPy arrays, images, music.
 
 A record has a value for each of its fields (`heedful.text.token_fields`). A reader of a corpus
 yields records as lines of JSON, so that they are cached, hashed and shown like texts. Readers from
@@ -19,6 +19,7 @@ from heedful.data.array_files import VALUES, load_arrays
 from heedful.data.corpus_file import CorpusFile, single_file
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec, RecordSpec
 from heedful.data.image_files import FolderReader, IdxReader, is_idx, read_images
+from heedful.data.midi_files import MidiRecords
 from heedful.data.series_files import SeriesRecords
 from heedful.data.text_corpus import CorpusDocument
 from heedful.data.text_file import file_form, parse_json
@@ -164,6 +165,7 @@ class RegisteredRecords:
 READERS: Mapping[str, Callable[[Path, RecordSpec], Any]] = {
     "records": lambda path, spec: RecordReader(path),
     "images": ImageRecords,
+    "midi": MidiRecords,
     "series": SeriesRecords,
 }
 """Readers of records by their names in settings."""

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from heedful.models.stack_spec import SubLayerSpec
     from heedful.nn.spec import NormSpec
 
-_LOGIT_CHUNK = 1 << 22
+_LOGIT_CHUNK = {"cpu": 1 << 22}
 """Logits of a chunk of the fused loss: half of `ProcessorLosses.elements`, for two tensors."""
+
+_LOGIT_CHUNK_OF_GPU = 1 << 28
+"""The same on other devices: half of `MaskedLosses.elements`."""
 
 PROCESS = 330_000_000
 """Bytes of Python with PyTorch and the tokenizers loaded."""
@@ -54,6 +57,9 @@ LARGEST_DECODING = 16_384
 
 _LONGEST_KEPT = {FLOAT32: 64, BFLOAT16: 256}
 """Longest sequences whose attention weights a processor's kernel keeps (`attend.py`)."""
+
+_LONGEST_KEPT_COMPILED = 128
+"""The same of compiled blocks on a GPU (`traced_parts.py`)."""
 
 _SCORES = 4
 """Tensors [hypotheses, V] that a search step holds at a time."""
@@ -119,6 +125,7 @@ def training_memory(
     parameters: int | None = None,
     checkpointing: Checkpointing = "none",
     length_in_c: int = 0,
+    device: str = "cpu",
 ) -> TrainingMemory:
     """Return the bytes of one training step with Adam.
 
@@ -134,6 +141,7 @@ def training_memory(
         checkpointing: mode of activation checkpointing.
         length_in_c: longest sequence if kernels in C compute whole sub-layers, which selective
             checkpointing keeps; 0 if they do not.
+        device: type of device, such as `cpu`.
     """
     if parameters is None:
         parameters = count_parameters(spec)
@@ -156,7 +164,7 @@ def training_memory(
             activations += source_tokens * layers * read
     vocabulary = spec.predicted_vocabulary
     tables = spec.width * vocabulary
-    logits = logit_bytes(vocabulary, target_tokens, activation_bytes)
+    logits = logit_bytes(vocabulary, target_tokens, activation_bytes, device)
     return TrainingMemory(
         weights=weights,
         gradients=weights,
@@ -224,7 +232,9 @@ def training_peak(
         checkpointing: mode of activation checkpointing.
     """
     kind = "float32" if number_bytes == FLOAT32 else "bfloat16"
-    weights_length = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
+    on_cpu = device == "cpu"
+    longest = _LONGEST_KEPT[number_bytes] if on_cpu else _LONGEST_KEPT_COMPILED
+    weights_length = length if length <= longest else 0
     memory = training_memory(
         spec,
         tokens,
@@ -234,11 +244,12 @@ def training_peak(
         kept_weights_length=weights_length,
         parameters=parameters,
         checkpointing=checkpointing,
-        length_in_c=length if device == "cpu" and has_gemm(kind, spec.width, fused=True) else 0,
+        length_in_c=length if on_cpu and has_gemm(kind, spec.width, fused=True) else 0,
+        device=device,
     )
     passing = tokens * passing_numbers(spec) * number_bytes
     half = number_bytes < FLOAT32
-    if half and device == "cpu" and has_gemm("bfloat16", spec.width):
+    if half and on_cpu and has_gemm("bfloat16", spec.width):
         # Kernels in C read float32 weights and round them while packing: no casts, no plans.
         half, memory = False, replace(memory, casts=0)
     model, batch = _at_once(memory, passing, accumulated=accumulated)
@@ -286,9 +297,9 @@ def decoding_peak(
     return _peak(parameters * FLOAT32 + casts, at_once * batch, FEW_PRIMITIVES, device)
 
 
-def logit_bytes(vocabulary: int, tokens: int, number_bytes: int) -> int:
+def logit_bytes(vocabulary: int, tokens: int, number_bytes: int, device: str = "cpu") -> int:
     """Return the bytes of the two chunks of logits [tokens, V] that the fused loss holds."""
-    rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
+    rows = min(tokens, max(1, _LOGIT_CHUNK.get(device, _LOGIT_CHUNK_OF_GPU) // vocabulary))
     return 2 * rows * vocabulary * number_bytes
 
 

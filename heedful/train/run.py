@@ -12,7 +12,7 @@ from typing import Any
 
 from heedful.events import Events
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
-from heedful.train.choose_updater import updater_of_run
+from heedful.train.choose_updater import has_one_shape, updater_of_run
 from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.parallel.distribution import distribute
 from heedful.train.parallel.shares import UpdateParts
@@ -183,7 +183,7 @@ class _Run:
         batch, step = self.task.source.batch(0, 0), 0 if checkpoint is None else checkpoint.step
         how = {
             "asked_for": compiling.asked_for,
-            "one_shape": self.settings.data.packed_length is not None,
+            "one_shape": has_one_shape(self.settings),
         }
         # No pass of it changes a weight, and it takes minutes on a processor.
         with self._interruptible(), self.events.ticking("compiling the training pass"):

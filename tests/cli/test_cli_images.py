@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_mistakes_are_told(run, seer, names, model, folder, tmp_path: Path) -> N
     for words, told in (
         ((names[0], text), f"{text}: It is no PNG or JPEG picture"),
         ((tmp_path / "nowhere.png",), "nowhere.png: No such file"),
-        ((tmp_path,), "There is no picture in the folder"),
+        ((tmp_path,), "There is no picture or sound in the folder"),
         ((names[0], "-i", text), "not both"),
         ((names[0], "--batch-size", 0), "batch_size = 0"),
     ):
@@ -186,3 +187,36 @@ def test_info(run, seer) -> None:
     shown = run("info", seer)
     assert shown.status == 0
     assert "training image" in shown.err
+
+
+def test_sounds_are_learned_as_pictures(run, tmp_path: Path) -> None:
+    """Rising and falling tones, of other pitches and lengths than those that were heard."""
+    draw = np.random.default_rng(4)
+
+    def sound(name: str, rising: bool) -> Path:
+        path, rate = tmp_path / name, 8000
+        times = np.arange(round(draw.uniform(0.2, 0.5) * rate)) / rate
+        pitch = draw.uniform(400, 900) * 2.0 ** ((2 if rising else -2) * times / times[-1])
+        wobble = np.sin(2 * np.pi * np.cumsum(pitch) / rate) + 0.05 * draw.normal(size=len(times))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with wave.open(str(path), "wb") as file:
+            file.setparams((1, 2, rate, 0, "NONE", ""))
+            file.writeframes((wobble * 12_000).astype("<i2").tobytes())
+        return path
+
+    for number in range(24):
+        sound(f"heard/up/{number}.wav", True)
+        sound(f"heard/down/{number}.wav", False)
+    words = "--task images --images.size 16 --images.channels 1 --images.patch-size 4"
+    words += " --model.width 32 --model.encoder-layers 2 --model.num-heads 2"
+    words += " --model.feedforward 64 --max-steps 60 --schedule.peak-learning-rate 0.003"
+    words += " --schedule.warmup-steps 10 --model.dropout 0 --data.batch-tokens 800"
+    trained = run("train", tmp_path / "run", "--train", tmp_path / "heard", *words.split())
+    assert trained.status == 0, trained.err
+    others = [sound(f"new/{number}.wav", number % 2 == 0) for number in range(12)]
+    labelled = run("classify", tmp_path / "run", *others, "--top", 1, "--json").lines
+    given = [json.loads(line)["labels"][0]["label"] for line in labelled]
+    assert given == ["up", "down"] * 6
+    (tmp_path / "broken.wav").write_bytes(b"RIFF")
+    wrong = run("classify", tmp_path / "run", tmp_path / "broken.wav")
+    assert (wrong.status, "broken.wav: The sound cannot be read" in wrong.err) == (2, True)

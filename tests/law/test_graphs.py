@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import flex_attention
 
 from heedful.engines.class_exchange import Exchange
+from heedful.engines.training import traced_parts
 from heedful.engines.training.traced_parts import compiled_kinds, obstacle_in
 from heedful.models.build import build_model
 from heedful.models.model_spec import ModelSpec, parse_spec
@@ -135,6 +136,8 @@ def inputs_of(model: nn.Module) -> tuple[Any, ...]:
 def flex_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """PyTorch refuses gradients of `flex_attention` on processors; the traced form has them."""
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    # Rows of 7 and 9 tokens are then as long as rows that `flex_attention` serves.
+    monkeypatch.setattr(traced_parts, "_BLOCK", 4)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -202,3 +205,22 @@ def test_a_translator_is_one_graph(name: str) -> None:
     assert refused(model) == (name in ("recurrent", "experts"))
     if not refused(model):
         traced_equally(model, inputs_of(model), drops="dropout" in name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "positions rotary",
+        "positions t5",
+        "window",
+        "grouped heads",
+        "global tokens",
+        "relative values",
+    ],
+)
+def test_short_rows_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced_parts, "_BLOCK", 128)
+    torch.manual_seed(1)
+    shape = TranslatorShape(**{**SMALL, "dropout": 0.0, "max_length": 32} | SHAPES[name])
+    model = build_model(translator_spec(shape, 50, 50))
+    traced_equally(model, inputs_of(model))

@@ -79,7 +79,9 @@ def test_a_hidden_key_is_not_a_blind_query() -> None:
     assert not may_have_blind_rows(asked(value, Everything()))
 
 
-@pytest.mark.parametrize("mask", [Everything(), Causal(), Window(2)])
+@pytest.mark.parametrize(
+    "mask", [Everything(), Causal(), Causal() & SameSegment(), SameSegment() & Window(2), Window(2)]
+)
 def test_what_is_known_without_looking(mask: Mask) -> None:
     """Of rows that count from 0 what their masks show; of others nothing, which is always true."""
     rows = torch.arange(3).expand(2, -1)
@@ -93,9 +95,10 @@ def test_what_is_known_without_looking(mask: Mask) -> None:
     known = asked(counted, mask, KernelSet())
     assert all_seen_in(known) == all_seen_in(looked_at) == (mask == Everything())
     assert not all_seen_in(unknown)
-    assert is_causal(known) == (mask == Causal())
+    # A rule of segments hides nothing in rows that have none.
+    assert is_causal(known) == (mask in (Causal(), Causal() & SameSegment()))
     assert not is_causal(unknown)
-    assert may_have_blind_rows(known) == (mask == Window(2))
+    assert may_have_blind_rows(known) == (Window(2) in mask.conjuncts)
     assert not may_have_blind_rows(looked_at)
     assert may_have_blind_rows(unknown)
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.engines.host_parts import PROCESSOR_KERNELS
+from heedful.engines.training.traced_parts import InlineFlex
 from heedful.nn.attention.attend import KernelSet, make_request
 from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.kernels import chunked
-from heedful.nn.attention.kernels.flex import InlineFlex
 from heedful.nn.attention.kernels.table import KERNELS
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
 from heedful.nn.attention.relative_positions import (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +26,7 @@ from heedful.train.run import run_training
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.static_shapes import static_shapes
 from heedful.train.update import Distribution, Updater
+from tests.gpu_waits import no_waiting
 
 from .conftest import MakeSettings
 
@@ -123,17 +122,6 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    """A context in which waiting for the device is an error."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def test_a_look_at_a_number_is_noticed() -> None:

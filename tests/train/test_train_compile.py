@@ -165,7 +165,9 @@ def losses(work: Updater, batches: list[Batch], accumulate: int = 1) -> list[flo
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are made and run as PyTorch's operations, which takes no compiler."""
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs: graph)
+    monkeypatch.setattr(
+        torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs, **_: graph
+    )
     monkeypatch.setattr(masked_loss, "_compiled_work", lambda: masked_loss.chunk_work)
 
 
@@ -271,7 +273,7 @@ def test_a_pass_that_is_looked_into_is_not_compiled() -> None:
 
 
 def test_where_it_fails_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(graph: Any, inputs: Any) -> Any:
+    def refuse(graph: Any, inputs: Any, **options: Any) -> Any:
         raise RuntimeError("No kernel\nfor this")
 
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: refuse)

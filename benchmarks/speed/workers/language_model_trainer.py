@@ -81,9 +81,11 @@ def main() -> None:
         ids = torch.randint(vocabulary, (rows, length))
         positions = torch.arange(length).repeat(rows, 1)
         nothing = torch.zeros_like(ids)
-        batch = WindowBatch(ids, positions, nothing, ids, torch.arange(rows), ids.numel())
+        batch = WindowBatch(
+            ids, positions, nothing, ids, torch.arange(rows), ids.numel(), counted=True
+        )
         if compile:
-            updater.compile(batch, 0, events, asked_for=True)
+            updater.compile(batch, 0, events, asked_for=True, one_shape=True)
         train(2)
         seconds = round(time.perf_counter() - began, 2)
         foreseen = training_peak(

@@ -350,7 +350,8 @@ class _Step:
         predicted = round(positions * costs.predicted)
         loss = 0
         if costs.vocabulary:
-            loss = logit_bytes(costs.vocabulary, predicted, self.number_bytes)
+            kind = "cpu" if device.name == CPU else "cuda"
+            loss = logit_bytes(costs.vocabulary, predicted, self.number_bytes, kind)
             loss += loss_bytes(costs.width, costs.vocabulary, predicted, self.number_bytes)
         activations = positions * (self._kept() + costs.embedded + costs.passing)
         model = 4 * FLOAT32 * mine + casts + gathered

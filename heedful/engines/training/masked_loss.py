@@ -33,6 +33,10 @@ class MaskedLosses(ChunkedLosses):
 
     takes_padding = True
 
+    elements = 1 << 29
+    """Logits held at a time, 1 GB in bfloat16. Every chunk reads and writes the whole gradient of
+    the weight: at a quarter of this, 10 chunks of 50,304 tokens took 3 ms more (H100)."""
+
     def __init__(self, *, compiled: bool) -> None:
         self._compiled = compiled
 
@@ -97,8 +101,16 @@ def chunk_work(
 
 @functools.cache
 def _compiled_work() -> Callable[..., Any]:
-    # Static: chunks have few sizes, as `_MaskedLoss` rounds them.
-    return torch.compile(chunk_work, fullgraph=True, dynamic=False)
+    compiled = torch.compile(chunk_work, fullgraph=True)
+
+    def work(logits: Tensor, targets: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        # One graph for any number of rows, which padded batches vary; the vocabulary stays fixed.
+        for rows in (logits, targets):
+            torch._dynamo.maybe_mark_dynamic(rows, 0)
+        result: tuple[Tensor, Tensor, Tensor] = compiled(logits, targets, **options)
+        return result
+
+    return work
 
 
 class _MaskedLoss(torch.autograd.Function):
@@ -117,7 +129,7 @@ class _MaskedLoss(torch.autograd.Function):
         added = None if bias is None else bias.to(dtype)
         needs = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden_rows) if needs[0] else None
-        grad_weight = torch.zeros_like(weight) if needs[1] else None
+        grad_weight = torch.zeros_like(weight) if needs[1] and not len(hidden) else None
         grad_bias = torch.zeros_like(bias) if bias is not None and needs[2] else None
         wide = torch.promote_types(dtype, torch.float32)
         loss, nll = (torch.zeros((), dtype=wide, device=hidden.device) for _ in range(2))
@@ -133,8 +145,13 @@ class _MaskedLoss(torch.autograd.Function):
             nll += chunk_nll
             if grad_hidden is not None:
                 torch.mm(gradient, cast, out=grad_hidden[start : start + len(states)])
-            if grad_weight is not None:
-                grad_weight += torch.mm(gradient.T, states)
+            if needs[1]:
+                share = torch.mm(gradient.T, states)
+                # The first share is not added to zeros: these are the largest tensors here.
+                if grad_weight is None:
+                    grad_weight = share.to(weight.dtype)
+                else:
+                    grad_weight += share
             if grad_bias is not None:
                 grad_bias += gradient.sum(0, dtype=wide)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)

@@ -18,6 +18,7 @@ from heedful.search.dispatch import search, stream_tokens
 from heedful.search.fixed_run import FixedRun
 from heedful.search.search_settings import GenerationSettings, SearchSettings
 from heedful.search.step_model import Continuation
+from tests.gpu_waits import no_waiting
 
 from ...search.fixed_models import (
     KINDS,
@@ -69,11 +70,8 @@ def without_waiting(monkeypatch):
         reports = FixedRun.reports
 
         def watched(self):
-            torch.cuda.set_sync_debug_mode("error")
-            try:
+            with no_waiting():
                 yield from reports(self)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
 
         monkeypatch.setattr(FixedRun, "reports", watched)
 

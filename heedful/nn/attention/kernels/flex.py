@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.device import full_precision
-from heedful.nn.attention.kernels.request import AttentionRequest, is_causal, shows_all, soft_cap
+from heedful.nn.attention.kernels.request import AttentionRequest, shows_all, soft_cap
 from heedful.nn.attention.masks import Mask, TokenPositions
 from heedful.nn.positions import Positions, tokens_at
 
@@ -62,24 +62,6 @@ class Flex:
     def attention(self) -> Callable[..., Any]:
         """Return the function to call."""
         return _compiled()
-
-
-class InlineFlex(Flex):
-    """`flex_attention` inside of a larger graph, whose compiler makes the kernel."""
-
-    def advantage(self, request: AttentionRequest) -> str | None:
-        """Return a reason where other kernels would make a mask or a bias in memory."""
-        plain = shows_all(request.positions, request.mask, request.readable) or is_causal(request)
-        # FlashAttention is the fastest without mask, biases and cap, and takes causality as a flag.
-        if plain and len(request.biases) == 0 and request.softcap is None:
-            return None
-        return "mask, biases and cap are made in the kernel, and hidden blocks are skipped"
-
-    def attention(self) -> Callable[..., Any]:
-        """See `Flex.attention`."""
-        from torch.nn.attention.flex_attention import flex_attention
-
-        return flex_attention
 
 
 # Imported and compiled on first use: most runs have no CUDA, and `torch.compile` loads slowly.

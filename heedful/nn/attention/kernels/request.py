@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.masks import Causal, Everything, Mask
+from heedful.nn.attention.masks import Causal, Everything, Mask, SameSegment
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
@@ -142,12 +142,22 @@ def common_keys(positions: Positions, mask: Mask) -> Tensor | None:
     return (positions.key >= 0)[:, None, None, :]
 
 
+def of_one_text(positions: Positions, mask: Mask) -> Mask:
+    """Return a mask without its rule of segments where rows have none, which then hides nothing."""
+    if positions.query_segment is not None or positions.key_segment is not None:
+        return mask
+    rules = [rule for rule in mask.conjuncts if rule != SameSegment()]
+    return rules[0] if len(rules) == 1 else mask
+
+
 def is_causal(request: AttentionRequest) -> bool:
     """Return whether query i is known to see the keys up to i and no others."""
     positions = request.positions
     # With more keys than queries, flags of PyTorch's kernels align the triangle to the upper left.
     square = positions.query.shape[1] == positions.key.shape[1]
-    return positions.counted and positions.lineage is None and square and request.mask == Causal()
+    known = positions.counted and positions.lineage is None and square
+    # Masks of language models heed segments too, of which rows of one text have none.
+    return known and of_one_text(positions, request.mask) == Causal()
 
 
 def may_have_blind_rows(request: AttentionRequest) -> bool:

@@ -1,0 +1,111 @@
+"""Sounds as pictures: the spectrogram of a WAV file, in grey.
+
+A vision Transformer that is given spectrograms classifies sounds as it classifies pictures (Gong
+2021, "AST"). Rows are bands of the mel scale, which are as wide as the ear tells pitches apart, the
+lowest at the bottom; columns are moments.
+"""
+
+from __future__ import annotations
+
+import functools
+import wave
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.errors import DataError
+
+SOUND_SUFFIXES = (".wav",)
+
+BANDS = 40  # usual in speech recognition: more are narrower than a bin of the low frequencies
+_WINDOW, _STEP = 0.025, 0.010  # seconds: about two periods of a low voice, and a hundred a second
+_RANGE = 80.0  # dB below the loudest point that are black; speech keeps within 60 of it
+_LONGEST = 60.0  # seconds: a picture of a longer sound would be resized to nothing
+
+Floats = npt.NDArray[np.float64]
+
+
+def spectrogram(source: Path | BinaryIO, where: str) -> npt.NDArray[np.uint8]:
+    """Read a sound and return its spectrogram.
+
+    Args:
+        source: path of a WAV file, or a stream of its bytes; channels are averaged.
+        where: name of the sound for the error message.
+
+    Returns:
+        Grey pixels [40, moments] uint8, 255 for the loudest point and 0 for 80 dB less.
+
+    Raises:
+        DataError: when it is no WAV file of whole numbers, damaged, silent, shorter than 25 ms or
+            longer than a minute.
+    """
+    samples, rate = _read(source, where)
+    seconds = len(samples) / rate
+    if not _WINDOW <= seconds <= _LONGEST:
+        raise DataError(
+            f"The sound takes {seconds:.3f} seconds, and should take {_WINDOW} to {_LONGEST:.0f}",
+            where=where,
+            remedy="Cut it into parts, or leave it out",
+        )
+    window, step = round(_WINDOW * rate), max(1, round(_STEP * rate))
+    # Padded to twice the window: the low bands are narrower than a bin of the window's own length.
+    size = 1 << (2 * window - 1).bit_length()
+    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::step]
+    power = np.abs(np.fft.rfft(frames * np.hanning(window), size)) ** 2  # [moments, size / 2 + 1]
+    energy = _filters(rate, size) @ power.T
+    loudest = energy.max()
+    if loudest <= 0:
+        raise DataError("The sound is silent", where=where, remedy="Leave it out")
+    decibels = 10 * np.log10(np.maximum(energy / loudest, 1e-12))
+    grey = np.clip(1 + decibels / _RANGE, 0, 1) * 255
+    return np.ascontiguousarray(grey[::-1].round().astype(np.uint8))
+
+
+@functools.lru_cache(maxsize=8)
+def _filters(rate: int, size: int) -> Floats:
+    """Return the triangles of the mel bands [40, size / 2 + 1] over the bins of a spectrum."""
+
+    hertz = np.fft.rfftfreq(size, 1 / rate)
+    bins = 2595 * np.log10(1 + hertz / 700)  # the formula of HTK
+    edges = np.linspace(0, bins[-1], BANDS + 2)
+    rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
+    triangles: Floats = np.maximum(0, np.minimum(rising, falling))
+    return triangles
+
+
+def _read(source: Path | BinaryIO, where: str) -> tuple[Floats, int]:
+    """Return the samples of a WAV file, between −1 and 1, and how many there are in a second."""
+    try:
+        with wave.open(str(source) if isinstance(source, Path) else source, "rb") as file:
+            channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
+            count, content = file.getnframes(), file.readframes(file.getnframes())
+    except FileNotFoundError:
+        raise DataError("No such file", where=where, remedy="Check the path") from None
+    except (wave.Error, EOFError, OSError, ValueError, ZeroDivisionError) as error:
+        raise DataError(
+            f"The sound cannot be read: {str(error) or 'it ends in its head'}",
+            where=where,
+            remedy="Save it as WAV with 16 bits a sample",
+        ) from None
+    if rate < 1000 or len(content) < count * channels * width:
+        raise DataError(
+            f"The sound is damaged: it has {len(content):,} of {count * channels * width:,} bytes, "
+            f"at {rate:,} samples a second",
+            where=where,
+            remedy="Copy the file again",
+        )
+    return _samples(content, width).reshape(-1, channels).mean(1), rate
+
+
+def _samples(content: bytes, width: int) -> Floats:
+    """Return whole numbers of 1 to 4 bytes as fractions of their largest."""
+    raw = np.frombuffer(content, np.uint8)
+    if width == 1:  # the only ones without a sign
+        return (raw.astype(np.float64) - 128) / 128
+    # Moved to the top of 32 bits, so that 24 bits need no case of their own.
+    padded = np.zeros((len(raw) // width, 4), np.uint8)
+    padded[:, 4 - width :] = raw.reshape(-1, width)
+    return padded.view("<i4")[:, 0] / 2.0**31
