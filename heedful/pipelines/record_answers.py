@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Unpack
 
@@ -33,7 +34,7 @@ from heedful.search.search_settings import (
     GenerationSettings,
     Specials,
     check_fits,
-    longest_output,
+    check_width,
 )
 from heedful.search.step_model import Continuation, State, StepModel
 from heedful.text.field_tokenizer import FieldTokenizer
@@ -143,8 +144,8 @@ class RecordPipeline(GenerationPipeline):
         for name in ("stop", "coverage_penalty"):
             if getattr(resolved, name):
                 raise ConfigError("A record is written to its end by its fields", where=name)
-        usual = self.written.longest or self.spec.max_length
-        resolved = resolved.limited(longest_output([self.spec], resolved), usual)
+        check_width([self.spec], resolved)
+        usual, table = self.written.longest or self.spec.max_length, self.spec.num_positions
         asked = [
             self.asked(prompt, f"record {number}", partial=True)
             for number, prompt in enumerate(prompts, start=1)
@@ -155,12 +156,20 @@ class RecordPipeline(GenerationPipeline):
             alike[len(each.target)].append(number)
         results: dict[int, Generation] = {}
 
-        def run(part: list[int]) -> list[Generation]:
+        def run(settings: GenerationSettings, part: list[int]) -> list[Generation]:
             chosen = [asked[number] for number in part]
-            return self._completed(chosen, resolved, [first_name + number for number in part])
+            return self._completed(chosen, settings, [first_name + number for number in part])
 
         with self.computing():
-            for numbers in alike.values():
+            for begun, numbers in alike.items():
+                room = None if table is None else table - begun
+                if room is not None and (resolved.max_length or 1) > room:
+                    raise ConfigError(
+                        f"The record leaves {room} of the {table} positions the model has learned",
+                        where=f"record {numbers[0] + 1}",
+                        remedy=f"Ask for at most {room} new tokens, or give less of the record",
+                    )
+                limited = resolved.limited(room, usual)
                 batches = plan_batches(
                     [len(asked[number].source) + usual for number in numbers],
                     width=resolved.width,
@@ -168,7 +177,7 @@ class RecordPipeline(GenerationPipeline):
                     batch_size=batch_size,
                 )
                 parts = [[numbers[place] for place in batch] for batch in batches]
-                for part, found in split_on_oom(parts, run):
+                for part, found in split_on_oom(parts, partial(run, limited)):
                     results.update(zip(part, found, strict=True))
         return [results[number] for number in range(len(prompts))]
 
