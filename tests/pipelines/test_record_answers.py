@@ -94,6 +94,15 @@ def test_beginnings_are_kept_and_batches_change_nothing(pipeline: RecordPipeline
     assert [value for row in json.loads(together[1].text)["map"] for value in row][:3] == [1, 2, 0]
 
 
+def test_a_beginning_that_it_would_write_leads_to_the_same_end(pipeline: RecordPipeline) -> None:
+    (whole,) = pipeline.generate(['{"image": [1, 3, 2]}'])
+    record = json.loads(whole.text)
+    (rest,) = pipeline.generate([json.dumps({"image": [1, 3, 2], "map": record["map"]})])
+    assert rest.text == whole.text
+    assert rest.tokens == whole.tokens[4:]
+    assert rest.token_scores == pytest.approx(whole.token_scores[4:], abs=1e-4)
+
+
 def test_scores_are_those_of_the_model_over_all_tokens(pipeline: RecordPipeline) -> None:
     record = {"image": [1], "map": [[0, 1], [2, 0]], "caption": "ab", "mood": 3}
     asked = pipeline.asked(json.dumps(record), "here")

@@ -104,19 +104,19 @@ def answers(
 def test_an_encoder_reads_some_fields_and_a_batch_learns_the_others(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(
-        '{"kind": 2, "notes": [4, 0, 1], "ask": 1, "end": [0, 1]}\n'
+        '{"kind": 2, "notes": [4, 0, 1, 1, 2], "ask": 1, "end": [0, 1]}\n'
         '{"kind": 0, "notes": [3], "ask": 2, "end": [1, 1]}\n'
     )
     whole = FieldTokenizer([TokenField.read(text) for text in ANSWERS])
     read, written = whole.only({"notes"}), whole.only({"kind", "ask", "end"})
     texts = [encode_texts([RecordReader(path)], side, tmp_path / "c") for side in (written, read)]
     rows = RecordPairs(texts[0], written, 12, texts[1], read)
-    # The longer side counts: three notes and an end, or a beginning and four values.
-    assert rows.sizes.tolist() == [5, 5]
+    # The longer side counts: five notes and an end, or a beginning and four values.
+    assert rows.sizes.tolist() == [6, 5]
     batch = rows.batch(np.array([1, 0]))
     assert batch.source.tolist() == [
-        [*read.encode_record({"notes": [3]}), read.eos, read.pad, read.pad],
-        [*read.encode_record({"notes": [4, 0, 1]}), read.eos],
+        [*read.encode_record({"notes": [3]}), read.eos, *[read.pad] * 4],
+        [*read.encode_record({"notes": [4, 0, 1, 1, 2]}), read.eos],
     ]
     ids = written.encode_record({"kind": 2, "ask": 1, "end": [0, 1]}).tolist()
     assert batch.target_input.tolist()[1] == [written.bos, *ids]
