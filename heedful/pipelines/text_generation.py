@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor
 
@@ -394,8 +394,8 @@ def _evaluating(model: CausalLM) -> Iterator[None]:
 class GenerationPipeline(TextPipeline[CausalLM]):
     """A pipeline that continues texts with a language model."""
 
-    kind = CausalLM
-    verbs = ("generate", "stream")
+    kind: ClassVar[type[Any]] = CausalLM
+    verbs: ClassVar[tuple[str, ...]] = ("generate", "stream")
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 

@@ -96,11 +96,15 @@ def record_likelihood(
     fields = fields_of(pipeline)
     if not records:
         raise DataError("There is no record to measure", remedy="Give a file with records in it")
-    measure = _answer_losses if isinstance(pipeline, RecordPipeline) else _sequence_losses
+    arguments = (records, batch_tokens, progress)
+    if isinstance(pipeline, RecordPipeline):
+        measured = _answer_losses(pipeline, *arguments)
+    else:
+        measured = _sequence_losses(pipeline, *arguments)
     names = np.array([*(field.name for field in fields.fields), END])
     nats: defaultdict[str, float] = defaultdict(float)
     values: defaultdict[str, int] = defaultdict(int)
-    for targets, losses in measure(pipeline, records, batch_tokens, progress):
+    for targets, losses in measured:
         learned = fields.learned[targets]
         numbers = fields.field_numbers(targets)
         for number in np.unique(numbers[learned]):
