@@ -24,6 +24,7 @@ from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.token_fields import TokenField
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
+from heedful.train.training_memory import likely_spec
 
 from .conftest import noted_losses, short_run, write_text
 
@@ -139,6 +140,11 @@ def test_a_run_with_an_encoder_resumes_and_is_measured_as_it_was_validated(tmp_p
     # The condition is not measured, and neither is an end that follows from the shape.
     assert losses.keys() == {"kind", "end"}
     assert record_scores(losses)["loss"] == pytest.approx(summary.scores["loss"], abs=1e-4)
+
+
+def test_memory_is_that_of_the_model_that_is_trained(tmp_path: Path) -> None:
+    assert likely_spec(answers(tmp_path)).kind == "translator"
+    assert likely_spec(settings(tmp_path)).kind == "causal_lm"
 
 
 @pytest.mark.parametrize(
