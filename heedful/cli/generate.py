@@ -85,7 +85,7 @@ def generate(
     _check(prompt, input, output, stream=stream)
     from heedful.interop.model_loading import load_any
     from heedful.models.rotary_override import stretching_reader
-    from heedful.pipelines.record_answers import load_generator
+    from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
     read = stretching_reader(load_any, *vars(rotary).values())

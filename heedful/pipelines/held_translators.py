@@ -163,23 +163,6 @@ class HeldTranslators(SegmentSearch, Shown):
         numpy = numpy_pipeline(paths, shortlist=shortlist, options=options)
         return cast("Self", made(numpy, " + ".join(map(str, paths))))
 
-    def generate(self, prompts: Sequence[str], **options: Any) -> Any:
-        """Complete records with an encoder-decoder that reads some of their fields.
-
-        Args:
-            prompts, **options: arguments of `RecordPipeline.generate`.
-
-        Raises:
-            ModelError: when the model is one of texts, or an ensemble.
-            ConfigError, DataError: as `RecordPipeline.generate` does.
-        """
-        from heedful.pipelines.record_answers import RecordPipeline  # few translators do
-
-        if len(self._held) > 1:
-            raise ModelError("An ensemble completes no records", remedy="Load a single model")
-        pipeline = RecordPipeline(self._held[0], self.tokenizers, precision=self._precision)
-        return pipeline.generate(prompts, **options)
-
     def fill(self, texts: Sequence[str], **options: Any) -> Any:
         """Fill the gaps of texts with an encoder-decoder that was trained to, such as T5 or BART.
 

@@ -7,18 +7,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, Unpack
 
 from torch import Tensor
 
 from heedful.data.padding import pad, source_tensors
-from heedful.device import Precision
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import ReadModel
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import check_is_list, plan_batches, split_on_oom
-from heedful.pipelines.read_once import ReadOnce
 from heedful.pipelines.text_generation import (
     BATCH_TOKENS,
     Generation,
@@ -89,7 +85,7 @@ class RecordPipeline(GenerationPipeline):
     Args:
         model: translator, perhaps with its engine.
         tokenizers: fields that are read, and fields that are written.
-        precision: precision of the forward passes; float32 if unset.
+        **options: `precision` of `GenerationPipeline`.
     """
 
     kind = Translator
@@ -97,17 +93,11 @@ class RecordPipeline(GenerationPipeline):
     refusal = "This model answers no records"
     remedy = "Give a model that was trained with --task tokens and --tokens.source"
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizers: TokenizerPair,
-        *,
-        precision: Precision | None = None,
-    ) -> None:
+    def __init__(self, model: Any, tokenizers: TokenizerPair, **options: Any) -> None:
         read, written = tokenizers.source, tokenizers.target
         if not isinstance(read, FieldTokenizer) or not isinstance(written, FieldTokenizer):
             raise ModelError(self.refusal, remedy=self.remedy)
-        super().__init__(model, written, precision=precision)
+        super().__init__(model, written, **options)
         self.read, self.written = read, written
 
     @classmethod
@@ -255,27 +245,3 @@ class RecordPipeline(GenerationPipeline):
         return replace(
             found, text=text, others=tuple(self._whole(each, asked) for each in found.others)
         )
-
-
-def load_generator(path: str | Path, *, read: ReadModel, **options: Any) -> GenerationPipeline:
-    """Load a language model, or an encoder-decoder that completes records.
-
-    Args:
-        path: a model directory or a run directory (its best model).
-        read: reader of a model directory.
-        **options: `device` and `precision` of the pipeline's `load`.
-
-    Raises:
-        ModelError: when there is no model, or one that continues nothing.
-        ConfigError: when the device or precision is not available.
-    """
-    once = ReadOnce(Path(path), read)
-    # A translator of texts is refused by the pipeline of language models, which names the task.
-    answers = once.spec.reads == "pairs" and answers_records(once.tokenizers)
-    pipeline = RecordPipeline if answers else GenerationPipeline
-    return pipeline.load(path, read=once, **options)
-
-
-def answers_records(tokenizers: TokenizerPair | None) -> bool:
-    """Return True for the tokenizers of an encoder-decoder of records."""
-    return tokenizers is not None and isinstance(tokenizers.target, FieldTokenizer)

@@ -116,8 +116,10 @@ class TranslationObjective:
             capture=capture,
             **segments_of(batch),
         )
+        # Padding becomes NO_TARGET, so losses that take padding count real targets only.
+        targets = batch.target_output.where(batch.target_positions >= 0, NO_TARGET)
         smoothing, count = self.settings.label_smoothing, batch.target_tokens
-        return _token_loss(model, states, batch.targets, count, smoothing, capture, context)
+        return _token_loss(model, states, targets, count, smoothing, capture, context)
 
     def _r_drop(
         self, model: Translator, batch: PairBatch, target_input: Tensor, context: LossContext

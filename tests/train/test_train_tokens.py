@@ -19,7 +19,7 @@ from heedful.data.record_files import RecordReader
 from heedful.errors import UserError
 from heedful.events import Events
 from heedful.interop.model_loading import load_any
-from heedful.pipelines.record_answers import load_generator
+from heedful.pipelines.any_pipeline import load_generator
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.token_fields import TokenField
 from heedful.train.run import run_training

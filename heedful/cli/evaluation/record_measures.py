@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def continues_sequences(model: Path) -> bool:
     """Return True for a model that continues sequences, of records or of text."""
     from heedful.interop.hugging_face import describe_any
-    from heedful.pipelines.record_answers import answers_records
+    from heedful.pipelines.any_pipeline import answers_records
 
     described = describe_any(model)
-    return described.spec.kind == "causal_lm" or answers_records(described.tokenizers)
+    spec = described.spec
+    return spec.kind == "causal_lm" or answers_records(spec, described.tokenizers)
 
 
 def evaluate_records(model: Path, data: Path, running: Running, report: Report) -> None:
@@ -46,7 +47,7 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
     from heedful.data.corpus_spec import CorpusSpec, RecordSpec
     from heedful.data.record_files import record_reader
     from heedful.interop.model_loading import load_any
-    from heedful.pipelines.record_answers import load_generator
+    from heedful.pipelines.any_pipeline import load_generator
 
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
