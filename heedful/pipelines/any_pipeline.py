@@ -126,5 +126,5 @@ def answers_records(spec: ModelSpec, tokenizers: TokenizerPair | None) -> bool:
     """Return True for an encoder-decoder of records."""
     from heedful.text.field_tokenizer import FieldTokenizer  # few models have fields
 
-    pairs = spec.reads == "pairs" and tokenizers is not None
-    return pairs and isinstance(tokenizers.target, FieldTokenizer)
+    target = None if tokenizers is None else tokenizers.target
+    return spec.reads == "pairs" and isinstance(target, FieldTokenizer)
