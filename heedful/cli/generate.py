@@ -85,11 +85,11 @@ def generate(
     _check(prompt, input, output, stream=stream)
     from heedful.interop.model_loading import load_any
     from heedful.models.rotary_override import stretching_reader
-    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
     read = stretching_reader(load_any, *vars(rotary).values())
-    pipeline = GenerationPipeline.load(model, device=device, precision=precision, read=read)
+    pipeline = load_generator(model, device=device, precision=precision, read=read)
     loaded = report.seconds
     if stream:
         assert prompt is not None

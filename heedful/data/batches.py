@@ -79,10 +79,10 @@ class PairBatch(ExampleBatch):
         source: source tokens, ending in eos [B, S] int64.
         source_positions: positions of source tokens in their sentence, −1 for padding [B, S] int64.
         target_input: decoder input, bos and the target's tokens [B, T] int64.
-        target_output: labels, the target's tokens and eos [B, T] int64.
+        target_output: labels, the target's tokens and eos [B, T] int64; −1 for one without a loss.
         target_positions: positions of input and output, −1 for padding [B, T] int64.
         indices: numbers of the pairs [B] int64; with packed rows [B, P], −1 past a row's last.
-        target_tokens: number of target positions that are not padding.
+        target_tokens: number of labels with a loss.
         source_segments: number of a source token's pair within its row, from 0 [B, S] int64, −1
             for padding; None where each row is one pair.
         target_segments: number of a target token's pair within its row [B, T] int64.
@@ -98,10 +98,15 @@ class PairBatch(ExampleBatch):
     source_segments: Tensor | None = None
     target_segments: Tensor | None = None
 
+    @property
+    def targets(self) -> Tensor:
+        """Labels [B, T] int64; −1 where there is no loss."""
+        return self.target_output.where(self.target_positions >= 0, NO_TARGET)
+
     def part(self, start: int, stop: int) -> Self:
+        part = super().part(start, stop)
         # Losses are means over tokens, so each part of a split batch needs its own count.
-        real = int((self.target_positions[start:stop] >= 0).sum())
-        return replace(super().part(start, stop), target_tokens=real)
+        return replace(part, target_tokens=_count(part.targets))
 
 
 @dataclass(frozen=True)

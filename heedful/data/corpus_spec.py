@@ -240,6 +240,11 @@ class RecordSpec(Config):
         "pixels:16:28x28; a content is a number of values, names or text; given fields are read "
         "and not learned; the fields of the training data if unset",
     )
+    source: tuple[str, ...] = Field(
+        (),
+        description="names of the fields that an encoder reads; a decoder with cross-attention "
+        "writes the others; without an encoder if unset",
+    )
     levels: Annotated[int, Field(ge=2, le=256)] = Field(
         16, description="number of grey levels of pixels"
     )

@@ -1,18 +1,19 @@
-"""Batches of token sequences: each record is a row of its own."""
+"""Batches of token sequences: each record is a row of its own, or one for each of two sides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from heedful.data.batch_plan import Indices, plan_files, plan_once
-from heedful.data.batches import NO_TARGET, WindowBatch
+from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch, pair_batch
 from heedful.data.corpus_spec import DataSpec
 from heedful.data.encoded_texts import EncodedTexts
 from heedful.errors import DataError
 from heedful.text.field_tokenizer import FieldTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class RecordRows:
         """Return the location of a record, given the number of its first token."""
         return self.texts.line_of(number)
 
-    def batch(self, numbers: Indices) -> WindowBatch:
+    def batch(self, numbers: Indices) -> WindowBatch | PairBatch:
         """Make a padded batch of records.
 
         Given fields, and an end that follows from the fields, are read and have no target.
@@ -88,3 +89,37 @@ class RecordRows:
             packed=False,
             counted=bool(real.all()),
         )
+
+
+@dataclass(frozen=True)
+class RecordPairs(RecordRows):
+    """Encoded records, of which an encoder reads some fields and a decoder writes the others.
+
+    Args:
+        texts, tokenizer, longest: arguments of `RecordRows`, of the fields that are written.
+        source: stream of the fields that are read, of the same records.
+        source_tokenizer: fields that are read.
+    """
+
+    source: EncodedTexts
+    source_tokenizer: FieldTokenizer
+
+    @property
+    def sizes(self) -> Indices:
+        """Positions of each record's longer side in a batch [N], its begin or end counted."""
+        return np.maximum(super().sizes, self.source.text_spans[1] + 1)
+
+    def batch(self, numbers: Indices) -> PairBatch:
+        """Make a padded batch of both sides; see `RecordRows.batch`."""
+        read, written = (
+            [
+                texts.span(start, start + size)
+                for start, size in zip(*(each[numbers] for each in texts.text_spans), strict=True)
+            ]
+            for texts in (self.source, self.texts)
+        )
+        pair = TokenizerPair(self.source_tokenizer, self.tokenizer)
+        batch = pair_batch(read, written, self.texts.bounds[numbers], pair)
+        learned = torch.from_numpy(self.tokenizer.learned)[batch.target_output]
+        batch = replace(batch, target_output=batch.target_output.where(learned, NO_TARGET))
+        return replace(batch, target_tokens=int((batch.targets != NO_TARGET).sum()))

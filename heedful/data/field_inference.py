@@ -13,6 +13,7 @@ from heedful.errors import ConfigError, DataError, suggest
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.token_fields import TokenField, read_fields
 from heedful.text.tokenizer import Tokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
 
@@ -66,6 +67,45 @@ def train_fields(
         if field.content == "text"
     }
     return FieldTokenizer(fields, tokenizers, spec.model_copy(update={"fields": ()}).plain())
+
+
+def train_sides(
+    readers: Sequence[Any],
+    spec: RecordSpec,
+    texts: TokenizerSpec,
+    warn: Callable[[str], None],
+) -> TokenizerPair:
+    """Make the vocabularies of the fields that an encoder reads and of those that are written.
+
+    Args:
+        readers, spec, texts, warn: arguments of `train_fields`.
+
+    Returns:
+        The same tokenizer twice if no field is read by an encoder.
+
+    Raises:
+        DataError: as `train_fields` does.
+        ConfigError: as `train_fields` does, and when a field to read is unknown, or no field is
+            left to learn.
+    """
+    fields = train_fields(readers, spec, texts, warn)
+    if not spec.source:
+        return TokenizerPair(fields, fields)
+    known = [field.name for field in fields.fields]
+    if unknown := [name for name in spec.source if name not in known]:
+        raise ConfigError(
+            f"There is no field {unknown[0]!r} for the encoder to read",
+            where="tokens.source",
+            remedy=suggest(unknown[0], known),
+        )
+    written = fields.only(set(known) - set(spec.source))
+    if all(field.given for field in written.fields):
+        raise ConfigError(
+            "All fields are read or given, so there is nothing to learn",
+            where="tokens.source",
+            remedy="Leave a field out, which the decoder then writes",
+        )
+    return TokenizerPair(fields.only(spec.source), written)
 
 
 def _text_tokenizer(

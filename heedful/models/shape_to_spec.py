@@ -194,7 +194,8 @@ def _embedding(
             raise ConfigError(
                 "Axes are those of the fields of token sequences, all but the last of known size",
                 where="model.positions = axes",
-                remedy="Train with --task tokens and sizes in --tokens.fields, or use learned",
+                remedy="Train with --task tokens, sizes in --tokens.fields and no encoder, or use "
+                "learned",
             )
         positions = PositionSpec(kind="axes", axes=axes, max_length=sum(map(math.prod, axes)))
     elif shape.positions != "learned":

@@ -14,14 +14,17 @@ from heedful.pipelines.read_once import ReadOnce
 
 if TYPE_CHECKING:
     from heedful.models.checkpoint import ReadModel
+    from heedful.models.model_spec import ModelSpec
+    from heedful.text.tokenizer_pair import TokenizerPair
 
 _PIPELINES = {
     "translator": "heedful.pipelines.translation:TranslationPipeline",
     "causal_lm": "heedful.pipelines.text_generation:GenerationPipeline",
     "encoder": "heedful.pipelines.text_encoding:EncoderPipeline",
+    "records": "heedful.pipelines.record_answers:RecordPipeline",
     "vision": "heedful.pipelines.image_classification:ImagePipeline",
 }
-"""Class of each kind of model, imported when one is loaded."""
+"""Class of each kind of model, or of its use, imported when one is loaded."""
 
 
 @standard_tensors()
@@ -96,3 +99,32 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
             remedy=wanted.remedy,
         )
     return model
+
+
+def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: Any) -> Any:
+    """Load a language model, or an encoder-decoder that completes records.
+
+    Args:
+        path: a model directory or a run directory (its best model).
+        read: reader of a model directory.
+        **options: `device` and `precision` of the pipeline's `load`.
+
+    Returns:
+        A `GenerationPipeline`, or a `RecordPipeline`, which is one.
+
+    Raises:
+        ModelError: when there is no model, or one that continues nothing.
+        ConfigError: when the device or precision is not available.
+    """
+    once = ReadOnce(Path(path), read)
+    # A translator of texts is refused by the pipeline of language models, which names the task.
+    kind = "records" if answers_records(once.spec, once.tokenizers) else "causal_lm"
+    return loaded_as(kind, path, read=once, **options)
+
+
+def answers_records(spec: ModelSpec, tokenizers: TokenizerPair | None) -> bool:
+    """Return True for an encoder-decoder of records."""
+    from heedful.text.field_tokenizer import FieldTokenizer  # few models have fields
+
+    target = None if tokenizers is None else tokenizers.target
+    return spec.reads == "pairs" and isinstance(target, FieldTokenizer)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor
 
@@ -122,7 +122,7 @@ def generate(
             names=[first_name + i for i in part],
         )
         return [
-            _assemble(best, text, continuation.limit)
+            assembled(best, text, continuation.limit)
             for best, text in zip(hypotheses, texts, strict=True)
         ]
 
@@ -354,7 +354,8 @@ def _running_text(
     return None if tokenizer is None else RunningText(tokenizer, prompt, settings.stop)
 
 
-def _assemble(hypotheses: Sequence[Hypothesis], text: RunningText | None, limit: int) -> Generation:
+def assembled(hypotheses: Sequence[Hypothesis], text: RunningText | None, limit: int) -> Generation:
+    """Return the best hypothesis as a continuation, with the others."""
     results = [_generation(hypothesis, text, limit) for hypothesis in hypotheses]
     return replace(results[0], others=tuple(results[1:]))
 
@@ -393,8 +394,8 @@ def _evaluating(model: CausalLM) -> Iterator[None]:
 class GenerationPipeline(TextPipeline[CausalLM]):
     """A pipeline that continues texts with a language model."""
 
-    kind = CausalLM
-    verbs = ("generate", "stream")
+    kind: ClassVar[type[Any]] = CausalLM
+    verbs: ClassVar[tuple[str, ...]] = ("generate", "stream")
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 
@@ -445,7 +446,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             )
         if rules is None:
             return found
-        return [_as_record(each, rules, ids) for each, ids in zip(found, begun, strict=True)]
+        return [as_record(each, rules, ids) for each, ids in zip(found, begun, strict=True)]
 
     def stream(
         self,
@@ -483,8 +484,9 @@ class GenerationPipeline(TextPipeline[CausalLM]):
             )
 
 
-def _as_record(found: Generation, rules: FieldTokenizer, prompt: Sequence[int]) -> Generation:
-    others = tuple(_as_record(each, rules, prompt) for each in found.others)
+def as_record(found: Generation, rules: FieldTokenizer, prompt: Sequence[int]) -> Generation:
+    """Return a continuation with the whole record as its text."""
+    others = tuple(as_record(each, rules, prompt) for each in found.others)
     return replace(found, text=rules.decode([*prompt, *found.tokens]), others=others)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -17,6 +17,7 @@ from heedful.models.checkpoint import ReadModel, load_model
 from heedful.pipelines.batching import Shown
 from heedful.search.search_settings import not_numbers
 from heedful.text.tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -109,12 +110,15 @@ class ModelPipeline(Shown, Generic[M]):
                 remedy=cls.remedy,
             )
         held_model = HeldModel.prepared(model, read, Path(path), precision, where, shared)
-        # Pipelines of text take a tokenizer, too.
-        more = (tokenizers.source,) if cls.has_tokenizer and tokenizers is not None else ()
         make: Callable[..., Self] = cls
-        made = make(held_model, *more)
+        made = make(held_model, *([] if tokenizers is None else cls.tokenizers_of(tokenizers)))
         made.name = str(path)
         return made
+
+    @classmethod
+    def tokenizers_of(cls, tokenizers: TokenizerPair) -> Sequence[Any]:
+        """Return what the pipeline takes of a model's tokenizers, as its further arguments."""
+        return (tokenizers.source,) if cls.has_tokenizer else ()
 
     @contextmanager
     def computing(self) -> Iterator[None]:

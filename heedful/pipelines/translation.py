@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.pipelines.batching import list_of_texts
@@ -168,6 +168,23 @@ class TranslationPipeline(HeldTranslators):
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
+
+    def generate(self, prompts: Sequence[str], **options: Any) -> Any:
+        """Complete records with an encoder-decoder that reads some of their fields.
+
+        Args:
+            prompts, **options: arguments of `RecordPipeline.generate`.
+
+        Raises:
+            ModelError: when the model is one of texts, or an ensemble.
+            ConfigError, DataError: as `RecordPipeline.generate` does.
+        """
+        from heedful.pipelines.record_answers import RecordPipeline  # few translators do
+
+        if len(self._held) > 1:
+            raise ModelError("An ensemble completes no records", remedy="Load a single model")
+        pipeline = RecordPipeline(self._held[0], self.tokenizers, precision=self._precision)
+        return pipeline.generate(prompts, **options)
 
     def _cut(
         self, texts: Sequence[str], protect: Sequence[str] | None, warn: Warn | None, first: int

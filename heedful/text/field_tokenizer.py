@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -83,6 +83,12 @@ class FieldTokenizer(TextTokenizer):
         bounds = list(itertools.accumulate(sizes, initial=len(_SPECIALS)))
         self.starts = dict(zip((field.name for field in self.fields), bounds, strict=False))
         self.size = bounds[-1]
+
+    def only(self, names: Collection[str]) -> Self:
+        """Return the tokenizer of some of the fields, with ids of its own."""
+        fields = [field for field in self.fields if field.name in names]
+        texts = {name: each for name, each in self.tokenizers.items() if name in names}
+        return type(self)(fields, texts, self.reading)
 
     # How a record becomes ids.
 

@@ -364,6 +364,8 @@ class RunSettings(Config):
     @property
     def model_kind(self) -> str:
         """The kind of model that the task trains."""
+        if self.base_task == "tokens" and self.tokens.source:
+            return "translator"
         return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.base_task in tasks)
 
     @property

@@ -70,6 +70,23 @@ def test_a_record_comes_back(case: tuple[FieldTokenizer, dict[str, Any]]) -> Non
     assert all(len(("<pad>", "<bos>", "<eos>")) <= id < fields.size for id in ids)
 
 
+@given(records(), st.data())
+def test_a_record_comes_back_from_its_two_sides(
+    case: tuple[FieldTokenizer, dict[str, Any]], data: st.DataObject
+) -> None:
+    """Both sides read the whole record, keep their own fields, and make it up together."""
+    fields, record = case
+    chosen = data.draw(st.sets(st.sampled_from(sorted(record)), min_size=1))
+    sides = [fields.only(names) for names in (chosen, record.keys() - chosen) if names]
+    parts = [json.loads(side.decode(side.encode(json.dumps(record)))) for side in sides]
+    assert [set(part) for part in parts] == [chosen, record.keys() - chosen][: len(sides)]
+    assert {name: value for part in parts for name, value in part.items()} == record
+    # Ids of a side begin anew, so that no table has rows for fields of the other side.
+    assert sum(side.size - 3 for side in sides) <= fields.size - 3 <= sum(s.size for s in sides)
+    whole = TokenizerPair(sides[0], sides[-1])
+    assert {side.to_json() for side in sides} == {whole.source.to_json(), whole.target.to_json()}
+
+
 @given(records())
 def test_the_tokenizer_comes_back_from_its_file(
     case: tuple[FieldTokenizer, dict[str, Any]],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from heedful.apps.evaluation.text_losses import (
     BATCH_TOKENS,
@@ -20,6 +22,8 @@ from heedful.data.corpus_spec import CorpusSpec, RecordSpec
 from heedful.data.record_files import record_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import bits_per_unit
+from heedful.pipelines.batching import plan_batches, split_on_oom
+from heedful.pipelines.record_answers import RecordPipeline
 from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.text.field_tokenizer import FieldTokenizer
 
@@ -112,6 +116,36 @@ def record_likelihood(
     fields = fields_of(pipeline)
     if not records:
         raise DataError("There is no record to measure", remedy="Give a file with records in it")
+    arguments = (records, batch_tokens, progress)
+    if pipeline.spec.reads == "pairs":
+        measured = _answer_losses(cast("RecordPipeline", pipeline), *arguments)
+    else:
+        measured = _sequence_losses(pipeline, *arguments)
+    names = np.array([*(field.name for field in fields.fields), END])
+    nats: defaultdict[str, float] = defaultdict(float)
+    values: defaultdict[str, int] = defaultdict(int)
+    for targets, losses in measured:
+        learned = fields.learned[targets]
+        numbers = fields.field_numbers(targets)
+        for number in np.unique(numbers[learned]):
+            chosen = learned & (numbers == number)
+            nats[names[number]] += float(losses[chosen].sum())
+            values[names[number]] += int(chosen.sum())
+    return {
+        str(name): FieldLoss(nats[name], values[name], len(records))
+        for name in names
+        if values[name]
+    }
+
+
+def _sequence_losses(
+    pipeline: GenerationPipeline,
+    records: Sequence[str],
+    batch_tokens: int,
+    progress: Progress | None,
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+    """Yield the ids of each record with its end, and their losses under a causal model."""
+    fields = fields_of(pipeline)
     ids = [
         [fields.bos, *_encoded(fields, record, number), fields.eos]
         for number, record in enumerate(records, start=1)
@@ -128,21 +162,66 @@ def record_likelihood(
         LossWindow(text=number, start=0, stop=count, scored=0)
         for number, count in enumerate(framed.predictions)
     ]
-    names = np.array([*(field.name for field in fields.fields), END])
-    nats: defaultdict[str, float] = defaultdict(float)
-    values: defaultdict[str, int] = defaultdict(int)
     for window, losses in losses_of_windows(pipeline, framed, windows, batch_tokens, progress):
-        targets = np.array(framed.ids[window.text][1:])
-        learned = fields.learned[targets]
-        numbers = fields.field_numbers(targets)
-        for number in np.unique(numbers[learned]):
-            chosen = learned & (numbers == number)
-            nats[names[number]] += float(losses[chosen].sum())
-            values[names[number]] += int(chosen.sum())
+        yield np.array(framed.ids[window.text][1:]), losses
+
+
+def _answer_losses(
+    pipeline: RecordPipeline,
+    records: Sequence[str],
+    batch_tokens: int,
+    progress: Progress | None,
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+    """Yield the written ids of each record with their end, and their losses given what is read."""
+    asked = [pipeline.asked(each, f"record {number}") for number, each in enumerate(records, 1)]
+    plan = plan_batches(
+        [max(len(each.source), len(each.target)) + 1 for each in asked],
+        width=1,
+        batch_tokens=batch_tokens,
+        batch_size=None,
+    )
+    done = 0
+    for part, found in split_on_oom(
+        plan, lambda part: pipeline.token_scores([asked[i] for i in part])
+    ):
+        for number, scores in zip(part, found, strict=True):
+            yield np.array([*asked[number].target[1:], pipeline.written.eos]), -np.array(scores)
+        done += len(part)
+        if progress is not None:
+            progress(done, len(asked))
+
+
+def exact_shares(pipeline: GenerationPipeline, records: Sequence[str]) -> dict[str, float]:
+    """Return the share of records in which each written field comes out exactly, 0 to 1.
+
+    Args:
+        pipeline: encoder-decoder of records, which writes greedily; other models have no shares.
+        records: records as lines of JSON.
+
+    Returns:
+        Share by field; none where numbers are written, which have many good values.
+    """
+    if pipeline.spec.reads != "pairs":
+        return {}
+    pipeline = cast("RecordPipeline", pipeline)
+    written = [field for field in pipeline.written.fields if not field.given]
+    if any(field.content == "numbers" for field in written):
+        return {}
+    known = [pipeline.asked(each, f"record {n}") for n, each in enumerate(records, 1)]
+    wanted = [pipeline.written.decode_record(each.target) for each in known]
+    given = [field.name for field in pipeline.written.fields if field.given]
+    asked = [
+        json.dumps({**each.read, **{name: whole[name] for name in given}})
+        for each, whole in zip(known, wanted, strict=True)
+    ]
+    found = [json.loads(each.text) for each in pipeline.generate(asked)]
     return {
-        str(name): FieldLoss(nats[name], values[name], len(records))
-        for name in names
-        if values[name]
+        field.name: sum(
+            ours.get(field.name) == theirs.get(field.name)
+            for ours, theirs in zip(found, wanted, strict=True)
+        )
+        / len(wanted)
+        for field in written
     }
 
 

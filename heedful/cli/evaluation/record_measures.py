@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import heedful
 from heedful.cli.flags import Running
-from heedful.cli.text_io import Report, show_table, terminal
+from heedful.cli.text_io import Report, say, show_table, terminal
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,8 +16,11 @@ if TYPE_CHECKING:
 def continues_sequences(model: Path) -> bool:
     """Return True for a model that continues sequences, of records or of text."""
     from heedful.interop.hugging_face import describe_any
+    from heedful.pipelines.any_pipeline import answers_records
 
-    return describe_any(model).spec.kind == "causal_lm"
+    described = describe_any(model)
+    spec = described.spec
+    return spec.kind == "causal_lm" or answers_records(spec, described.tokenizers)
 
 
 def evaluate_records(model: Path, data: Path, running: Running, report: Report) -> None:
@@ -36,16 +38,21 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
         DataError: for a record that does not fit.
     """
     from heedful.apps.evaluation.record_likelihood import (
+        exact_shares,
         read_records,
         record_likelihood,
         record_scores,
         summed,
     )
     from heedful.data.corpus_spec import CorpusSpec
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.any_pipeline import load_generator
 
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
-    pipeline = heedful.load(model, device=running.device, precision=running.precision)
+    pipeline = load_generator(
+        model, device=running.device, precision=running.precision, read=load_any
+    )
     records = read_records(pipeline, CorpusSpec(file=str(data)))
     with terminal() as events:
         losses = record_likelihood(
@@ -54,12 +61,16 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
             batch_tokens=running.positions(pipeline),
             progress=lambda done, total: events.progress(done, total, "records read"),
         )
+        exact = exact_shares(pipeline, records)
     if not report.output.json:
         rows = {**losses, "all": summed(losses)} if len(losses) > 1 else losses
         columns = ["field", "values", "nats a value", "bits a value", "nats a record"]
         table = [_row(name, loss) for name, loss in rows.items()]
         show_table(f"{len(records):,} records", columns, table, numbers=4)
-    report.finish({"records": len(records), "scores": record_scores(losses)})
+        for name, share in exact.items():
+            say(f"{name}: {share:.2%} are written exactly")
+    scores = {**record_scores(losses), **({"exact": exact} if exact else {})}
+    report.finish({"records": len(records), "scores": scores})
 
 
 def _row(name: str, loss: FieldLoss) -> tuple[str, ...]:

@@ -203,13 +203,10 @@ def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
     shares: dict[str, Any] = {
         name: _share(value, rank, size, fillers.get(name, 0)) for name, value in tensors.items()
     }
+    divided: Any = replace(whole, **shares)
     # The loss of a share is a sum over its own tokens; counts differ from share to share.
-    if isinstance(batch, PairBatch):
-        real = shares["target_positions"] != NOTHING_HERE
-    else:
-        real = shares["targets"] != NO_TARGET
-    divided: _Batch = replace(whole, target_tokens=int(real.sum()), **shares)
-    return divided
+    real: _Batch = replace(divided, target_tokens=int((divided.targets != NO_TARGET).sum()))
+    return real
 
 
 def _share(tensor: Tensor, rank: int, size: int, filler: int) -> Tensor:

@@ -1,4 +1,8 @@
-"""Token sequences of any kind: a causal model of records whose fields share one vocabulary."""
+"""Token sequences of any kind: a model of records, with an encoder if it reads some fields.
+
+Without an encoder a causal model reads and writes all fields in one vocabulary. With one, the
+fields that it reads have a vocabulary of their own, and a decoder writes the others.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,15 @@ from typing import Any
 
 from torch import nn
 
-from heedful.data.encoded_records import RecordRows
-from heedful.data.field_inference import train_fields
+from heedful.data.encoded_records import RecordPairs, RecordRows
+from heedful.data.field_inference import train_sides
 from heedful.data.record_files import record_reader
 from heedful.errors import ConfigError, ModelError
-from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import CausalLMObjective
+from heedful.train.objective import CausalLMObjective, TranslationObjective
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import encode_and_note, weighted_fingerprint
 
@@ -26,7 +30,7 @@ def prepare(setup: Setup) -> Task:
     Raises:
         DataError: when a record is unusable, with its place.
         ConfigError: when fields are wrong, or a batch has no room for a record.
-        ModelError: when the initial model is one of texts.
+        ModelError: when the initial model is one of texts, or reads other fields by its encoder.
     """
     settings, data = setup.settings, setup.settings.data
     if settings.model.memory is not None:
@@ -37,29 +41,28 @@ def prepare(setup: Setup) -> Task:
         )
     training = [record_reader(corpus, settings.tokens) for corpus in data.train]
 
-    def fields_of_data() -> TokenizerPair:
-        warn = setup.events.warn
-        tokenizer = train_fields(training, settings.tokens, settings.tokenizer, warn)
-        return TokenizerPair(tokenizer, tokenizer)
+    def sides_of_data() -> TokenizerPair:
+        return train_sides(training, settings.tokens, settings.tokenizer, setup.events.warn)
 
-    tokenizers = setup.tokenizers(fields_of_data)
-    fields = _fields(setup, tokenizers)
-    setup.events.note("Fields: " + ", ".join(field.write() for field in fields.fields))
-    longest = data.max_length if fields.longest is None else fields.longest - 1
+    tokenizers = setup.tokenizers(sides_of_data)
+    read, written = _sides(setup, tokenizers)
+    longest = max(
+        data.max_length if side.longest is None else side.longest - 1 for side in (read, written)
+    )
 
     def rows(name: str, readers: Sequence[Any]) -> RecordRows:
-        made = RecordRows(
-            encode_and_note(setup, name, readers, fields, "sequence"), fields, longest
-        )
+        texts = encode_and_note(setup, name, readers, written, "sequence")
+        made = RecordRows(texts, written, longest)
+        if not tokenizers.joint:
+            source = encode_and_note(setup, f"{name} source", readers, read, "sequence")
+            made = RecordPairs(texts, written, longest, source, read)
         made.check()
         return made
 
     records = rows("training", training)
 
     def new_model() -> nn.Module:
-        axes = fields.axes(longest + 1)
-        spec = causal_lm_spec(settings.model, fields.size, longest, axes)
-        return setup.new_model(spec, tokenizers)
+        return setup.new_model(_spec(setup, read, written, longest), tokenizers)
 
     validation = None
     if data.valid:
@@ -74,29 +77,63 @@ def prepare(setup: Setup) -> Task:
             records.line_of,
         ),
         new_model,
-        CausalLMObjective(settings.objective.label_smoothing),
+        CausalLMObjective(settings.objective.label_smoothing)
+        if tokenizers.joint
+        else TranslationObjective(settings.objective),
         validation,
     )
 
 
-def _fields(setup: Setup, tokenizers: TokenizerPair) -> FieldTokenizer:
-    """Return the fields of a run.
+def _spec(setup: Setup, read: FieldTokenizer, written: FieldTokenizer, longest: int) -> Any:
+    """Return the spec of a new model.
+
+    Args:
+        setup: setup of the task.
+        read: fields that an encoder reads; the same object as `written` without an encoder.
+        written: fields of the decoder.
+        longest: most tokens of a side, its begin or end token counted.
+    """
+    shape = setup.settings.model
+    if read is written:
+        return causal_lm_spec(shape, written.size, longest, written.axes(longest + 1))
+    # The vocabularies of both sides have nothing in common, so neither have their tables.
+    sharing = "none" if shape.share_embeddings == "none" else "target"
+    shape = shape.model_copy(update={"max_length": longest, "share_embeddings": sharing})
+    return translator_spec(shape, read.size, written.size)
+
+
+def _sides(setup: Setup, tokenizers: TokenizerPair) -> tuple[FieldTokenizer, FieldTokenizer]:
+    """Return the fields that are read and those that are written; the same object if all are both.
 
     Raises:
-        ModelError: when the initial model is one of texts.
+        ModelError: when the initial model is one of texts, or reads other fields by its encoder.
         ConfigError: when a batch has no room for a sequence.
     """
-    fields, data = tokenizers.source, setup.settings.data
-    if not isinstance(fields, FieldTokenizer):
+    read, written = tokenizers.source, tokenizers.target
+    settings, where = setup.settings, str(setup.settings.init)
+    if not isinstance(read, FieldTokenizer) or not isinstance(written, FieldTokenizer):
         raise ModelError(
             "The initial model reads texts, and not the fields of token sequences",
-            where=str(setup.settings.init),
+            where=where,
             remedy="Start from a model of --task tokens, or leave --init out",
         )
-    if fields.longest is not None and data.budget < fields.longest - 1:
-        raise ConfigError(
-            f"A batch of {data.budget} tokens has no room for a sequence of {fields.longest - 1}",
-            where="data.batch_tokens",
-            remedy=f"Raise it to {fields.longest - 1} or more",
+    names = [] if tokenizers.joint else [field.name for field in read.fields]
+    if set(names) != set(settings.tokens.source):
+        raise ModelError(
+            f"The encoder of the initial model reads {', '.join(names) or 'no fields'}",
+            where=where,
+            remedy=f"Set --tokens.source {' '.join(names)}" if names else "Leave tokens.source out",
         )
-    return fields
+    fields = dict.fromkeys((*read.fields, *written.fields))
+    setup.events.note("Fields: " + ", ".join(field.write() for field in fields))
+    if names:
+        setup.events.note(f"The encoder reads {', '.join(names)}")
+    for side in (read, written):
+        if side.longest is not None and settings.data.budget < side.longest - 1:
+            raise ConfigError(
+                f"A batch of {settings.data.budget} tokens has no room for a sequence of "
+                f"{side.longest - 1}",
+                where="data.batch_tokens",
+                remedy=f"Raise it to {side.longest - 1} or more",
+            )
+    return read, written
