@@ -48,7 +48,8 @@ def load_pipeline(
             not set.
 
     Returns:
-        A `TranslationPipeline`, `GenerationPipeline`, `EncoderPipeline` or `ImagePipeline`.
+        A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
+        `EncoderPipeline` or `ImagePipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.
@@ -67,7 +68,7 @@ def load_pipeline(
             raise
         # Without PyTorch only translators are loaded; models of other kinds are refused there.
         return loaded_as("translator", path, device=device, precision=precision, **options)
-    kind = once.spec.kind
+    kind = "records" if answers_records(once.spec, once.tokenizers) else once.spec.kind
     if options and kind != "translator":
         raise ModelError(
             f"Only translators have the option {' and '.join(options)}; its kind is {kind!r}",

@@ -99,6 +99,9 @@ def test_captions_are_learned_and_written(
     assert [each["caption"][:4] for each in (mixed[0], mixed[2])] == ["flat", "flat"]
     assert [mixed[1], mixed[3]] == [ALL[5], ALL[0]]
 
+    measured = heedful.evaluate(run, str(valid))
+    assert measured.pop("exact") == scores["exact"]
+    assert measured["fields"]["caption"] == pytest.approx(scores["fields"]["caption"])
     (found,) = heedful.load(run).generate([json.dumps(asked[3])], sampling=True, n_best=2)
     assert json.loads(found.text) == ALL[3]
     assert len(found.others) == 1

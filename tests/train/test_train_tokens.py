@@ -139,7 +139,9 @@ def test_a_run_with_an_encoder_resumes_and_is_measured_as_it_was_validated(tmp_p
     losses = record_likelihood(pipeline, valid.read_text().splitlines())
     # The condition is not measured, and neither is an end that follows from the shape.
     assert losses.keys() == {"kind", "end"}
-    assert record_scores(losses)["loss"] == pytest.approx(summary.scores["loss"], abs=1e-4)
+    assert record_scores(losses, {})["nats_per_value"] == pytest.approx(
+        summary.scores["loss"], abs=1e-4
+    )
 
 
 def test_memory_is_that_of_the_model_that_is_trained(tmp_path: Path) -> None:

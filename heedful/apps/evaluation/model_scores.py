@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.apps.evaluation.record_likelihood import (
+    exact_shares,
     read_records,
     record_likelihood,
     record_scores,
@@ -70,7 +71,8 @@ def evaluate(
         return {name: each.score for name, each in found.items()}
     if "generate" in pipeline.verbs and isinstance(pipeline.tokenizer, FieldTokenizer):
         records = _records(pipeline, data)
-        return record_scores(record_likelihood(pipeline, records, **options))
+        losses = record_likelihood(pipeline, records, **options)
+        return record_scores(losses, exact_shares(pipeline, records))
     if "generate" in pipeline.verbs:
         return dict(text_likelihood(pipeline, _texts(data, documents), **options).scores)
     if "embed" in pipeline.verbs:

@@ -240,7 +240,13 @@ def summed(losses: dict[str, FieldLoss]) -> FieldLoss:
     return FieldLoss(total, sum(loss.values for loss in each), each[0].records)
 
 
-def record_scores(losses: dict[str, FieldLoss]) -> dict[str, Any]:
-    """Return the measures of all fields and of each, as plain data."""
+def record_scores(losses: dict[str, FieldLoss], exact: dict[str, float]) -> dict[str, Any]:
+    """Return the measures of all fields and of each, as plain data.
+
+    Args:
+        losses: result of `record_likelihood`.
+        exact: result of `exact_shares`.
+    """
     fields = {name: loss.plain() for name, loss in losses.items()}
-    return {**summed(losses).plain(), "fields": fields}
+    shares = {"exact": exact} if exact else {}
+    return {**summed(losses).plain(), "fields": fields, **shares}

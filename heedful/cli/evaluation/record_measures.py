@@ -69,8 +69,7 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
         show_table(f"{len(records):,} records", columns, table, numbers=4)
         for name, share in exact.items():
             say(f"{name}: {share:.2%} are written exactly")
-    scores = {**record_scores(losses), **({"exact": exact} if exact else {})}
-    report.finish({"records": len(records), "scores": scores})
+    report.finish({"records": len(records), "scores": record_scores(losses, exact)})
 
 
 def _row(name: str, loss: FieldLoss) -> tuple[str, ...]:
