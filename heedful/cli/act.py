@@ -210,7 +210,7 @@ def data_midi(
     pieces = (_pitches(record.get(field), field, where, lowest) for where, record in found)
     count = write_pieces(out, pieces, tempo=tempo)
     if not output.json:
-        say(f"{out}: {count:,} files")
+        say(f"{out}: {count:,} file{'s' * (count != 1)}")
     report.finish({"files": count})
 
 

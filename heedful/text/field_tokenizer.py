@@ -209,7 +209,8 @@ class FieldTokenizer(TextTokenizer):
     def decode_record(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the fields of ids, as far as they go; those that are not there are left out.
 
-        An array that is not complete is a flat list.
+        An array of a fixed shape that is not complete is a flat list. One of any number of rows has
+        its whole rows: a record that ended for lack of positions is a record, and can be continued.
         """
         given = np.asarray(ids, np.int64)
         numbers = self.field_numbers(given)
@@ -229,8 +230,8 @@ class FieldTokenizer(TextTokenizer):
         if field.shape == (1,) and len(values) == 1:
             return values[0]
         whole = field.count or len(values) // field.step * field.step
-        if len(field.shape) > 1 and len(values) == whole:
-            return np.array(values).reshape(-1, *field.shape[1:]).tolist()
+        if len(field.shape) > 1 and (len(values) == whole or field.count is None):
+            return np.array(values[:whole]).reshape(-1, *field.shape[1:]).tolist()
         return values
 
     def field_numbers(self, ids: Ids) -> Ids:

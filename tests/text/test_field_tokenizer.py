@@ -215,3 +215,15 @@ def test_damaged_files_are_named(tmp_path: Any, change: dict[str, Any]) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         read_tokenizer(path)
+
+
+@given(rows=SHAPES["anyx2"], size=st.integers(0, 10))
+def test_a_record_that_ends_within_a_row_has_the_rows_before(
+    rows: list[list[int]], size: int
+) -> None:
+    """What is written until no position is left is a record: it is read, and it is continued."""
+    fields = tokenizer("f:7:anyx2")
+    ids = fields.encode(json.dumps({"f": rows}))[:size]
+    found = fields.decode_record(ids)
+    assert found == ({"f": rows[: size // 2]} if ids else {})
+    assert fields.encode(json.dumps(found or {"f": []})) == ids[: len(ids) // 2 * 2]
