@@ -33,6 +33,7 @@ PROGRAMS = (
     "long_attention",
     "mixers",
     "peers_cli",
+    "profile_update",
     "run_all",
     "sparse_attention",
     "startup",

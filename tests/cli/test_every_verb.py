@@ -62,7 +62,10 @@ CALLS = {
     "serve": "MODEL",
 }
 """What each verb requires; several calls of a verb have a second word."""
-WITHOUT_MODEL = {"data check", "data clean", "data shard", "data split", "data world", "models"}
+WITHOUT_MODEL = {
+    *("data check", "data clean", "data midi", "data shard", "data split", "data world"),
+    "models",
+}
 WITHOUT_MODEL |= {"compare", "demo", "doctor", "import", "presets", "studio", "sweep", "train"}
 
 ANY = {"info", "plan"}

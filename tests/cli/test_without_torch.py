@@ -47,6 +47,7 @@ WORK = {
     "data check": ["data", "check", "a.txt", "b.txt", "--out", "checked"],
     "data clean": ["data", "clean", "a.txt", "b.txt", "--out", "cleaned"],
     "data world": ["data", "world", "world.jsonl", "--episodes", "5"],
+    "data midi": ["data", "midi", "notes.jsonl", "--out", "tunes"],
     "data shard": ["data", "shard", "a.txt", "b.txt", "--out", "shards"],
 }
 NEED = {
@@ -92,6 +93,7 @@ def run(commands: list[list[str]], folder: Path) -> list[tuple[int, str, str]]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "a.txt").write_text("I love cats.\nThe bank is closed today.\n")
     (tmp_path / "b.txt").write_text("Ich liebe Katzen.\nDie Bank ist heute geschlossen.\n")
+    (tmp_path / "notes.jsonl").write_text('{"notes": [[60, 64], [62, 0]]}\n')
     (tmp_path / "a.html").write_text("<p>I love <b>cats</b>. See https://example.org.</p>")
     return tmp_path
 

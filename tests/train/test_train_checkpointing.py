@@ -381,7 +381,7 @@ def test_compiled_blocks(mode: Any, computed: int, monkeypatch: pytest.MonkeyPat
     """A full one computes the graphs again; a selective one leaves it to the compiler."""
     calls: Counter[str] = Counter()
 
-    def traced(graph: Any, inputs: Any) -> Any:
+    def traced(graph: Any, inputs: Any, **options: Any) -> Any:
         return counted(graph.forward, calls, "graph")
 
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: traced)

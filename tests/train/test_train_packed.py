@@ -200,7 +200,9 @@ def test_a_row_that_is_too_large_is_named(packed: tuple[RunSettings, Task]) -> N
 def test_one_graph_for_each_stack_serves_all_batches(
     packed: tuple[RunSettings, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs: graph)
+    monkeypatch.setattr(
+        torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs, **_: graph
+    )
     monkeypatch.setattr(masked_loss, "_compiled_work", lambda: masked_loss.chunk_work)
     _, task = packed
     batches = batches_of(task)
