@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, hide_paths, new_parser, parse, train
-from machine import describe_machine
+from driver import HERE, heedful, hide_paths, new_parser, parse, train, write_result
 
 NAME = "chorales"
 SETTINGS = HERE / "chorales" / "decoder.toml"
@@ -50,15 +49,8 @@ def main() -> None:
             hide_paths(log, names)
             rows.append({"positions": positions, "seed": seed, **measured(run, files)})
             print(json.dumps(rows[-1]), flush=True)
-    result = {
-        "benchmark": NAME,
-        "command": "python benchmarks/chorales.py --data DIR",
-        "extra": arguments.extra,
-        "started": started.isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-        "runs": rows,
-    }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    command = "python benchmarks/chorales.py --data DIR"
+    write_result(out, command, arguments.extra, started, runs=rows)
 
 
 def write_pieces(source: Path, runs: Path) -> dict[str, Path]:

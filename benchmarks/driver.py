@@ -10,8 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from machine import describe_machine
 
 from heedful.evaluate.corpus_metrics import corpus_scores
 
@@ -82,6 +85,29 @@ def train(
         words = ["--config", str(config), "--train", *parts["train"]]
         words += [*(["--valid", *parts["valid"]] if "valid" in parts else []), *flags]
     heedful(["train", str(run), *words, *extra], log)
+
+
+def write_result(
+    out: Path, command: str, extra: Sequence[str], started: datetime, **facts: Any
+) -> None:
+    """Write result.json: what was run where and when, and what came out.
+
+    Args:
+        out: folder of the results, whose name is the benchmark's.
+        command: as a person types it.
+        extra: flags of `heedful train` that were given besides.
+        started: moment when the program began.
+        **facts: what the benchmark found, such as its `runs`.
+    """
+    result = {
+        "benchmark": out.name,
+        "command": command,
+        "extra": list(extra),
+        "started": started.isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        **facts,
+    }
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def compare(words: Sequence[str], run: Path) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from driver import HERE, hide_paths, new_parser, parse, read_events, train
-from machine import describe_machine
+from driver import HERE, hide_paths, new_parser, parse, read_events, train, write_result
 
 from heedful.apps.evaluation.series_forecast import forecast
 
@@ -67,16 +66,8 @@ def main() -> None:
         row = {"forecast": "model", "seed": seed, "minutes": round(minutes, 1)}
         rows.append({**row, **scored(past, future, season, median, low, high)})
         print(json.dumps(rows[-1]), flush=True)
-    result: dict[str, Any] = {
-        "benchmark": NAME,
-        "command": "python benchmarks/forecast.py",
-        "samples": arguments.samples,
-        "extra": arguments.extra,
-        "started": started.isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-        "runs": rows,
-    }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    command = "python benchmarks/forecast.py"
+    write_result(out, command, arguments.extra, started, samples=arguments.samples, runs=rows)
 
 
 def make_series(draw: np.random.Generator) -> tuple[Array, Array, npt.NDArray[np.int64]]:

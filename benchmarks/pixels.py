@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, hide_paths, new_parser, parse, train
-from machine import describe_machine
+from driver import HERE, heedful, hide_paths, new_parser, parse, train, write_result
 from mnist import split
 
 NAME = "pixels"
@@ -64,17 +63,8 @@ def main() -> None:
             row = {"variant": variant, "seed": seed, "bits": bits, "minutes": round(minutes, 1)}
             rows.append(row)
             print(json.dumps(row), flush=True)
-    result: dict[str, Any] = {
-        "benchmark": NAME,
-        "command": "python benchmarks/pixels.py --data DIR",
-        "side": side,
-        "levels": levels,
-        "extra": arguments.extra,
-        "started": started.isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-        "runs": rows,
-    }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    command = "python benchmarks/pixels.py --data DIR"
+    write_result(out, command, arguments.extra, started, side=side, levels=levels, runs=rows)
 
 
 def shape(variant: str, side: int) -> dict[str, Any]:

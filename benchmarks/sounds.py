@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, hide_paths, new_parser, parse, train
-from machine import describe_machine
+from driver import HERE, heedful, hide_paths, new_parser, parse, train, write_result
 
 NAME = "sounds"
 MIXED = "mixed"
@@ -62,15 +61,8 @@ def main() -> None:
         hide_paths(log, {runs: "RUNS", arguments.data: "DIR"})
         rows.append({"variant": variant, "seed": seed, **measured(run, filter(is_test, sounds))})
         print(json.dumps(rows[-1]), flush=True)
-    result = {
-        "benchmark": NAME,
-        "command": "python benchmarks/sounds.py --data DIR",
-        "extra": arguments.extra,
-        "started": started.isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-        "runs": rows,
-    }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    command = "python benchmarks/sounds.py --data DIR"
+    write_result(out, command, arguments.extra, started, runs=rows)
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:

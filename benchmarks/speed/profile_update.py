@@ -73,30 +73,17 @@ def profile_calls(name: str, work: Callable[[], None], folder: Path) -> None:
 
 def profile_gpt2(folder: Path) -> None:
     """Heedful's language model of nanoGPT's recipe, compiled."""
-    import torch
+    import language_model_trainer as ours
 
-    from heedful.data.batches import WindowBatch
-    from heedful.device import Precision
     from heedful.events import Events
-    from heedful.models.build import build_model
     from heedful.models.shape import TranslatorShape
     from heedful.models.shape_to_spec import causal_lm_spec
-    from heedful.train.choose_updater import updater_of_run
-    from heedful.train.objective import CausalLMObjective
-    from heedful.train.run_settings import RunSettings
-    from heedful.train.update import Distribution
 
     length = RECIPE["context"]
     spec = causal_lm_spec(TranslatorShape(**shape_of(RECIPE)), PIECES, length)
-    data = {"train": [{"file": "none"}], "batch_tokens": WINDOWS * length}
-    settings = RunSettings.parse(
-        {"task": "causal_lm", "data": data, "optimizer": optimizer_of(RECIPE)}
-    )
-    work = Distribution(build_model(spec).to("cuda"), CausalLMObjective(0.0))
-    updater = updater_of_run(work, settings, Precision("bf16", "cuda"), Events())
-    ids = torch.randint(PIECES, (WINDOWS, length))
-    places, rows = torch.arange(length).repeat(WINDOWS, 1), torch.arange(WINDOWS)
-    batch = WindowBatch(ids, places, ids * 0, ids, rows, ids.numel(), counted=True)
+    how = ("none", "bf16", "cuda", optimizer_of(RECIPE))
+    updater = ours.new_updater(spec, WINDOWS, length, *how, Events())
+    batch = ours.new_batch(WINDOWS, length, PIECES)
     updater.compile(batch, 0, Events(), asked_for=True, one_shape=True)
 
     def some() -> None:

@@ -6,7 +6,6 @@ middle C). Two equal pitches after each other are one long note, as in Huang 201
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from heedful.data.corpus_file import CorpusFile
 from heedful.data.corpus_spec import RecordSpec
-from heedful.data.text_corpus import CorpusDocument
+from heedful.data.text_corpus import CorpusDocument, numbered
 from heedful.durable import whole_folder
 from heedful.errors import ConfigError, DataError
 
@@ -188,8 +187,7 @@ class MidiRecords:
         Raises:
             DataError: when a file cannot be read, or there is none.
         """
-        for number, (_, record) in enumerate(self.records(), start=1):
-            yield CorpusDocument(number, json.dumps(record))
+        return numbered(self.records())
 
     def records(self) -> Iterator[tuple[str, Any]]:
         """Yield the cuts with their places."""

@@ -21,7 +21,7 @@ from heedful.data.corpus_spec import CorpusSpec, ImageSpec, RecordSpec
 from heedful.data.image_files import FolderReader, IdxReader, is_idx, read_images
 from heedful.data.midi_files import MidiRecords
 from heedful.data.series_files import SeriesRecords
-from heedful.data.text_corpus import CorpusDocument
+from heedful.data.text_corpus import CorpusDocument, numbered
 from heedful.data.text_file import file_form, parse_json
 from heedful.errors import DataError
 
@@ -102,17 +102,14 @@ class ImageRecords:
         Raises:
             DataError: when an image cannot be read, or has another size.
         """
-        for number, (label, pixels) in enumerate(self._images(), start=1):
-            levels = pixels.astype(np.int64) * self.spec.levels // 256
-            record = {"pixels": levels.tolist()}
-            if label is not None:
-                record = {"label": label, **record}
-            yield CorpusDocument(number, json.dumps(record))
+        return numbered(self.records())
 
     def records(self) -> Iterator[tuple[str, Any]]:
         """Yield the images with their places."""
-        for number, text in self:
-            yield f"{self.path}, image {number}", json.loads(text)
+        for number, (label, pixels) in enumerate(self._images(), start=1):
+            levels = pixels.astype(np.int64) * self.spec.levels // 256
+            named = {} if label is None else {"label": label}
+            yield f"{self.path}, image {number}", {**named, "pixels": levels.tolist()}
 
     def content_hash(self) -> str:
         """Return the SHA-256 of the files and the settings that change the pixels."""

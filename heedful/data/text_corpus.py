@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +28,12 @@ class CorpusDocument(NamedTuple):
 
     line: int
     text: str
+
+
+def numbered(records: Iterable[tuple[str, Any]]) -> Iterator[CorpusDocument]:
+    """Yield records with their places as lines of JSON, counted from 1 where no file has lines."""
+    for number, (_, record) in enumerate(records, start=1):
+        yield CorpusDocument(number, json.dumps(record))
 
 
 class LabelledText(NamedTuple):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heedful.models.stack_spec import SubLayerSpec
     from heedful.nn.spec import NormSpec
 
-_LOGIT_CHUNK = {"cpu": 1 << 22}
+_LOGIT_CHUNK = 1 << 22
 """Logits of a chunk of the fused loss: half of `ProcessorLosses.elements`, for two tensors."""
 
 _LOGIT_CHUNK_OF_GPU = 1 << 28
@@ -299,7 +299,8 @@ def decoding_peak(
 
 def logit_bytes(vocabulary: int, tokens: int, number_bytes: int, device: str = "cpu") -> int:
     """Return the bytes of the two chunks of logits [tokens, V] that the fused loss holds."""
-    rows = min(tokens, max(1, _LOGIT_CHUNK.get(device, _LOGIT_CHUNK_OF_GPU) // vocabulary))
+    chunk = _LOGIT_CHUNK if device == "cpu" else _LOGIT_CHUNK_OF_GPU
+    rows = min(tokens, max(1, chunk // vocabulary))
     return 2 * rows * vocabulary * number_bytes
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -242,9 +242,9 @@ class GraphedUpdater(Updater):
         with (self.compiled or self.engine).active():
             loss, sums = self._pass(batch)
             loss.backward()
-        if sum(p.grad is not None for p in self.parameters) != len(self._trained):
+        gradients = self._gradients()
+        if len(gradients) != len(self._trained):
             raise RuntimeError("parts of an update have gradients of different parameters")
-        gradients = [cast(Tensor, p.grad) for p in self._trained]
         if first and not last:
             torch._foreach_copy_(self._gradient_sums, gradients)
         self._loss_sum += sums["loss"].double()

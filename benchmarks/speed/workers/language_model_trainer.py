@@ -43,6 +43,40 @@ class Told:
         """Nothing to finish."""
 
 
+def new_updater(
+    spec: Any,
+    rows: int,
+    length: int,
+    checkpointing: Any,
+    precision: Any,
+    device: str,
+    optimizer: dict[str, Any] | None,
+    events: Events,
+) -> Any:
+    """The updater of a new model, as a run on windows of `length` tokens would have it."""
+    model = build_model(spec).to(device)
+    apply_checkpointing(model, checkpointing)
+    settings = RunSettings.parse(
+        {
+            "task": "causal_lm",
+            "data": {"train": [{"file": "none"}], "batch_tokens": rows * length},
+            "optimizer": optimizer or {},
+            "checkpointing": checkpointing,
+        }
+    )
+    distribution = Distribution(model, CausalLMObjective(0.0))
+    return updater_of_run(distribution, settings, Precision(precision, device), events)
+
+
+def new_batch(rows: int, length: int, vocabulary: int) -> WindowBatch:
+    """Windows of random tokens, which are full and count from 0, as those of a long text do."""
+    ids = torch.randint(vocabulary, (rows, length))
+    positions = torch.arange(length).repeat(rows, 1)
+    nothing = torch.zeros_like(ids)
+    numbers = torch.arange(rows)
+    return WindowBatch(ids, positions, nothing, ids, numbers, ids.numel(), counted=True)
+
+
 def main() -> None:
     """Answer: begin (a model, and its first two updates), then train."""
     updater: Any = None
@@ -64,33 +98,19 @@ def main() -> None:
         nonlocal updater, batch
         began = time.perf_counter()
         torch.manual_seed(1)
-        spec = causal_lm_spec(TranslatorShape(**shape), vocabulary, length)
-        model = build_model(spec).to(device)
-        apply_checkpointing(model, checkpointing)
-        settings = RunSettings.parse(
-            {
-                "task": "causal_lm",
-                "data": {"train": [{"file": "none"}], "batch_tokens": rows * length},
-                "optimizer": optimizer or {},
-                "checkpointing": checkpointing,
-            }
-        )
-        distribution = Distribution(model, CausalLMObjective(0.0))
         events = Events([told])
-        updater = updater_of_run(distribution, settings, Precision(precision, device), events)
-        ids = torch.randint(vocabulary, (rows, length))
-        positions = torch.arange(length).repeat(rows, 1)
-        nothing = torch.zeros_like(ids)
-        batch = WindowBatch(
-            ids, positions, nothing, ids, torch.arange(rows), ids.numel(), counted=True
+        spec = causal_lm_spec(TranslatorShape(**shape), vocabulary, length)
+        updater = new_updater(
+            spec, rows, length, checkpointing, precision, device, optimizer, events
         )
+        batch = new_batch(rows, length, vocabulary)
         if compile:
             updater.compile(batch, 0, events, asked_for=True, one_shape=True)
         train(2)
         seconds = round(time.perf_counter() - began, 2)
         foreseen = training_peak(
             spec,
-            ids.numel(),
+            rows * length,
             length=length,
             parameters=count_parameters(spec),
             number_bytes=FLOAT32 if precision == "fp32" else BFLOAT16,

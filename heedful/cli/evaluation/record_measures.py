@@ -45,14 +45,11 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
         summed,
     )
     from heedful.data.corpus_spec import CorpusSpec
-    from heedful.interop.model_loading import load_any
     from heedful.pipelines.any_pipeline import load_generator
 
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
-    pipeline = load_generator(
-        model, device=running.device, precision=running.precision, read=load_any
-    )
+    pipeline = load_generator(model, device=running.device, precision=running.precision)
     records = read_records(pipeline, CorpusSpec(file=str(data)))
     with terminal() as events:
         losses = record_likelihood(
