@@ -24,7 +24,8 @@ from heedful.models.cost import (
     text_work,
     training_cost,
 )
-from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
+from heedful.models.encoder_spec import MaskedLMHeadSpec
+from heedful.models.model_spec import ModelSpec
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
