@@ -23,9 +23,7 @@ from heedful.interop.image_processor import PREPROCESSOR_FILE, with_preprocessor
 from heedful.interop.tokenizer_export import token_ids, write_tokenizers
 from heedful.models.checkpoint import load_model, write_directory
 from heedful.models.encoder import EncoderModel
-from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.images.vision import VisionModel
-from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.model_directory import find_model_directory, read_facts
 
 MODEL_FILE = "model.onnx"
@@ -118,7 +116,7 @@ def _check_packages() -> None:
         )
 
 
-def _config_of(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
+def _config_of(spec: Any) -> dict[str, Any]:
     """Return the fields of config.json that programs read, such as the names of classes."""
     config: dict[str, Any] = {"hidden_size": spec.width}
     if spec.kind == "vision":
