@@ -262,8 +262,9 @@ class PositionSpec(Config):
         return self
 
 
-# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2.
-NormPlacement = Literal["before", "after", "both", "none"]
+# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2, on
+# the part's output alone in OLMo 2.
+NormPlacement = Literal["before", "after", "both", "output", "none"]
 
 
 class NormSpec(Config):

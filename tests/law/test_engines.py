@@ -236,6 +236,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": at(f"*.{OWN}.dropout", 0.5),
         "residual": at(f"encoder.{OWN}.residual", False),
         "residual_scale": at(f"*.{OWN}.residual_scale", 0.7),
+        "parallel": at(f"encoder.{CROSSED}.parallel", True),
     },
     "AttentionSpec": {
         "kind": case(),

@@ -380,6 +380,8 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
     block = stack.block
     if not all(each.residual for each in block.sublayers):
         yield f"{side}: a sub-layer without a residual connection"
+    if any(each.parallel for each in block.sublayers):
+        yield f"{side}: sub-layers that read the block's input (parallel)"
     # In CTranslate2 all layers of a stack have the same number of heads.
     if stack.is_pruned:
         yield f"{side}.kept_heads (layers with unequal heads, from pruning)"

@@ -78,6 +78,7 @@ _BLOCKS: _Rules = {
         "norm_placement": _one_of("before", "after", reason="kernels norm before or after a part"),
         "residual": _one_of(True, reason="kernels always add the residual"),
         "residual_scale": _one_of(1.0, reason="kernels do not scale the residual sum"),
+        "parallel": _one_of(False, reason="kernels run sub-layers one after the other"),
     },
     AttentionSpec: {
         **_honour("kind", "over", "num_heads", "num_kv_heads", "head_width", "bias"),
