@@ -83,9 +83,7 @@ class Block(nn.Module):
         layers = spec.sublayers
         # Only settings: modules are looked up by name, as engines may replace them.
         self.sublayers = tuple(
-            SubLayer(
-                s.name, s.norm_placement, s.residual_scale, s.part.reads_memory, s.parallel
-            )
+            SubLayer(s.name, s.norm_placement, s.residual_scale, s.part.reads_memory, s.parallel)
             for s in layers
         )
         # Kept apart from the settings, as ablations replace it to cut connections of trained

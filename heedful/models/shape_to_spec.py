@@ -21,6 +21,7 @@ from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import AllOf, SameSegment
 from heedful.nn.mixer_spec import ChannelMixSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -28,7 +29,6 @@ from heedful.nn.spec import (
     FeedForwardSpec,
     NormSpec,
     PartSpec,
-    PixelSpec,
     PositionSpec,
     bias_of_shape,
 )

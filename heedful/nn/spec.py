@@ -20,7 +20,6 @@ from heedful.config import (
     PositionScheme,
     PositiveInt,
     Probability,
-    Resampling,
     open_class,
     open_union,
 )
@@ -355,7 +354,11 @@ class AttentionSpec(CommonPartSpec):
     )
     softcap: Annotated[float, Field(gt=0)] | None = Field(None, description="cap on scores (Gemma)")
     query_key_norm: NormSpec | None = Field(
-        None, description="norm of each head's queries and keys before the rotation; none if unset"
+        None, description="norm of queries and keys before the rotation; none if unset"
+    )
+    query_key_norm_over: Literal["head", "all_heads"] = Field(
+        "head",
+        description="numbers normed together: each head's (Qwen 3), or all (OLMo 2)",
     )
     dropout: Probability = Field(0.0, description="dropout probability of attention weights")
     mask: Mask = Everything()
@@ -390,6 +393,8 @@ class AttentionSpec(CommonPartSpec):
                 "relative_values and global_tokens are of attention over the input: positions of "
                 "two texts have no distance"
             )
+        if kept is not None and self.query_key_norm_over == "all_heads":
+            raise ValueError("a norm over all heads would see fewer numbers without some of them")
         if self.global_tokens and kept is not None:
             raise ValueError("heads of attention with global_tokens cannot be pruned")
         return self
@@ -488,14 +493,3 @@ class EmbeddingSpec(Config):
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0
-
-
-class PixelSpec(Config):
-    """Preprocessing of pixels, 0 to 255: resized, times `rescale`, normalised by channel."""
-
-    resample: Resampling | None = Field(
-        None, description="resampling filter for images of other sizes; they are refused if unset"
-    )
-    rescale: Annotated[float, Field(gt=0)] = Field(1 / 255, description="factor on pixels")
-    mean: tuple[float, ...] = Field(description="mean of each channel after rescale")
-    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="deviation of each channel")

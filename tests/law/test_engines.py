@@ -249,6 +249,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "scale": own("scale", 0.9),
         "softcap": own("softcap", 0.5),
         "query_key_norm": own("query_key_norm", {"kind": "rms"}),
+        "query_key_norm_over": (
+            base("translator"),
+            {
+                f"*.{OWN}.part.query_key_norm": {"kind": "rms"},
+                f"*.{OWN}.part.query_key_norm_over": "all_heads",
+            },
+        ),
         "dropout": own("dropout", 0.5),
         "mask": mask(kind="window", size=2),
         "rotary": own("rotary", {}),

@@ -30,6 +30,11 @@ PAIRS = {
 }
 MT5 = {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 NEOX = {**SIZES, "num_attention_heads": 2, "use_parallel_residual": False}
+BLOOM = {"vocab_size": 40, "hidden_size": 24, "n_layer": 3, "n_head": 6}
+GPTJ = {"vocab_size": 40, "n_embd": 16, "n_layer": 3, "n_head": 2, "rotary_dim": 4}
+FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
+OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
+PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
 CASES = {
     "gemma": ("GemmaForCausalLM", DECODER),
     "gemma, biases": ("GemmaForCausalLM", DECODER | {"attention_bias": True}),
@@ -38,6 +43,58 @@ CASES = {
         "GPTNeoXForCausalLM",
         NEOX | {"rotary_pct": 0.5, "tie_word_embeddings": True, "attention_bias": False},
     ),
+    "gpt_neox, parallel": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": True}),
+    "opt": ("OPTForCausalLM", OPT),
+    "opt, no biases": ("OPTForCausalLM", OPT | {"enable_bias": False}),
+    "bloom, heads that are no power of two": ("BloomForCausalLM", BLOOM),
+    "gptj": ("GPTJForCausalLM", GPTJ),
+    "gptj, whole heads rotated": ("GPTJForCausalLM", GPTJ | {"rotary_dim": 8, "n_inner": 40}),
+    "phi": ("PhiForCausalLM", PHI),
+    "falcon": ("FalconForCausalLM", FALCON),
+    "falcon, groups": (
+        "FalconForCausalLM",
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon, in a row": (
+        "FalconForCausalLM",
+        FALCON | {"parallel_attn": False, "multi_query": False, "ffn_hidden_size": 24},
+    ),
+    "starcoder2": ("Starcoder2ForCausalLM", SIZES | {"num_key_value_heads": 2}),
+    "starcoder2, a window": (
+        "Starcoder2ForCausalLM",
+        SIZES | {"num_key_value_heads": 2, "sliding_window": 3, "use_bias": False},
+    ),
+    "stablelm": ("StableLmForCausalLM", {**PHI, "partial_rotary_factor": 0.5}),
+    "stablelm, parallel": (
+        "StableLmForCausalLM",
+        {**PHI, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.25},
+    ),
+    "phi3": ("Phi3ForCausalLM", SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),
+    "phi3, a window, half rotated": (
+        "Phi3ForCausalLM",
+        PHI | {"sliding_window": 3, "partial_rotary_factor": 0.5, "pad_token_id": 0},
+    ),
+    "mixtral": ("MixtralForCausalLM", {**DECODER, "num_local_experts": 4}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {**DECODER, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
+    ),
+    "qwen3_moe, weights of sum one": (
+        "Qwen3MoeForCausalLM",
+        {**DECODER, "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 12}
+        | {"norm_topk_prob": True},
+    ),
+    "gemma3_text": ("Gemma3ForCausalLM", {**DECODER, "sliding_window": 3, "num_hidden_layers": 7}),
+    "gemma3_text, stretched": (
+        "Gemma3ForCausalLM",
+        {
+            **DECODER,
+            "sliding_window": 3,
+            "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+        }
+        | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "final_logit_softcapping": 2.0},
+    ),
+    "olmo2": ("Olmo2ForCausalLM", SIZES | {"num_key_value_heads": 2}),
     "smollm3": ("SmolLM3ForCausalLM", SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),
     "smollm3, layers by name": (
         "SmolLM3ForCausalLM",

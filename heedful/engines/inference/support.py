@@ -86,6 +86,7 @@ _BLOCKS: _Rules = {
         **_honour("output_bias", "scale", "dropout", "rotary", "kept_heads"),
         "softcap": _one_of(None, reason="kernels have no soft cap"),
         "query_key_norm": _one_of(None, reason="kernels do not norm queries and keys"),
+        "query_key_norm_over": _one_of("head", reason="kernels do not norm queries and keys"),
         # PyTorch makes a tensor of visible pairs or of biases, which C reads: all kinds are
         # supported.
         "mask": _BY_DEFINITION,

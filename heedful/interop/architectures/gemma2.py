@@ -33,7 +33,7 @@ _SIZES = {
 }
 # `post_attention_layernorm` is a norm of the attention's output here; in LLaMA the same name is the
 # norm of the feed-forward network's input.
-_NORMS = {
+NORMS = {
     "input_layernorm": "self_attention_norm",
     "post_attention_layernorm": "self_attention_output_norm",
     "pre_feedforward_layernorm": "feedforward_norm",
@@ -51,18 +51,20 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
         bias=fields.flag("attention_bias", False),
         # This is not always the head width: the 27B model divides by sqrt(144) with heads of 128.
         scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
-        softcap=_read_softcap(fields, "attn_logit_softcapping", 50.0),
+        softcap=read_softcap(fields, "attn_logit_softcapping", 50.0),
     )
     # Their code uses this field; `hidden_act` is in some files too and may differ.
     activation = fields.choice("hidden_activation", GATED, "gelu_pytorch_tanh")
-    softcap = _read_softcap(fields, "final_logit_softcapping", 30.0)
+    softcap = read_softcap(fields, "final_logit_softcapping", 30.0)
     spec = as_gemma(spec, fields, "both", activation)
     return spec.model_copy(update={"logits_softcap": softcap})
 
 
-def _read_softcap(fields: Fields, key: str, default: float) -> float | None:
+def read_softcap(fields: Fields, key: str, default: float | None) -> float | None:
     """Return a soft cap: the default if the field is missing, None if it is null."""
-    return None if fields.is_null(key) else fields.number(key, default)
+    if fields.is_null(key) or not (fields.has(key) or default):
+        return None
+    return fields.number(key, default)
 
 
 def _write(spec: CausalLMSpec) -> dict[str, Any]:
@@ -90,6 +92,6 @@ ARCHITECTURE = Architecture(
     kind="causal_lm",
     read=_read,
     write=_write,
-    tensors=functools.partial(decoder_table, norms=_NORMS),
+    tensors=functools.partial(decoder_table, norms=NORMS),
     classes=("Gemma2ForCausalLM", "Gemma2Model"),
 )

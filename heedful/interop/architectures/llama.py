@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ from heedful.config import Activation
 from heedful.interop.architecture import Architecture, Names, check_layers
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
+from heedful.interop.rotary_fields import read_rotary, write_scaling
 from heedful.interop.tensor_table import (
     AFFINE,
     LINEAR,
@@ -48,8 +48,6 @@ GATED_NAMES: Mapping[Activation, str] = {
     "geglu_tanh": "gelu_pytorch_tanh",
     "reglu": "relu",
 }
-_SCALINGS = ("default", "linear", "llama3", "yarn")
-_BASE = 10_000.0
 # Defaults of transformers' LlamaConfig, those of the 7B model of 2023.
 _SIZES = {
     "vocab_size": 32000,
@@ -75,6 +73,7 @@ def read_decoder(
     windows: Sequence[int | None] = (None,),
     feedforward_bias: bool = False,
     activation: str = "silu",
+    rotary: RotarySpec | None = None,
     **attention: Any,
 ) -> CausalLMSpec:
     """Return the spec of a decoder with the structure of LLaMA.
@@ -86,16 +85,19 @@ def read_decoder(
             window.
         feedforward_bias: flag of biases in the feed-forward network.
         activation: name of theirs that a missing field means.
+        rotary: rotation; that of all channels of a head, as config.json says, if None.
         **attention: further settings of `AttentionSpec`.
 
     Raises:
         ModelError: when a value is wrong or cannot be represented.
     """
     max_length = fields.integer("max_position_embeddings", sizes["max_position_embeddings"])
-    # Phi and StableLM rotate a part of each head, which these classes do not.
-    for table in (fields, fields.table("rope_scaling"), fields.table("rope_parameters")):
-        if table is not None:
-            table.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
+    if rotary is None:
+        # Phi and StableLM rotate a part of each head, which these classes do not.
+        for table in (fields, fields.table("rope_scaling"), fields.table("rope_parameters")):
+            if table is not None:
+                table.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
+        rotary = read_rotary(fields, max_length)
     norm = NormSpec(kind="rms", epsilon=fields.number("rms_norm_eps", 1e-6))
     kv_heads = sizes.get("num_key_value_heads")
     own_attention = AttentionSpec(
@@ -108,7 +110,7 @@ def read_decoder(
         dropout=fields.number("attention_dropout", 0.0),
         # Half-split layout, channel i with i + E/2: transformers permuted Meta's interleaved
         # weights when it converted them.
-        rotary=read_rotary(fields, max_length),
+        rotary=rotary,
         **attention,
     )
     feedforward = FeedForwardSpec(
@@ -120,7 +122,7 @@ def read_decoder(
         BlockSpec.of(
             norm_placement="pre",
             norm=norm,
-            self_attention=own_attention.model_copy(update={"mask": _mask(window)}),
+            self_attention=own_attention.model_copy(update={"mask": window_mask(window)}),
             feedforward=feedforward,
         )
         for window in windows
@@ -140,7 +142,8 @@ def read_decoder(
     )
 
 
-def _mask(window: int | None) -> Mask:
+def window_mask(window: int | None) -> Mask:
+    """Return the causal mask with a window in keys, or without one."""
     if window is None:
         return Causal()
     return Causal() & Mask.parse({"kind": "window", "size": window}, where="sliding_window")
@@ -153,71 +156,6 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
         bias=fields.flag("attention_bias", False),
         feedforward_bias=fields.flag("mlp_bias", False),
     )
-
-
-def read_rotary(fields: Fields, max_length: int, base_key: str = "rope_theta") -> RotarySpec:
-    """Return the rotary embedding from `rope_parameters`, or the base and `rope_scaling`.
-
-    Args:
-        fields: fields of config.json.
-        max_length: longest text in tokens.
-        base_key: name of the base in files without `rope_parameters`.
-    """
-    base = fields.number(base_key, _BASE)
-    older, rope = fields.table("rope_scaling"), fields.table("rope_parameters")
-    if older and rope and fields.get("rope_scaling") != fields.get("rope_parameters"):
-        raise fields.wrong("rope_scaling", "rope_parameters says something else")
-    rope = rope or older
-    if rope is None:
-        return RotarySpec(base=base)
-    # `rope_parameters`, of transformers 5, holds the base as well.
-    base = rope.number("rope_theta", base)
-    # Older files say `type`.
-    if rope.has("rope_type"):
-        rope.check_aliases(type="rope_type")
-    key = "rope_type" if rope.has("rope_type") else "type"
-    scaling = rope.choice(key, {name: name for name in _SCALINGS}, "default")
-    if scaling == "default":
-        return RotarySpec(base=base)
-    if scaling == "linear":
-        return RotarySpec(base=base, scaling="linear", factor=rope.number("factor"))
-    # A stretched model's `max_position_embeddings` is the new length, the original is the trained
-    # one.
-    length = rope.integer("original_max_position_embeddings", max_length)
-    if scaling == "llama3":
-        return RotarySpec(
-            base=base,
-            scaling="by_wavelength",
-            factor=rope.number("factor"),
-            original_length=length,
-            # The factors count turns over the trained length; a wavelength is length / factor.
-            beta_fast=rope.number("high_freq_factor"),
-            beta_slow=rope.number("low_freq_factor"),
-        )
-    # Rounded bounds of the ramp, as in the paper's code; gpt-oss turns the rounding off.
-    rope.refuse_unless("truncate", [True], True)
-    factor = rope.number("factor", max_length / length)
-    return RotarySpec(
-        base=base,
-        scaling="yarn",
-        factor=factor,
-        original_length=length,
-        beta_fast=rope.number("beta_fast", 32.0),
-        beta_slow=rope.number("beta_slow", 1.0),
-        temperature=_read_temperature(rope, factor),
-    )
-
-
-def _read_temperature(rope: Fields, factor: float) -> float | None:
-    """Return YaRN's factor on queries and keys; None for the factor of Peng (2023)."""
-    if rope.has("attention_factor"):
-        return rope.number("attention_factor")
-    # DeepSeek's variant: a ratio of two of the paper's factors, each with a weight of its own.
-    above, below = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
-    if above and below:
-        growth = 0.1 * math.log(factor)
-        return (above * growth + 1.0) / (below * growth + 1.0)
-    return None
 
 
 def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
@@ -309,32 +247,6 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
-def write_scaling(rotary: RotarySpec) -> dict[str, Any]:
-    """Return the table `rope_scaling` that `read_rotary` reads; empty without scaling."""
-    if rotary.scaling == "none":
-        return {}
-    if rotary.scaling == "linear":
-        return {"rope_type": "linear", "factor": rotary.factor}
-    if rotary.scaling == "by_wavelength":
-        return {
-            "rope_type": "llama3",
-            "factor": rotary.factor,
-            "original_max_position_embeddings": rotary.original_length,
-            "high_freq_factor": rotary.beta_fast,
-            "low_freq_factor": rotary.beta_slow,
-        }
-    written: dict[str, Any] = {
-        "rope_type": rotary.scaling,
-        "factor": rotary.factor,
-        "original_max_position_embeddings": rotary.original_length,
-        "beta_fast": rotary.beta_fast,
-        "beta_slow": rotary.beta_slow,
-    }
-    if rotary.temperature is not None:
-        written["attention_factor"] = rotary.temperature
-    return written
-
-
 def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _NORMS) -> Table:
     """Return the tensor table of a decoder with the structure of LLaMA.
 
@@ -389,6 +301,7 @@ def decoder_architecture(
     write: Callable[[CausalLMSpec], dict[str, Any]],
     *classes: str,
     tensors: Callable[[CausalLMSpec, Names], Table] = decoder_table,
+    inert: tuple[str, ...] = (),
 ) -> Architecture[CausalLMSpec]:
     """Return the architecture of a decoder with the structure of LLaMA.
 
@@ -398,6 +311,7 @@ def decoder_architecture(
         write: function from a spec to the fields of config.json.
         classes: classes of transformers.
         tensors: function from a spec to the table of tensors, by LLaMA's names if left out.
+        inert: settings without effect on its outputs.
     """
     return Architecture(
         model_type=model_type,
@@ -408,7 +322,7 @@ def decoder_architecture(
         rewrites=(scaled_embeddings,),
         classes=classes,
         # An older name of the longest text, a mark of the writer, a note about training.
-        inert=("max_sequence_length", "is_llama_config", "finetuned"),
+        inert=("max_sequence_length", "is_llama_config", "finetuned", *inert),
     )
 
 
