@@ -472,6 +472,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kind": case("encoder"),
         "labels": head(2, "labels", ["a", "b", "c"]),
         "source": head(2, "source", "first"),
+        "activation": (
+            base("encoder"),
+            {"heads.2.source": "first", "heads.2.activation": "relu"},
+        ),
         "dropout": head(2, "dropout", 0.5),
     },
     "TokenHeadSpec": {

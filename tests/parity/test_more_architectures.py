@@ -20,6 +20,15 @@ SIZES = {
 }
 DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 6}
 ENCODER = {**SIZES, "max_position_embeddings": 20, "pad_token_id": 1}
+DISTIL = {
+    "vocab_size": 40,
+    "max_position_embeddings": 20,
+    "dim": 16,
+    "hidden_dim": 24,
+    "n_layers": 3,
+    "n_heads": 4,
+}
+
 PAIRS = {
     "vocab_size": 40,
     "d_model": 16,
@@ -105,6 +114,15 @@ CASES = {
     "camembert": ("CamembertForTokenClassification", ENCODER),
     "xlm-roberta-xl": ("XLMRobertaXLForMaskedLM", ENCODER),
     "xlm-roberta-xl, labels": ("XLMRobertaXLForSequenceClassification", ENCODER),
+    "distilbert": ("DistilBertForMaskedLM", DISTIL),
+    "distilbert, labels": ("DistilBertForSequenceClassification", DISTIL),
+    "electra": ("ElectraForMaskedLM", {**ENCODER, "embedding_size": 16}),
+    "electra, labels": (
+        "ElectraForSequenceClassification",
+        {**ENCODER, "embedding_size": 16},
+    ),
+    "mpnet": ("MPNetForMaskedLM", ENCODER),
+    "mpnet, labels": ("MPNetForSequenceClassification", ENCODER),
     "mbart": ("MBartForConditionalGeneration", PAIRS | {"scale_embedding": True}),
     "m2m_100": ("M2M100ForConditionalGeneration", PAIRS),
     "pegasus": ("PegasusForConditionalGeneration", PAIRS),

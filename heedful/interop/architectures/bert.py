@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heedful.config import PlainActivation
@@ -56,6 +56,18 @@ class BertNames:
         padding_rows: flag of a position table with unused rows up to that of the padding id.
         pre_norm: flag of norms before the sub-layers and after the stack, and of none of the
             embeddings.
+        keys: their names of settings that they call otherwise than BERT, by BERT's names.
+        layers: name of the layers.
+        layer: our names of a layer's modules by their names.
+        segments: flag of embeddings of segments.
+        plain_vocabulary: flag of an output layer that is a linear map, whose weights and bias are
+            its own tensors.
+        relative: tensor with the biases of distances that all layers share; None without one.
+        sequence_activation: activation of a head that labels texts by the first state.
+        sequence_dropout: name of the dropout of heads.
+        same_width: flag of a setting for the width of embeddings, which must be the model's.
+        fixed_epsilon: epsilon of norms where no setting has it.
+        inert: settings without effect.
     """
 
     model_type: str
@@ -67,6 +79,17 @@ class BertNames:
     lm_activation: PlainActivation | None
     padding_rows: bool
     pre_norm: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    layers: str = "encoder.layer"
+    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
+    segments: bool = True
+    plain_vocabulary: bool = False
+    relative: str | None = None
+    sequence_activation: PlainActivation | Literal["tanh"] = "tanh"
+    sequence_dropout: str = "classifier_dropout"
+    same_width: bool = False
+    fixed_epsilon: float | None = None
+    inert: tuple[str, ...] = ()
 
     def architecture(self) -> Architecture[EncoderSpec]:
         """Return the architecture with these names."""
@@ -81,7 +104,7 @@ class BertNames:
             rewrites=_REWRITES if self.pre_norm else (),
             classes=tuple(self.classes),
             # Read where a head predicts tokens.
-            inert=("tie_word_embeddings",),
+            inert=("tie_word_embeddings", *self.inert),
         )
 
     def _read(self, fields: Fields, names: Names) -> EncoderSpec:
@@ -91,38 +114,42 @@ class BertNames:
         fields.refuse_unless("add_cross_attention", (False,), False)
         # Pruned checkpoints have smaller matrices in some layers.
         fields.refuse_unless("pruned_heads", ({},), {})
-        kinds = self._head_kinds(fields, names)
+        kinds, key = self._head_kinds(fields, names), self._key
         # Fairseq's convention: the first token has the position after the padding id, 2 in RoBERTa.
         unused_rows = fields.integer("pad_token_id", 1) + 1 if self.padding_rows else 0
         if self.padding_rows and unused_rows < 1:
             raise fields.wrong("pad_token_id", "positions are numbered from the one after it")
-        length = fields.integer("max_position_embeddings") - unused_rows
-        dropout = fields.number("hidden_dropout_prob", 0.1)
-        norm = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
+        length = fields.integer(key("max_position_embeddings")) - unused_rows
+        dropout = fields.number(key("hidden_dropout_prob"), 0.1)
+        norm = {"epsilon": self._epsilon(fields)}
+        if self.same_width:
+            width = fields.integer("hidden_size")
+            fields.refuse_unless("embedding_size", [width], 128)
         plain = {
-            "width": fields.integer("hidden_size"),
+            "width": fields.integer(key("hidden_size")),
             "vocabulary": fields.integer("vocab_size"),
             "embedding": {
                 # Unlike the Transformer of 2017, BERT does not multiply embeddings by sqrt(D).
                 "scale": False,
-                "num_segments": fields.integer("type_vocab_size", 2),
+                "num_segments": fields.integer("type_vocab_size", 2) if self.segments else None,
                 "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
                 "norm": None if self.pre_norm else norm,
                 "dropout": dropout,
             },
             "encoder": {
-                "num_layers": fields.integer("num_hidden_layers"),
+                "num_layers": fields.integer(key("num_hidden_layers")),
                 "final_norm": norm if self.pre_norm else None,
+                "shared_position_bias": self._read_relative(fields),
                 "block": {
                     "norm": norm,
                     "norm_placement": "pre" if self.pre_norm else "post",
                     "self_attention": {
-                        "num_heads": fields.integer("num_attention_heads"),
-                        "dropout": fields.number("attention_probs_dropout_prob", 0.1),
+                        "num_heads": fields.integer(key("num_attention_heads")),
+                        "dropout": fields.number(key("attention_probs_dropout_prob"), 0.1),
                     },
                     "feedforward": {
-                        "width": fields.integer("intermediate_size"),
-                        "activation": fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+                        "width": fields.integer(key("intermediate_size")),
+                        "activation": fields.choice(key("hidden_act"), ACTIVATIONS, "gelu"),
                     },
                     "dropout": dropout,
                 },
@@ -132,6 +159,19 @@ class BertNames:
             "max_length": length,
         }
         return EncoderSpec.parse(plain, where=fields.where)
+
+    def _epsilon(self, fields: Fields) -> float:
+        return self.fixed_epsilon or fields.number("layer_norm_eps", 1e-12)
+
+    def _key(self, name: str) -> str:
+        """Return their name of a setting that BERT calls by a name."""
+        return self.keys.get(name, name)
+
+    def _read_relative(self, fields: Fields) -> dict[str, Any] | None:
+        """Return the biases of distances, in T5's buckets; None without them."""
+        if self.relative is None:
+            return None
+        return {"kind": "t5", "num_buckets": fields.integer("relative_attention_num_buckets", 32)}
 
     def _head_kinds(self, fields: Fields, names: Names) -> tuple[str, ...]:
         """Return the kinds of heads of the class, and of other heads among the tensors."""
@@ -155,21 +195,22 @@ class BertNames:
     def _read_head(self, fields: Fields, kind: str) -> dict[str, Any]:
         head: dict[str, Any] = {"kind": kind}
         if kind == "masked_lm":
-            encoder_activation = fields.choice("hidden_act", ACTIVATIONS, "gelu")
+            encoder_activation = fields.choice(self._key("hidden_act"), ACTIVATIONS, "gelu")
             # RoBERTa's head calls GELU whatever `hidden_act` says; BERT's uses `hidden_act`.
             head["activation"] = self.lm_activation or encoder_activation
-            head["norm"] = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
+            head["norm"] = {"epsilon": self._epsilon(fields)}
             head["tied"] = fields.flag("tie_word_embeddings", True)
         if kind == "sequence":
             # Regression and multi-label heads have the same tensors and another meaning of the
             # logits.
             fields.refuse_unless("problem_type", (None, "single_label_classification"), None)
             head["source"] = self.sequence_source
+            head["activation"] = self.sequence_activation
         if kind in ("sequence", "token"):
             head["labels"] = fields.labels()
             # A null or missing `classifier_dropout` means the dropout of the hidden layers.
-            hidden = fields.number("hidden_dropout_prob", 0.1)
-            head["dropout"] = fields.number("classifier_dropout", hidden)
+            hidden = fields.number(self._key("hidden_dropout_prob"), 0.1)
+            head["dropout"] = fields.number(self.sequence_dropout, hidden)
         return head
 
     def _write(self, spec: EncoderSpec) -> dict[str, Any]:
@@ -192,12 +233,29 @@ class BertNames:
             "type_vocab_size": spec.embedding.num_segments,
             "layer_norm_eps": block.norm.epsilon,
         }
+        config = {self._key(name): value for name, value in config.items()}
+        if not self.segments:
+            del config["type_vocab_size"]
+        if self.fixed_epsilon is not None:
+            del config["layer_norm_eps"]
+        if self.same_width:
+            config["embedding_size"] = spec.width
+        if spec.encoder.shared_position_bias is not None:
+            buckets = spec.encoder.shared_position_bias.num_buckets
+            config["relative_attention_num_buckets"] = buckets
         if self.padding_rows:
             # The table's offset is not stored; transformers derives it from the padding id.
             config["pad_token_id"] = max(positions.unused_rows - 1, 0)
         for head in spec.heads:
-            config |= _write_head(head)
+            config |= self._write_head(head)
         return config
+
+    def _write_head(self, head: HeadSpec) -> dict[str, Any]:
+        if head.kind == "masked_lm":
+            return {"tie_word_embeddings": head.tied}
+        if head.kind == "sequence" or head.kind == "token":
+            return {self.sequence_dropout: head.dropout, **write_labels(head.labels)}
+        return {}
 
     def _compared(self, spec: EncoderSpec) -> EncoderSpec:
         """Return a spec as config.json can say it: whether to answer is a matter of a search."""
@@ -226,16 +284,20 @@ class BertNames:
         rules = [
             same(f"{embeddings}word_embeddings.weight", "embedding.weight"),
             same(f"{embeddings}position_embeddings.weight", "input.positions.weight"),
-            same(f"{embeddings}token_type_embeddings.weight", "input.segments.weight"),
         ]
+        if self.segments:
+            rules.append(same(f"{embeddings}token_type_embeddings.weight", "input.segments.weight"))
+        if self.relative is not None:
+            ours = "encoder.position_bias.weight"
+            rules.append(same(f"{prefix}{self.relative}.weight", ours))
         if self.pre_norm:
             stack = {"LayerNorm": "encoder.final_norm"}
             rules += renamed(stack, theirs=f"{prefix}encoder.")
         else:
             rules += renamed({"LayerNorm": "input.norm"}, theirs=embeddings)
-        layer = _PRE_NORM_LAYER if self.pre_norm else _LAYER
+        layer = _PRE_NORM_LAYER if self.pre_norm else self.layer
         for number in range(spec.encoder.num_layers):
-            theirs, ours = f"{prefix}encoder.layer.{number}.", f"encoder.blocks.{number}."
+            theirs, ours = f"{prefix}{self.layers}.{number}.", f"encoder.blocks.{number}."
             rules += renamed(layer, theirs=theirs, ours=ours)
         if spec.pooler:
             rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
@@ -246,21 +308,14 @@ class BertNames:
             layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
             rules += renamed(layers, ours=f"heads.{head.kind}.")
             if head.kind == "masked_lm":
-                last = _vocabulary_table(head, self.vocabulary, prefix, names)
+                find = _plain_vocabulary if self.plain_vocabulary else _vocabulary_table
+                last = find(head, self.vocabulary, prefix, names)
                 rules += last.rules
                 copies, ignored = last.copies, (*ignored, *last.ignored)
         # TensorFlow's names, which the first PyTorch conversions of 2018 kept.
         if any(name.endswith("LayerNorm.gamma") for name in names):
             rules = [_with_first_norm_names(rule) for rule in rules]
         return Table(tuple(rules), copies, ignored)
-
-
-def _write_head(head: HeadSpec) -> dict[str, Any]:
-    if head.kind == "masked_lm":
-        return {"tie_word_embeddings": head.tied}
-    if head.kind == "sequence" or head.kind == "token":
-        return {"classifier_dropout": head.dropout, **write_labels(head.labels)}
-    return {}
 
 
 def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: Names) -> Table:
@@ -283,6 +338,16 @@ def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: N
     # An untied head has two biases: `decoder.bias` is added; the other one is not used or trained,
     # so the two may differ.
     return Table((projection, same(bias, f"{ours}.bias")), ignored=(other.replace(".", r"\."),))
+
+
+def _plain_vocabulary(head: MaskedLMHeadSpec, module: str, prefix: str, names: Names) -> Table:
+    """Return the rules of an output layer that is one linear map."""
+    weight, ours = f"{module}.weight", "heads.masked_lm"
+    bias = same(f"{module}.bias", f"{ours}.bias")
+    if head.tied:
+        table = f"{prefix}embeddings.word_embeddings.weight"
+        return Table((bias,), (RepeatedTensor(weight, table),))
+    return Table((same(weight, f"{ours}.projection.weight"), bias))
 
 
 def _with_first_norm_names(rule: Rule) -> Rule:
