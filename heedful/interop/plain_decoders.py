@@ -50,7 +50,7 @@ class Part:
     Args:
         attention: further settings of `AttentionSpec`.
         model: further settings of `CausalLMSpec`.
-        block: further settings of `BlockSpec.of`.
+        norm: norm of the parts and of the stack; layer norm with the written epsilon if None.
         embedding: further settings of `EmbeddingSpec`.
         network: further settings of `FeedForwardSpec`.
         parallel: flag of a network that reads the block's input.
@@ -58,7 +58,7 @@ class Part:
 
     attention: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
-    block: Mapping[str, Any] = field(default_factory=dict)
+    norm: NormSpec | None = None
     embedding: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
     parallel: bool = False
@@ -83,6 +83,7 @@ class PlainDecoder:
             depend on the block.
         further: function from config.json to what the class adds.
         write: function from a spec to the fields that `further` reads.
+        usual_activation: name of the activation where no setting has it.
         fused: name in a layer of the matrix of queries, keys and values; None for three matrices.
         by_heads: flag of a fused matrix whose rows are the queries, the key and the value of each
             key head in turn; else all queries come first.
@@ -104,6 +105,7 @@ class PlainDecoder:
     layer: Mapping[str, str]
     further: Callable[[Fields, int, int], Part]
     write: Callable[[CausalLMSpec], dict[str, Any]]
+    usual_activation: str = "gelu_new"
     fused: str | None = None
     by_heads: bool = True
     head: str = "lm_head"
@@ -143,9 +145,12 @@ class PlainDecoder:
             norm = NormSpec(epsilon=fields.number(*self.keys["epsilon"]))
         dropout = self._share(fields, "dropout")
         inner = fields.optional_integer(self.keys["inner"][0]) if "inner" in self.keys else None
-        activation, usual = self.keys.get("activation", ("", "gelu_new"))
+        activation, usual = self.keys.get("activation", ("", self.usual_activation))
+        norm = own.norm or norm
         block = BlockSpec.of(
-            **{"norm_placement": "pre", "norm": norm, "dropout": dropout, **own.block},
+            norm_placement="pre",
+            norm=norm,
+            dropout=dropout,
             self_attention=AttentionSpec(
                 num_heads=heads,
                 dropout=self._share(fields, "attention_dropout"),
@@ -153,11 +158,13 @@ class PlainDecoder:
             ).model_copy(update=dict(own.attention)),
             feedforward=FeedForwardSpec(
                 # Missing or null means 4 D in most files.
-                width=inner or self.keys.get("inner", ("", None))[1] or 4 * width,
-                activation=fields.choice(activation, self.activations, usual)
-                if activation
-                else self.activations[usual],
-                **own.network,
+                **{
+                    "width": inner or self.keys.get("inner", ("", None))[1] or 4 * width,
+                    "activation": fields.choice(activation, self.activations, usual)
+                    if activation
+                    else self.activations[usual],
+                    **own.network,
+                },
             ),
         )
         if own.parallel:
@@ -178,7 +185,7 @@ class PlainDecoder:
             decoder=StackSpec.of(
                 num_layers=self._integer(fields, "layers"),
                 block=block,
-                final_norm=norm if block.norm_placement == "pre" else None,
+                final_norm=norm,
             ),
             tied=fields.flag("tie_word_embeddings", self.tied),
             max_length=length,
@@ -212,9 +219,10 @@ class PlainDecoder:
     def _table(self, spec: CausalLMSpec, names: Names) -> Table:
         prefix = prefix_of(names, self.prefix)
         rules: list[Rule] = []
+        norms = AFFINE if spec.decoder.block.norm.bias else LINEAR
         embedding = next(name for name, ours in self.modules.items() if ours == "embedding")
         for theirs, ours in self.modules.items():
-            parts = LINEAR if ours in ("embedding", "input.positions") else AFFINE
+            parts = LINEAR if ours in ("embedding", "input.positions") else norms
             rules += renamed({theirs: ours}, theirs=prefix, parts=parts)
         for number in range(spec.decoder.num_layers):
             layer, block = f"{prefix}{self.layers}.{number}.", f"decoder.blocks.{number}."
@@ -234,7 +242,7 @@ class PlainDecoder:
         network = AFFINE if spec.decoder.block.feedforward.bias else LINEAR
         rules: list[Rule] = []
         for theirs, ours in {**self.layer, **self.norms(spec)}.items():
-            parts: Sequence[str] = AFFINE  # of norms
+            parts: Sequence[str] = AFFINE if spec.decoder.block.norm.bias else LINEAR
             if ours.startswith("self_attention."):
                 has_bias = output_bias if ours.endswith(".output") else attention.bias
                 parts = AFFINE if has_bias else LINEAR

@@ -114,6 +114,7 @@ def build_head(spec: HeadSpec, table: TokenEmbedding) -> nn.Module:
     width, dropout = table.weight.shape[1], getattr(spec, "dropout", 0.0)
     if spec.kind == "sequence" and not spec.reads_pooled:
         # BERT's descendants chose tanh, ELECTRA GELU, DistilBERT ReLU.
-        activation = {"tanh": torch.tanh, **PLAIN_ACTIVATIONS}[spec.activation]
+        own = spec.activation
+        activation = torch.tanh if own == "tanh" else PLAIN_ACTIVATIONS[own]
         return DeepClassifier(width, spec.num_scores, dropout, activation)
     return Classifier(width, spec.num_scores, dropout)

@@ -272,6 +272,7 @@ class NormSpec(Config):
     kind: Literal["layer", "rms"] = "layer"
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-5, description="term added to the variance")
     unit_offset: bool = Field(False, description="multiply by 1 + weight (rms; Gemma)")
+    bias: bool = Field(True, description="bias vector (layer); an rms norm has none")
 
     @model_validator(mode="after")
     def _only_rms_has_an_offset(self) -> Self:

@@ -209,6 +209,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "NormSpec": {
         "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),
         "epsilon": at(f"*.{OWN}.norm", {"epsilon": 0.5}),
+        "bias": at(f"*.{OWN}.norm", {"bias": False}),
         "unit_offset": (
             base("translator"),
             {

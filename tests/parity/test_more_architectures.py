@@ -20,6 +20,15 @@ SIZES = {
 }
 DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 6}
 ENCODER = {**SIZES, "max_position_embeddings": 20, "pad_token_id": 1}
+MODERN = {
+    **SIZES,
+    "num_hidden_layers": 5,
+    "local_attention": 4,
+    "max_position_embeddings": 30,
+    **{f"{name}_token_id": 0 for name in ("pad", "eos", "bos", "cls", "sep")},
+}
+MAMBA = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "state_size": 4}
+RWKV = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "layer_norm_epsilon": 1e-3}
 DISTIL = {
     "vocab_size": 40,
     "max_position_embeddings": 20,
@@ -53,6 +62,17 @@ CASES = {
         NEOX | {"rotary_pct": 0.5, "tie_word_embeddings": True, "attention_bias": False},
     ),
     "gpt_neox, parallel": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": True}),
+    "mamba": ("MambaForCausalLM", MAMBA),
+    "mamba, biases, a rank": (
+        "MambaForCausalLM",
+        MAMBA | {"use_bias": True, "time_step_rank": 3, "conv_kernel": 2, "expand": 3},
+    ),
+    "rwkv": ("RwkvForCausalLM", {**RWKV, "rescale_every": 2, "layer_norm_epsilon": 1e-5}),
+    "rwkv, tied": (
+        "RwkvForCausalLM",
+        {**RWKV, "intermediate_size": 24, "tie_word_embeddings": True},
+    ),
+    "mpt": ("MptForCausalLM", {"vocab_size": 40, "d_model": 24, "n_layers": 2, "n_heads": 6}),
     "opt": ("OPTForCausalLM", OPT),
     "opt, no biases": ("OPTForCausalLM", OPT | {"enable_bias": False}),
     "bloom, heads that are no power of two": ("BloomForCausalLM", BLOOM),
@@ -123,10 +143,20 @@ CASES = {
     ),
     "mpnet": ("MPNetForMaskedLM", ENCODER),
     "mpnet, labels": ("MPNetForSequenceClassification", ENCODER),
+    "modernbert": ("ModernBertForMaskedLM", MODERN),
+    "modernbert, every other layer": (
+        "ModernBertForMaskedLM",
+        MODERN | {"global_attn_every_n_layers": 2, "tie_word_embeddings": False},
+    ),
     "mbart": ("MBartForConditionalGeneration", PAIRS | {"scale_embedding": True}),
     "m2m_100": ("M2M100ForConditionalGeneration", PAIRS),
     "pegasus": ("PegasusForConditionalGeneration", PAIRS),
     "mt5": ("MT5ForConditionalGeneration", MT5),
+    "dinov2": (
+        "Dinov2Model",
+        {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+        | {"image_size": 8, "patch_size": 4},
+    ),
     "ijepa": (
         "IJepaForImageClassification",
         {name: size for name, size in SIZES.items() if name != "vocab_size"}
@@ -155,6 +185,8 @@ def outputs(model, theirs):
     """What each makes of the same inputs."""
     if model.spec.reads == "images":
         images = torch.randn(2, 3, 8, 8)
+        if not model.spec.class_names:
+            return model(images), theirs(images).last_hidden_state
         return model.class_logits(model(images)), theirs(images).logits
     ids = torch.randint(5, 40, (2, 7))
     at = torch.arange(7).expand(2, -1)

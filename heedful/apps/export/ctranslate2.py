@@ -360,6 +360,8 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
         return [*problems, error.what]
     if spec.embedding.norm is not None:
         norms.append(spec.embedding.norm)
+    if any(norm.kind == "layer" and not norm.bias for norm in norms):
+        problems.append("layer norms without bias")
     if any(norm.unit_offset for norm in norms):
         problems.append("norms with unit_offset")
     # CTranslate2's config has one `layer_norm_epsilon` for the whole model.
