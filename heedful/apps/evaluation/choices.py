@@ -34,7 +34,7 @@ _BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Question:
+class ChoiceQuestion:
     """A prompt, the answers to choose from, and the right one.
 
     Args:
@@ -79,7 +79,7 @@ class ChoiceScores:
 _SHARES = ("accuracy", "accuracy_per_byte")
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[ChoiceQuestion]:
     """Read questions from lines of JSON.
 
     Args:
@@ -98,7 +98,7 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
-def _question(record: Any, where: str) -> Question:
+def _question(record: Any, where: str) -> ChoiceQuestion:
     if not isinstance(record, dict):
         raise DataError("The line is no object", where=where, remedy=_REMEDY)
     found = {
@@ -126,12 +126,15 @@ def _question(record: Any, where: str) -> Question:
             where=where,
             remedy=_REMEDY,
         )
-    return Question(prompt, tuple(choices), index, where)
+    return ChoiceQuestion(prompt, tuple(choices), index, where)
 
 
 def with_examples(
-    questions: Sequence[Question], examples: Sequence[Question], shots: int, seed: int = 1
-) -> list[Question]:
+    questions: Sequence[ChoiceQuestion],
+    examples: Sequence[ChoiceQuestion],
+    shots: int,
+    seed: int = 1,
+) -> list[ChoiceQuestion]:
     """Put solved examples before the prompt of each question.
 
     Args:
@@ -154,13 +157,13 @@ def with_examples(
     for each in questions:
         before = [solved.text(solved.answer) for solved in draw.sample(examples, shots)]
         prompt = "\n\n".join([*before, each.prompt])
-        asked.append(Question(prompt, each.choices, each.answer, each.where))
+        asked.append(ChoiceQuestion(prompt, each.choices, each.answer, each.where))
     return asked
 
 
 def choose(
     pipeline: GenerationPipeline,
-    questions: Sequence[Question],
+    questions: Sequence[ChoiceQuestion],
     *,
     batch_tokens: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -203,7 +206,9 @@ def _spaced(prompt: str, choice: str) -> str:
     return choice if not prompt or prompt[-1].isspace() or choice[0].isspace() else f" {choice}"
 
 
-def _ids(pipeline: GenerationPipeline, question: Question, choice: int) -> tuple[list[int], int]:
+def _ids(
+    pipeline: GenerationPipeline, question: ChoiceQuestion, choice: int
+) -> tuple[list[int], int]:
     """Return the ids of a prompt with an answer, and how many of them are the prompt's."""
     tokenizer = pipeline.tokenizer
     alone, whole = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import heedful
-from heedful.apps.evaluation.choices import Question, choose, read_questions, with_examples
+from heedful.apps.evaluation.choices import ChoiceQuestion, choose, read_questions, with_examples
 from heedful.cli.main import main
 from heedful.errors import DataError
 from heedful.models.causal_lm import CausalLM
@@ -65,9 +65,9 @@ def test_the_likeliest_answer_is_chosen(writer: Path) -> None:
         per_byte.append(max(range(4), key=means.__getitem__))
     assert expected != per_byte
     for batch in (1, 50, 4000):
-        right = [Question(p, answers, e, "") for p, e in zip(prompts, expected, strict=True)]
+        right = [ChoiceQuestion(p, answers, e, "") for p, e in zip(prompts, expected, strict=True)]
         assert choose(pipeline, right, batch_tokens=batch).accuracy.score == 1.0
-        right = [Question(p, answers, e, "") for p, e in zip(prompts, per_byte, strict=True)]
+        right = [ChoiceQuestion(p, answers, e, "") for p, e in zip(prompts, per_byte, strict=True)]
         scores = choose(pipeline, right, batch_tokens=batch)
         assert scores.accuracy_per_byte.score == 1.0
         assert scores.accuracy.score < 1.0
@@ -80,8 +80,8 @@ TEXT = st.text("ab c", min_size=1, max_size=6).filter(str.strip)
 @given(TEXT, st.lists(TEXT, min_size=2, max_size=4), st.data())
 def test_solved_examples_stand_before_a_question(prompt, choices, data) -> None:
     answer = data.draw(st.integers(0, len(choices) - 1))
-    questions = [Question(prompt, tuple(choices), answer, "")]
-    solved = [Question(f"{n}", ("x", "y"), n % 2, "") for n in range(5)]
+    questions = [ChoiceQuestion(prompt, tuple(choices), answer, "")]
+    solved = [ChoiceQuestion(f"{n}", ("x", "y"), n % 2, "") for n in range(5)]
     for shots in range(6):
         (asked,) = with_examples(questions, solved, shots, seed=2)
         assert asked.choices == tuple(choices)
