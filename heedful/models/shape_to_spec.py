@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.config import explained
 from heedful.errors import ConfigError
@@ -25,6 +25,7 @@ from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import AllOf, SameSegment
 from heedful.nn.mixer_spec import ChannelMixSpec
+from heedful.nn.pair_mixer_spec import TriangleAttentionSpec, TriangleMultiplicationSpec
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -38,7 +39,7 @@ from heedful.nn.spec import (
 )
 
 if TYPE_CHECKING:
-    from heedful.models.shape import TranslatorShape
+    from heedful.models.shape import EvoformerShape, TranslatorShape
 
 _explained = explained("model", remedy="Change one of these settings")
 
@@ -216,9 +217,30 @@ def _embedding(
 def _encoder(shape: TranslatorShape) -> StackSpec:
     if (stack := encoder_stack(shape)) is not None:
         return stack
+    if shape.evoformer is not None:
+        return _evoformer(shape, shape.evoformer)
     layers = shape.encoder_layers
     mixers = layer_mixers(shape, shape.encoder_mixer, num_layers=layers, causal=False)
     return _stack(shape, layers, mixers, _feedforward(shape), causal=False)
+
+
+def _evoformer(shape: TranslatorShape, evoformer: EvoformerShape) -> StackSpec:
+    """Return blocks of the Evoformer's pair stack (Jumper 2021, algorithm 6, lines 6 to 10)."""
+    common: dict[str, Any] = {"side": evoformer.side, "bias": shape.bias}
+    heads = common | {"num_heads": shape.num_heads, "head_width": shape.head_width}
+    parts: dict[str, PartSpec] = {
+        "outgoing": TriangleMultiplicationSpec(edges="outgoing", **common),
+        "incoming": TriangleMultiplicationSpec(edges="incoming", **common),
+        "starting": TriangleAttentionSpec(node="starting", **heads),
+        "ending": TriangleAttentionSpec(node="ending", **heads),
+    }
+    if (network := _feedforward(shape)) is not None:
+        parts[network.kind] = network
+    return StackSpec.of(
+        num_layers=shape.encoder_layers,
+        block=BlockSpec.of_parts(parts, **_around_parts(shape)),
+        final_norm=_final_norm(shape),
+    )
 
 
 def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
@@ -250,8 +272,7 @@ def _stack(
     return StackSpec(
         num_layers=num_layers,
         pattern=pattern,
-        # Pre-norm blocks leave the stream unnormed, so the last one is followed by a norm.
-        final_norm=NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None,
+        final_norm=_final_norm(shape),
         shared_position_bias=bias if is_shared else None,
     )
 
@@ -263,14 +284,26 @@ def _block(
     cross_attention: AttentionSpec | None,
 ) -> BlockSpec:
     return BlockSpec.of(
-        norm_placement=shape.norm_placement,
-        norm=NormSpec(kind=shape.norm),
         self_attention=mixer,
         cross_attention=cross_attention,
         feedforward=network,
-        dropout=shape.dropout,
-        residual=shape.residual,
+        **_around_parts(shape),
     )
+
+
+def _around_parts(shape: TranslatorShape) -> dict[str, Any]:
+    """Return what all sub-layers of a block have in common."""
+    return {
+        "norm_placement": shape.norm_placement,
+        "norm": NormSpec(kind=shape.norm),
+        "dropout": shape.dropout,
+        "residual": shape.residual,
+    }
+
+
+def _final_norm(shape: TranslatorShape) -> NormSpec | None:
+    # Pre-norm blocks leave the stream unnormed, so the last one is followed by a norm.
+    return NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None
 
 
 def _feedforward(shape: TranslatorShape) -> FeedForwardSpec | None:
