@@ -8,10 +8,10 @@ of the words of pairs that are not neighbours are turned round. A model tags eac
 with its distance in bins of half a step, as AlphaFold's distogram, and the expected distance is
 compared with the true one, over pairs that are not neighbours.
 
-`evoformer` has two blocks of triangle multiplication and triangle attention. `plain` has five layers
-of attention among all pairs, and `axial` the same within the row and the column of a pair; both have
-as many parameters. Two tables know no other pair: the mean distance of training chains by the
-separation i − j, and by separation and word.
+`evoformer` has two blocks of triangle multiplication and triangle attention. `plain` has five
+layers of attention among all pairs, and `axial` the same within the row and the column of a pair;
+both have as many parameters. Two tables know no other pair: the mean distance of training chains by
+the separation i − j, and by separation and word.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = HERE / NAME / "tagger.toml"
 SIDE = 16
 COUNTS = {"train": 6000, "valid": 100, "test": 500}
 NEAREST, CONTACT, NOISE = 0.9, 2.0, 0.1
-"""Least distance of two residues, distance below which they are in contact, share of wrong words."""
+"""Least distance of two residues, distance of a contact, and share of wrong words."""
 BIN, NUM_BINS = 0.5, 20
 """Width of a bin in steps; the last bin has all larger distances."""
 
@@ -88,7 +88,7 @@ def observed(draw: np.random.Generator, count: int) -> tuple[Words, Array]:
     distances = np.linalg.norm(chains[:, :, None] - chains[:, None], axis=-1)
     near = distances < CONTACT
     wrong = np.triu(draw.random(near.shape) < NOISE, k=2)
-    near ^= wrong | wrong.transpose(0, 2, 1)  # a pair is seen once, whichever residue is named first
+    near ^= wrong | wrong.transpose(0, 2, 1)  # both orders of two residues have one word
     words = np.where(near, "near", "far")
     words[:, range(SIDE), range(SIDE)] = "same"
     return words, distances

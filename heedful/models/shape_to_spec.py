@@ -41,6 +41,9 @@ from heedful.nn.spec import (
 if TYPE_CHECKING:
     from heedful.models.shape import EvoformerShape, TranslatorShape
 
+_FRAME = 2
+"""Tokens around a text: one before it and one after it."""
+
 _explained = explained("model", remedy="Change one of these settings")
 
 
@@ -225,7 +228,19 @@ def _encoder(shape: TranslatorShape) -> StackSpec:
 
 
 def _evoformer(shape: TranslatorShape, evoformer: EvoformerShape) -> StackSpec:
-    """Return blocks of the Evoformer's pair stack (Jumper 2021, algorithm 6, lines 6 to 10)."""
+    """Return blocks of the Evoformer's pair stack (Jumper 2021, algorithm 6, lines 6 to 10).
+
+    Raises:
+        ConfigError: when texts of that many pairs would be cut.
+    """
+    pairs = evoformer.side**2
+    if shape.max_length < pairs + _FRAME:
+        raise ConfigError(
+            f"A chain of {evoformer.side} residues has {pairs} pairs, and {shape.max_length} "
+            f"tokens hold {shape.max_length - _FRAME} words",
+            where="data.max_length",
+            remedy=f"Set it to {pairs + _FRAME} or more",
+        )
     common: dict[str, Any] = {"side": evoformer.side, "bias": shape.bias}
     heads = common | {"num_heads": shape.num_heads, "head_width": shape.head_width}
     parts: dict[str, PartSpec] = {

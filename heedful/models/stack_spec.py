@@ -355,7 +355,7 @@ class StackSpec(Config):
 
     @property
     def exact_text(self) -> int | None:
-        """The only number of tokens that a mixer can read before an end token; None for any."""
+        """The only number of tokens of a text, special ones not counted; None for any."""
         lengths = (getattr(part, "exact_text", None) for part in self.mixers())
         return next((length for length in lengths if length is not None), None)
 

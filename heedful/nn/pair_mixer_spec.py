@@ -45,14 +45,14 @@ class CommonPairSpec(CommonPartSpec):
         return "a pair reads pairs that are not written yet"
 
     @property
-    def exact_text(self) -> int:
-        """The only number of tokens of a text, without an end token."""
-        return self.first + self.pairs
-
-    @property
     def pairs(self) -> int:
         """Number of pairs N² of a chain."""
         return self.side * self.side
+
+    @property
+    def exact_text(self) -> int:
+        """The only number of tokens of a text, special ones not counted."""
+        return self.pairs
 
 
 class TriangleMultiplicationSpec(CommonPairSpec):

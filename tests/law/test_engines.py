@@ -139,6 +139,11 @@ def score(**own: Any) -> Case:
     return instead(f"decoder.{CROSSED}", "score_attention", **own)
 
 
+def triangle(kind: str, **own: Any) -> Case:
+    # Of six tokens the first and the last are no pairs; shorter rows lack pairs.
+    return instead(f"encoder.{OWN}", f"triangle_{kind}", **{"side": 2} | own)
+
+
 def convolution(**own: Any) -> Case:
     return instead(f"*.{OWN}", "convolution", causal=True, **own)
 
@@ -354,6 +359,25 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kernel_width": convolution(kernel_width=2),
         "causal": instead(f"encoder.{OWN}", "convolution"),
         "dropout": convolution(dropout=0.5),
+    },
+    "TriangleMultiplicationSpec": {
+        "kind": triangle("multiplication"),
+        "side": triangle("multiplication", side=1),
+        "first": triangle("multiplication", first=2),
+        "bias": triangle("multiplication", bias=False),
+        "causal": triangle("multiplication", causal=False),
+        "edges": triangle("multiplication", edges="incoming"),
+        "width": triangle("multiplication", width=24),
+    },
+    "TriangleAttentionSpec": {
+        "kind": triangle("attention", num_heads=2),
+        "side": triangle("attention", num_heads=2, side=1),
+        "first": triangle("attention", num_heads=2, first=2),
+        "bias": triangle("attention", num_heads=2, bias=False),
+        "causal": triangle("attention", num_heads=2, causal=False),
+        "node": triangle("attention", num_heads=2, node="ending"),
+        "num_heads": triangle("attention", num_heads=4),
+        "head_width": triangle("attention", num_heads=2, head_width=24),
     },
     "Everything": {"kind": mask(kind="everything")},
     "Causal": {"kind": mask(kind="causal")},
@@ -698,6 +722,8 @@ def concerns(path: str, name: str, field: str) -> bool:
         "RecurrentDecoderSpec": "part",
         "ScoreAttentionSpec": "part",
         "ConvolutionSpec": "part",
+        "TriangleMultiplicationSpec": "part",
+        "TriangleAttentionSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

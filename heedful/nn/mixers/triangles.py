@@ -137,7 +137,9 @@ class PairMixer(StoredApart):
     def _work(self, queries: int, between: int) -> Work:
         """Return the operations of the maps of pairs, and `between` operations for each of them."""
         pairs = min(queries, self.pair_spec.pairs)
-        return Work(weights=pairs * weight_work(self.projection, self.output), attention=pairs * between)
+        return Work(
+            weights=pairs * weight_work(self.projection, self.output), attention=pairs * between
+        )
 
 
 class TriangleMultiplication(PairMixer):
