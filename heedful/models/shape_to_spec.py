@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.config import explained
 from heedful.errors import ConfigError
+from heedful.models.encoder_spec import EncoderSpec, HeadSpec
+from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.mixers import (
+    channel_mix,
     layer_mixers,
     refuse_idle_options,
     refuse_memory,
     with_memory,
 )
-from heedful.models.model_spec import (
-    CausalLMSpec,
-    EncoderSpec,
-    HeadSpec,
-    TranslatorSpec,
-    VisionSpec,
-)
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import AllOf, SameSegment
-from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.pair_mixer_spec import TriangleAttentionSpec, TriangleMultiplicationSpec
 from heedful.nn.spec import (
     AttentionSpec,
@@ -265,7 +261,7 @@ def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
     mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
     # This attention sees all keys: a window or mask of the shape is for self-attention.
     cross = AttentionSpec.with_heads_of_shape(shape) if reads_memory else None
-    network = _channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
+    network = channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
     return _stack(shape, layers, mixers, network, cross, causal=True)
 
 
@@ -273,7 +269,7 @@ def _stack(
     shape: TranslatorShape,
     num_layers: int,
     mixers: Sequence[PartSpec],
-    network: FeedForwardSpec | ChannelMixSpec | None,
+    network: PartSpec | None,
     cross_attention: AttentionSpec | None = None,
     *,
     causal: bool,
@@ -295,7 +291,7 @@ def _stack(
 def _block(
     shape: TranslatorShape,
     mixer: PartSpec,
-    network: FeedForwardSpec | ChannelMixSpec | None,
+    network: PartSpec | None,
     cross_attention: AttentionSpec | None,
 ) -> BlockSpec:
     return BlockSpec.of(
@@ -332,18 +328,6 @@ def _feedforward(shape: TranslatorShape) -> FeedForwardSpec | None:
         dropout=shape.feedforward_dropout,
         experts=_experts(shape),
     )
-
-
-def _channel_mix(shape: TranslatorShape) -> ChannelMixSpec | None:
-    if not shape.feedforward:
-        return None
-    if shape.num_experts is not None:
-        raise ConfigError(
-            "Experts are networks of each token alone, which channel_mix is not",
-            where="model.num_experts",
-            remedy="Leave it out, or set model.network to feedforward",
-        )
-    return ChannelMixSpec(width=shape.feedforward)
 
 
 def _experts(shape: TranslatorShape) -> ExpertsSpec | None:

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError
-from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
     BiasSpec,
@@ -70,7 +69,7 @@ class BlockSpec(Config):
         cls,
         *,
         self_attention: PartSpec,
-        feedforward: FeedForwardSpec | ChannelMixSpec | None,
+        feedforward: PartSpec | None,
         cross_attention: AttentionSpec | None = None,
         norm: NormSpec = NormSpec(),  # noqa: B008 (a frozen value)
         norm_placement: Literal["post", "pre", "none"] = "post",

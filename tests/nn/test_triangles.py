@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from heedful.errors import ModelError
 from heedful.models import cost
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.capture import Capture
 from heedful.nn.mixer import Context, build_part
 from heedful.nn.pair_mixer_spec import TriangleAttentionSpec, TriangleMultiplicationSpec
