@@ -239,7 +239,7 @@ def _evoformer(shape: TranslatorShape, evoformer: EvoformerShape) -> StackSpec:
         )
     common: dict[str, Any] = {"side": evoformer.side, "bias": shape.bias}
     heads = common | {"num_heads": shape.num_heads, "head_width": shape.head_width}
-    parts: dict[str, PartSpec] = {
+    parts: dict[str, Any] = {
         "outgoing": TriangleMultiplicationSpec(edges="outgoing", **common),
         "incoming": TriangleMultiplicationSpec(edges="incoming", **common),
         "starting": TriangleAttentionSpec(node="starting", **heads),

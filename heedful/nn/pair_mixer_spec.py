@@ -1,7 +1,8 @@
 """Specs of mixers over pairs of residues, as data; nothing here imports torch.
 
 A chain of N residues has N² pairs. They are a sequence in reading order: pair (i, j) stands at
-i · N + j. Their features are the edges of a graph whose nodes are residues.
+i · N + j. Their features are the edges of a graph whose nodes are residues. The module is imported
+by `heedful.registry` when a model has such a part.
 """
 
 from __future__ import annotations
@@ -92,7 +93,3 @@ class TriangleAttentionSpec(CommonPairSpec):
         """Refuse heads that do not divide the model width, with a ValueError."""
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
-
-
-PairMixerSpec = TriangleMultiplicationSpec | TriangleAttentionSpec
-"""The mixers over pairs."""

@@ -41,7 +41,6 @@ from heedful.nn.mixer_spec import (
     ScoreAttentionSpec,
     SSRUSpec,
 )
-from heedful.nn.pair_mixer_spec import PairMixerSpec
 
 _BIASES = "heedful.nn.attention.relative_positions"
 
@@ -165,9 +164,10 @@ class RotarySpec(Config):
     @staticmethod
     def scaling_of_shape(shape: Any) -> dict[str, Any]:
         """Return the options of rotary scaling that a shape sets, as fields."""
+        names = {name: f"rotary_{name}" for name in ("scaling", "factor", "original_length")}
+        is_set = {name: getattr(shape, option) for name, option in names.items()}
         defaults = {"scaling": "none", "factor": 1.0, "original_length": None}
-        values = {name: getattr(shape, f"rotary_{name}") for name in defaults}
-        return {name: value for name, value in values.items() if value != defaults[name]}
+        return {name: value for name, value in is_set.items() if value != defaults[name]}
 
     def frequencies(self, head_width: int) -> tuple[float, ...]:
         """Return the angle per position of each pair of channels in radians, the largest first.
@@ -413,7 +413,8 @@ class AttentionSpec(CommonPartSpec):
             from heedful.nn.mask_text import parse_mask  # imported on use: few have one
 
             mask = parse_mask(shape.mask, where="model.mask")
-        mask = Causal() & mask if causal else mask
+        if causal:
+            mask = Causal() & mask
         bias = bias_of_shape(shape, causal)
         return cls.with_heads_of_shape(shape).model_copy(
             update={
@@ -462,7 +463,6 @@ _OwnPart = (
     | RecurrentDecoderSpec
     | ScoreAttentionSpec
     | ConvolutionSpec
-    | PairMixerSpec
     | FeedForwardSpec
 )
 

@@ -133,7 +133,9 @@ def exact_text(settings: RunSettings) -> int | None:
         settings: settings of the training run.
     """
     if settings.init is not None:
-        return next(iter(initial_text_model(settings)[0].stacks().values())).exact_text
+        spec, _ = initial_text_model(settings)
+        exact: int | None = next(iter(spec.stacks().values())).exact_text
+        return exact
     evoformer = settings.model.evoformer
     return None if evoformer is None else evoformer.side**2
 

@@ -34,6 +34,7 @@ from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
+from heedful.registry import ON_USE
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 
@@ -533,6 +534,8 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
 
     for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec):
         visit(kind)
+    for address in ON_USE["mixer"].values():
+        visit(resolve_name(address))
     return classes
 
 

@@ -79,12 +79,14 @@ class PairGrid:
         empty = x.new_zeros(len(x), side * side + 1, x.shape[-1])
         index = self.slots[..., None].expand_as(x)
         # Tokens that are no pair go to an extra slot, which is cut off.
-        return empty.scatter(1, index, x)[:, :-1].unflatten(1, (side, side))
+        grid: Tensor = empty.scatter(1, index, x)[:, :-1].unflatten(1, (side, side))
+        return grid
 
     def place(self, pairs: Tensor) -> Tensor:
         """Return a grid [B, N, N, D] as a sequence [B, L, D], zero for tokens that are no pair."""
         slots = F.pad(pairs.flatten(1, 2), (0, 0, 0, 1))
-        return slots.gather(1, self.slots[..., None].expand(-1, -1, pairs.shape[-1]))
+        index = self.slots[..., None].expand(-1, -1, pairs.shape[-1])
+        return slots.gather(1, index)
 
 
 class PairMixer(StoredApart):
