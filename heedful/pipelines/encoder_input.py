@@ -106,8 +106,8 @@ def check_pairs(exact: int | None, count: int, where: str) -> None:
     others = math.isqrt(count)
     fits = f", or a model with model.evoformer.side = {others}" if others**2 == count else ""
     raise DataError(
-        f"{count} tokens are not the {exact} pairs of a chain of {side} residues, which the model "
-        "reads",
+        f"The model reads the {exact} pairs of a chain of {side} residues, and the text has "
+        f"{count} tokens",
         where=where,
         remedy=f"Give a word for each pair, row by row{fits}; a word that the tokenizer cuts into "
         "several tokens counts as several",
