@@ -46,14 +46,9 @@ class CommonPairSpec(CommonPartSpec):
         return "a pair reads pairs that are not written yet"
 
     @property
-    def pairs(self) -> int:
-        """Number of pairs N² of a chain."""
-        return self.side * self.side
-
-    @property
     def exact_text(self) -> int:
-        """The only number of tokens of a text, special ones not counted."""
-        return self.pairs
+        """The only number of tokens of a text, special ones not counted: the N² pairs."""
+        return self.side * self.side
 
 
 class TriangleMultiplicationSpec(CommonPairSpec):

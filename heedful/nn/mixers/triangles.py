@@ -50,9 +50,9 @@ class PairGrid:
         Raises:
             ModelError: when the rows are too short for a grid, or hold several chains each.
         """
-        positions, side = context.positions, spec.side
+        positions, side, pairs = context.positions, spec.side, spec.exact_text
         length = positions.query.shape[1]
-        if length < spec.first + spec.pairs:
+        if length < spec.first + pairs:
             raise ModelError(
                 f"A row of {length} tokens cannot hold the {side} × {side} pairs of a chain, the "
                 f"first of them at position {spec.first}",
@@ -66,8 +66,8 @@ class PairGrid:
         def places() -> PairGrid:
             # By position, not by array index, so that padding may stand on either side.
             at = positions.query - spec.first
-            slots = torch.where((at >= 0) & (at < spec.pairs), at, spec.pairs)
-            real = torch.zeros(len(at), spec.pairs + 1, dtype=torch.bool, device=at.device)
+            slots = torch.where((at >= 0) & (at < pairs), at, pairs)
+            real = torch.zeros(len(at), pairs + 1, dtype=torch.bool, device=at.device)
             real = real.scatter(1, slots, torch.ones_like(slots, dtype=torch.bool))
             return cls(slots, real[:, :-1].unflatten(1, (side, side)))
 
@@ -138,7 +138,7 @@ class PairMixer(StoredApart):
 
     def _work(self, queries: int, between: int) -> Work:
         """Return the operations of the maps of pairs, and `between` operations for each of them."""
-        pairs = min(queries, self.pair_spec.pairs)
+        pairs = min(queries, self.pair_spec.exact_text)
         return Work(
             weights=pairs * weight_work(self.projection, self.output), attention=pairs * between
         )
@@ -236,7 +236,7 @@ class TriangleAttention(PairMixer):
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens of a sequence; see `Costed`."""
-        pairs = min(queries, self.pair_spec.pairs)
+        pairs = min(queries, self.pair_spec.exact_text)
         own = self._work(queries, 4 * self.pair_spec.side * self.num_heads * self.head_width)
         return own + Work(weights=pairs * weight_work(self.edge_bias))
 
