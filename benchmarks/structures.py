@@ -32,7 +32,7 @@ from heedful.pipelines.encoder_input import encode, frame, word_tokens
 NAME = "structures"
 SETTINGS = HERE / NAME / "tagger.toml"
 SIDE = 12
-COUNTS = {"train": 10_000, "valid": 100, "test": 500}
+COUNTS = {"train": 8000, "valid": 100, "test": 500}
 NEAREST, CONTACT, NOISE = 0.9, 2.0, 0.1
 """Least distance of two residues, distance of a contact, and share of wrong words."""
 BIN, NUM_BINS = 0.5, 16
