@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import heedful
+from heedful.data.text_corpus import TaggedReader
 from heedful.errors import ConfigError, DataError, UserError
 from heedful.events import Events
 from heedful.train.run import run_training
@@ -131,3 +133,16 @@ def test_another_side_than_that_of_the_initial_model_is_refused(
     changes = {"init": str(run / "model"), "model": {"evoformer": {"side": 5}}}
     with pytest.raises(ConfigError, match=r"evoformer.side is 5, and the model's 4"):
         run_training(tmp_path / "run", settings(*files, **changes), events=Events([]))
+
+
+def test_the_guide_draws_chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/beyond-text.md").read_text("utf-8")
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", guide, re.S) if "chains.jsonl" in c]
+    (command,) = [c for c in re.findall(r"```bash\n(.*?)```", guide, re.S) if "evoformer" in c]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    for file in re.findall(r"\w+\.jsonl", command):
+        for chain in TaggedReader(file):
+            assert len(chain.words) == 8**2
+            assert [chain.tags[9 * residue] for residue in range(8)] == ["0"] * 8
+    assert "--model.evoformer.side 8" in command
