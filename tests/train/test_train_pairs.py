@@ -89,7 +89,7 @@ def test_texts_of_another_size_are_named_with_a_remedy(
     tagger = heedful.load(run)
     with pytest.raises(DataError, match=r"line 2: .*16 pairs .* 4 residues, .* 9 tokens.*side = 3"):
         tagger.tag(["edge " * 16, "edge " * 9])
-    with pytest.raises(DataError, match="16 pairs .* has 17 tokens"):
+    with pytest.raises(DataError, match=r"16 pairs .* has 17 tokens"):
         tagger.tag(["edge " * 17])
     small = write_graphs(tmp_path / "small.jsonl", 3, 3, side=3)
     with pytest.raises(DataError, match=r"small.jsonl:1: .* 16 pairs .* has 9 tokens"):
@@ -142,7 +142,7 @@ def test_the_guide_draws_chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     for file in re.findall(r"\w+\.jsonl", command):
-        for chain in TaggedReader(file):
+        for chain in TaggedReader(Path(file)):
             assert len(chain.words) == 8**2
             assert [chain.tags[9 * residue] for residue in range(8)] == ["0"] * 8
     assert "--model.evoformer.side 8" in command
