@@ -2,9 +2,9 @@
 
     python benchmarks/structures.py [--models evoformer plain axial] [--seeds 1 2 3]
 
-A chain has 12 residues at steps of length 1 in any direction, none nearer to another than 0.9. What
+A chain has 8 residues at steps of length 1 in any direction, none nearer to another than 0.9. What
 is seen of a pair is one word: `same`, or `near` where the distance is below 2, else `far`; a tenth
-of the words of pairs that are not neighbours are turned round. A model tags each of the 144 pairs
+of the words of pairs that are not neighbours are turned round. A model tags each of the 64 pairs
 with its distance in bins of half a step, as AlphaFold's distogram, and the expected distance is
 compared with the true one, over pairs that are not neighbours.
 
@@ -31,8 +31,8 @@ from heedful.pipelines.encoder_input import encode, frame, word_tokens
 
 NAME = "structures"
 SETTINGS = HERE / NAME / "tagger.toml"
-SIDE = 12
-COUNTS = {"train": 8000, "valid": 100, "test": 500}
+SIDE = 8
+COUNTS = {"train": 6400, "valid": 100, "test": 500}
 NEAREST, CONTACT, NOISE = 0.9, 2.0, 0.1
 """Least distance of two residues, distance of a contact, and share of wrong words."""
 BIN, NUM_BINS = 0.5, 16
