@@ -126,6 +126,20 @@ def initial_labels(settings: RunSettings, kind: str, labels: Sequence[str]) -> l
     return list(labels)
 
 
+def exact_text(settings: RunSettings) -> int | None:
+    """Return the only number of tokens that the encoder of a run can read; None for any.
+
+    Args:
+        settings: settings of the training run.
+    """
+    if settings.init is not None:
+        spec, _ = initial_text_model(settings)
+        exact: int | None = next(iter(spec.stacks().values())).exact_text
+        return exact
+    evoformer = settings.model.evoformer
+    return None if evoformer is None else evoformer.side**2
+
+
 def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
     """Return the origin of an imported initial model, which exports need; empty for others."""
     return {} if settings.init is None else describe_any(Path(settings.init)).origin
