@@ -21,10 +21,10 @@ NAME = "chorales"
 SETTINGS = HERE / "chorales" / "decoder.toml"
 LOWEST, HIGHEST = 30, 87
 """Range of the pitches, as MIDI numbers, with room for transposed pieces."""
-SHIFTS = range(-5, 7)
-"""Transpositions of the training pieces in semitones: every key once."""
-STEPS = 128
-"""Moments of a cut, of four tokens each."""
+SHIFTS = range(-2, 3)
+"""Transpositions of the training pieces in semitones: most stay in keys that Bach used."""
+STEPS = 64
+"""Moments of a cut, of four tokens each: four bars of four quarters."""
 
 
 def main() -> None:

@@ -95,6 +95,12 @@ class RelativeKeysSpec(CommonBiasSpec):
     kind: Literal["relative_keys"] = "relative_keys"
     max_distance: PositiveInt = 16
 
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias, with keys up to the distance that a shape names."""
+        named = shape.relative_distance
+        return cls() if named is None else cls(max_distance=named)
+
 
 class TransformerXLSpec(CommonBiasSpec):
     """A key for each distance, projected from its sinusoids, and two trained queries (Dai 2019)."""
