@@ -20,11 +20,10 @@ import random
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 import numpy as np
-from driver import HERE, heedful, hide_paths, new_parser, parse, train
+from driver import HERE, heedful, hide_paths, new_parser, parse, processor_seconds, train
 from machine import describe_machine
 from mnist import split
 
@@ -78,12 +77,6 @@ def main() -> None:
             text = json.dumps(result, indent=2) + "\n"
             (out / f"{task}-{seed}.json").write_text(text, encoding="utf-8")
             print(json.dumps(result), flush=True)
-
-
-def processor_seconds() -> float:
-    """Return the seconds that finished commands used of all cores together."""
-    used = getrusage(RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def write_pictures(mnist: Path, runs: Path) -> dict[str, Path]:
