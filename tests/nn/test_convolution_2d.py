@@ -151,6 +151,22 @@ def test_no_pixel_of_a_model_knows_later_ones():
         assert moved[at]
 
 
+@torch.no_grad()
+def test_pixels_that_are_written_are_those_of_one_pass():
+    torch.manual_seed(0)
+    model = CausalLM(causal_lm_spec(small(kernel_width=5, columns=COLUMNS, first=1), 9, 17)).eval()
+    ids, positions = torch.randint(0, 9, (2, 14)), torch.arange(14).repeat(2, 1)
+    expected = model.logits(model(ids, positions))
+    # Prompts of several lengths, read in parts: the state does not depend on either.
+    at = torch.tensor([[5], [3]])
+    padded = positions[:, :5].masked_fill(positions[:, :5] >= at, -1)
+    state = model.start(ids[:, :5], padded, chunk=2)
+    for _ in range(8):
+        logits, state = model.step(state, ids.gather(1, at))
+        torch.testing.assert_close(logits[:, 0], expected[torch.arange(2), at[:, 0]])
+        at = at + 1
+
+
 def test_what_has_no_sense_is_refused_with_the_reason():
     def parsed(**own):
         return ConvolutionSpec.parse({"causal": True} | own)
