@@ -3,7 +3,7 @@
     python benchmarks/pixels.py --data DIR [--side 14] [--levels 8] [--seeds 1 2 3]
 
 DIR holds mnist/train-images-idx3-ubyte.gz and the other three files (or set HEEDFUL_DATA). Trained
-on are the first 5,000 training images, validated on the last 500, and measured on the first 1,000
+on are the first 4,000 training images, validated on the last 500, and measured on the first 1,000
 test images. A pixel sees all before it, a window of them in one dimension, a window in two
 (Image Transformer; Parmar 2018), or convolutions over the rows above and the pixels to the left
 (PixelCNN; van den Oord 2016). Both windows hold equally many pixels; all models have about the same
@@ -45,7 +45,7 @@ TITLES = {
     "convolution": "convolutions, 5 × 5",
 }
 PARTS = {
-    "train": ("train", 0, 5_000),
+    "train": ("train", 0, 4_000),
     "valid": ("train", 59_500, 60_000),
     "test": ("t10k", 0, 1_000),
 }
