@@ -65,6 +65,7 @@ def main() -> None:
             row = {"positions": positions, "seed": seed, "processor_minutes": minutes}
             rows.append(row | measured(run, files))
             print(json.dumps(rows[-1]), flush=True)
+            print(f"{continued(run, files['test'])} goes on from the first bar of a test piece")
     command = "python benchmarks/chorales.py --data DIR"
     write_result(out, command, arguments.extra, started, runs=rows)
 
@@ -123,6 +124,26 @@ def measured(run: Path, files: dict[str, Path]) -> dict[str, Any]:
         said = heedful(["evaluate", str(run), "--data", str(files[name]), "--json"])
         scores[name] = json.loads(said)["scores"]["fields"]["notes"]["nats_per_value"]
     return scores
+
+
+def continued(run: Path, test: Path) -> Path:
+    """Let a model go on from the first bar of a test piece, as MIDI; return the folder of the file.
+
+    Args:
+        run: run directory.
+        test: records of the test pieces.
+    """
+    with test.open(encoding="utf-8") as file:
+        bar = json.loads(file.readline())["notes"][:16]
+    said = heedful(["generate", str(run), json.dumps({"notes": bar}), "--sampling", "--seed", "1"])
+    # `data midi` reads MIDI pitches.
+    moments = [
+        [value and value + LOWEST - 1 for value in moment] for moment in json.loads(said)["notes"]
+    ]
+    record, out = run / "continuation.jsonl", run / "continuation"
+    record.write_text(json.dumps({"notes": moments}) + "\n", encoding="utf-8")
+    heedful(["data", "midi", str(record), "--out", str(out)])
+    return out
 
 
 if __name__ == "__main__":
