@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from machine import describe_machine
 from mnist import split
 
 import heedful as library
-from heedful.data.image_files import read_labelled
+from heedful.data.idx_files import read_labelled
 
 NAME = "captions"
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -79,35 +80,29 @@ def main() -> None:
             print(json.dumps(result), flush=True)
 
 
-def write_pictures(mnist: Path, runs: Path) -> dict[str, Path]:
-    """Write the pictures of each part as records, and return the files by name.
-
-    Args:
-        mnist: folder of the images.
-        runs: folder of the runs.
-    """
-    runs.mkdir(parents=True, exist_ok=True)
-    test = [mnist / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
-    parts = dict(zip(COUNTS, (*split(mnist, runs / "digits"), test), strict=True))
-    files = {name: runs / f"{name}.jsonl" for name in parts}
-    for number, (name, (images, labels)) in enumerate(parts.items()):
-        if files[name].exists():
-            continue
-        digits, kinds = read_labelled(images, labels)
-        draw = random.Random(number)
-        with files[name].open("w", encoding="utf-8") as file:
-            for _ in range(COUNTS[name]):
-                file.write(json.dumps(picture(draw, digits, kinds)) + "\n")
-    return files
-
-
 def picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:
-    """Return a record of one digit at any place, of two equal ones, or of two that differ.
+    """Return a record of the patches of a canvas and its caption; see `drawn_canvas`."""
+    canvas, caption = drawn_canvas(draw, digits, kinds)
+    return {"image": patches(canvas), "caption": caption}
+
+
+def square_picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:
+    """Return a record of a canvas at half its size, amid 28 × 28 grey values, and its caption."""
+    canvas, caption = drawn_canvas(draw, digits, kinds)
+    halved = canvas.reshape(14, 2, 28, 2).mean((1, 3)).astype(np.int64)
+    return {"image": np.pad(halved, ((7, 7), (0, 0))).tolist(), "caption": caption}
+
+
+def drawn_canvas(draw: random.Random, digits: Any, kinds: Any) -> tuple[Any, str]:
+    """Return a canvas of one digit at any place, of two equal ones, or of two that differ.
 
     Args:
         draw: random numbers.
         digits: images [N, 28, 28] uint8.
         kinds: digit of each [N].
+
+    Returns:
+        Grey values [28, 56], and their caption.
     """
     canvas = np.zeros((28, 56), np.int64)
     form = draw.choice(("one", "equal", "different"))
@@ -115,14 +110,11 @@ def picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:
     if form == "one":
         place = draw.randrange(29)
         canvas[:, place : place + 28] = digits[first]
-        return {"image": patches(canvas), "caption": caption_of([int(kinds[first])])}
+        return canvas, caption_of([int(kinds[first])])
     while first == second or (kinds[first] == kinds[second]) is (form == "different"):
         second = draw.randrange(len(digits))
     canvas[:, :28], canvas[:, 28:] = digits[first], digits[second]
-    return {
-        "image": patches(canvas),
-        "caption": caption_of([int(kinds[i]) for i in (first, second)]),
-    }
+    return canvas, caption_of([int(kinds[i]) for i in (first, second)])
 
 
 def caption_of(kinds: list[int]) -> str:
@@ -130,6 +122,35 @@ def caption_of(kinds: list[int]) -> str:
     if len(kinds) == 2 and kinds[0] == kinds[1]:
         return f"two {WORDS[kinds[0]]}{'es' if kinds[0] == 6 else 's'}"
     return " and ".join(f"{'an' if kind == 8 else 'a'} {WORDS[kind]}" for kind in kinds)
+
+
+def write_pictures(
+    mnist: Path,
+    runs: Path,
+    drawn: Callable[[random.Random, Any, Any], dict[str, Any]] = picture,
+    counts: Mapping[str, int] = COUNTS,
+) -> dict[str, Path]:
+    """Write the pictures of each part as records, and return the files by name.
+
+    Args:
+        mnist: folder of the images.
+        runs: folder of the runs.
+        drawn: maker of a record, `picture` or `square_picture`.
+        counts: pictures of each part.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    test = [mnist / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
+    parts = dict(zip(counts, (*split(mnist, runs / "digits"), test), strict=True))
+    files = {name: runs / f"{name}.jsonl" for name in parts}
+    for number, (name, (images, labels)) in enumerate(parts.items()):
+        if files[name].exists():
+            continue
+        digits, kinds = read_labelled(images, labels)
+        draw = random.Random(number)
+        with files[name].open("w", encoding="utf-8") as file:
+            for _ in range(counts[name]):
+                file.write(json.dumps(drawn(draw, digits, kinds)) + "\n")
+    return files
 
 
 def patches(canvas: Any) -> list[list[int]]:

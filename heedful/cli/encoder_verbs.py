@@ -458,7 +458,10 @@ def _classify_images(
         return f"{one_line(name)}\t{_plain(labels, top=top)}" if labels else ""
 
     def results(pipeline: ImagePipeline) -> Iterator[list[str]]:
-        images = _named_images(what) if what else _listed_images(items.input)
+        from heedful.data.image_files import named_images
+
+        images: Iterator[NamedImage]
+        images = named_images(what) if what else _listed_images(items.input)
         positions = positions_of(items.batch_tokens, pipeline)
         while chunk := list(islice(images, IMAGE_CHUNK)):
             labels = pipeline.classify(
@@ -470,21 +473,6 @@ def _classify_images(
             yield [line(name, [] if image is None else next(rest)) for name, image in chunk]
 
     write_results("classify", {"model": model, "top": top}, items, output, load, results)
-
-
-def _named_images(what: Sequence[str]) -> Iterator[NamedImage]:
-    """Yield every image of files and folders."""
-    from heedful.data.image_files import image_files, is_idx, read_images
-
-    for word in what:
-        path = Path(word)
-        if path.is_dir():
-            yield from ((str(file), file) for file in image_files(path))
-        elif is_idx(path):
-            for number, pixels in enumerate(read_images(path), start=1):
-                yield f"{path}:{number}", pixels
-        else:
-            yield word, path
 
 
 def _listed_images(source: Path | None) -> Iterator[NamedImage]:

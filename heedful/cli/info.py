@@ -49,6 +49,7 @@ def info(
     if min(counts) < 1:
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
     report = Report("info", output, model=model, vocabulary=vocabulary)
+    spec: Any
     spec, facts = find_spec(model, vocabulary)
     workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
     if lacks_torch():
@@ -219,7 +220,7 @@ def _report_modules(
     report.finish(facts | ({"operations": operations} if operations else {}))
 
 
-def _image_operations(spec: ModelSpec) -> dict[str, int]:
+def _image_operations(spec: Any) -> dict[str, int]:
     """Return the operations of inference and training on an image; empty for other models."""
     from heedful.models.cost import BACKWARD_PER_FORWARD, image_work
 

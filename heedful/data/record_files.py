@@ -18,7 +18,8 @@ import numpy as np
 from heedful.data.array_files import VALUES, load_arrays
 from heedful.data.corpus_file import CorpusFile, single_file
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec, RecordSpec
-from heedful.data.image_files import FolderReader, IdxReader, fit_grey, is_idx, read_images
+from heedful.data.idx_files import is_idx, read_images
+from heedful.data.image_files import FolderReader, IdxReader, fit_grey
 from heedful.data.midi_files import MidiRecords
 from heedful.data.series_files import SeriesRecords
 from heedful.data.text_corpus import CorpusDocument, numbered

@@ -316,7 +316,7 @@ def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> i
     return states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
-def embedding_saved(spec: ModelSpec, name: str) -> Saved:
+def embedding_saved(spec: Any, name: str) -> Saved:
     """Return the elements per token that are kept before the first block of a stack."""
     module: Any = built(spec).input_modules()[name]
     mask = spec.width if module.dropout.p else 0  # int8, one byte per element

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from heedful.models.block import Block
     from heedful.models.build import AnyModel
-    from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec, VisionSpec
+    from heedful.models.images.vision_spec import VisionSpec
+    from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
     from heedful.models.stack_spec import StackSpec
     from heedful.nn.spec import PartSpec
 

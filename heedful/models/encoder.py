@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError, suggest
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.prediction_heads import Pooler, build_head
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture

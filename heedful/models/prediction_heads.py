@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.models.model_spec import HeadSpec, MaskedLMHeadSpec
+from heedful.models.encoder_spec import HeadSpec, MaskedLMHeadSpec
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.feedforward import PLAIN_ACTIVATIONS, linear
 from heedful.nn.norms import build_norm

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 from heedful.config import explained
 from heedful.errors import ConfigError
+from heedful.models.encoder_spec import EncoderSpec, HeadSpec
+from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.mixers import (
     layer_mixers,
     refuse_idle_options,
     refuse_memory,
     with_memory,
 )
-from heedful.models.model_spec import (
-    CausalLMSpec,
-    EncoderSpec,
-    HeadSpec,
-    TranslatorSpec,
-    VisionSpec,
-)
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import AllOf, SameSegment

@@ -135,7 +135,7 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
     return block.replace(**parts, dropout=rates["dropout"])
 
 
-def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
+def _values(spec: Any) -> Iterator[tuple[str, Any]]:
     """Yield each option with its value in the model, once for every part that it affects."""
     yield "width", spec.width
     if spec.sharing is not None:

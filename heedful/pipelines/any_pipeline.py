@@ -10,21 +10,14 @@ from typing import TYPE_CHECKING, Any
 from heedful.device import RunningPrecision, standard_tensors
 from heedful.errors import ModelError, is_of_torch
 from heedful.interop.model_loading import load_any
+from heedful.models.model_spec import MODEL_KINDS, ModelSpec
 from heedful.pipelines.read_once import ReadOnce
 
 if TYPE_CHECKING:
     from heedful.models.checkpoint import ReadModel
-    from heedful.models.model_spec import ModelSpec
     from heedful.text.tokenizer_pair import TokenizerPair
 
-_PIPELINES = {
-    "translator": "heedful.pipelines.translation:TranslationPipeline",
-    "causal_lm": "heedful.pipelines.text_generation:GenerationPipeline",
-    "encoder": "heedful.pipelines.text_encoding:EncoderPipeline",
-    "records": "heedful.pipelines.record_answers:RecordPipeline",
-    "vision": "heedful.pipelines.image_classification:ImagePipeline",
-}
-"""Class of each kind of model, or of its use, imported when one is loaded."""
+_RECORDS = "heedful.pipelines.record_answers:RecordPipeline"  # a use, and no kind of model
 
 
 @standard_tensors()
@@ -82,7 +75,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
     """Return the pipeline of one kind of model, loaded already or from a directory or name.
 
     Args:
-        kind: kind of the model, such as `encoder`.
+        kind: kind of the model, such as `encoder`; `records` for an encoder-decoder of records.
         model: pipeline, directory or name.
         **options: arguments of the pipeline's `load`.
 
@@ -90,7 +83,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
         ModelError: when the model is of another kind, or there is none.
         ConfigError: when the device or precision is not available.
     """
-    wanted = resolve_name(_PIPELINES[kind])
+    wanted = resolve_name(_RECORDS if kind == "records" else MODEL_KINDS[kind].pipeline)
     if isinstance(model, str | Path | list | tuple):
         return wanted.load(model, **{"read": load_any, **options})
     if not isinstance(model, wanted):

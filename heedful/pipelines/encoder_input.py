@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.errors import DataError
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.predictions import Answer, best_span, cut, first_tokens

@@ -14,7 +14,7 @@ from heedful.data.image_files import as_pixels, from_array, read_image, to_squar
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
 from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.interop.sentence_pooling import pooling_of
 from heedful.models.encoder import EncoderModel, first_states
-from heedful.models.model_spec import HeadSpec
+from heedful.models.encoder_spec import HeadSpec
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,

@@ -14,8 +14,8 @@ from PIL import Image
 
 import heedful
 from heedful.models.checkpoint import save_model
-from heedful.models.model_spec import VisionSpec
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
+from heedful.models.images.vision_spec import VisionSpec
 
 SPEC = {
     "width": 16,

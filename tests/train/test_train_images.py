@@ -14,7 +14,7 @@ import heedful
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.events import Events, Recorder
 from heedful.models.checkpoint import load_model, read_weights
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
 from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run

@@ -65,7 +65,7 @@ def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
     """
     directory = find_model_directory(model)
     facts = read_facts(directory)
-    spec = facts.spec
+    spec: Any = facts.spec
     if spec.kind != "translator" and spec.kind != "causal_lm":
         raise ModelError(
             f"A model of the kind {spec.kind!r} cannot be exported to CTranslate2",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.engines.cost_memory import (
     embedding_saved,
@@ -150,7 +150,7 @@ class ModelCosts:
         return self.parameters - self.blocks.divisible * (1 - 1 / tensor)
 
 
-def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
+def model_costs(spec: Any, length: int, number_bytes: int) -> ModelCosts:
     """Count the costs of a model.
 
     Args:
@@ -266,7 +266,7 @@ def _refuses_context(spec: ModelSpec, parts: Sequence[PartSpec]) -> str:
     return ""
 
 
-def forward_work(spec: ModelSpec, length: int) -> Work:
+def forward_work(spec: Any, length: int) -> Work:
     """Return the operations of the forward pass of one sequence, pair or image.
 
     Args:

@@ -16,7 +16,7 @@ from heedful.interop.rewrites import (
     tabled_positions,
 )
 from heedful.interop.tensor_table import RepeatedTensor, Rule, Table, renamed, same
-from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
+from heedful.models.encoder_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
 
 # Files of a pre-trained model often hold these heads although config.json names a class without
 # them: `bert-base-uncased` says BertForMaskedLM and has the next-sentence head too.

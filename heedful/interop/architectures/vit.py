@@ -12,7 +12,7 @@ from typing import Any, Literal
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
 from heedful.interop.tensor_table import AFFINE, LINEAR, Table, prefix_of, renamed, reshaped, same
-from heedful.models.model_spec import VisionSpec
+from heedful.models.images.vision_spec import VisionSpec
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from heedful.data.encoded_images import (
 )
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.model_spec import VisionSpec
+from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.shape_to_spec import vision_spec
 from heedful.nn.spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches

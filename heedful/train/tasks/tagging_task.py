@@ -11,7 +11,7 @@ from heedful.data.batches import FramedBatch
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
-from heedful.models.model_spec import TokenHeadSpec
+from heedful.models.encoder_spec import TokenHeadSpec
 from heedful.pipelines.encoder_input import parts_of, word_tokens
 from heedful.text.tokenizer import TextTokenizer
 from heedful.train.objective import PenaltyCapture

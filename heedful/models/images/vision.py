@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.models.model_spec import VisionSpec
+from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.prediction_heads import Classifier, Pooler
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
