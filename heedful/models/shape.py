@@ -241,10 +241,8 @@ class TranslatorShape(Config):
         description="maximum distance in tokens that has an embedding added to the values (Shaw "
         "2018); none if unset",
     )
-    relative_distance: PositiveInt | None = Field(
-        None,
-        description="maximum distance in tokens that has a key of its own in relative_keys; 16 if "
-        "unset",
+    relative_distance: PositiveInt = Field(
+        16, description="maximum distance in tokens that has a key of its own in relative_keys"
     )
     memory: PositiveInt | None = Field(
         None,
@@ -311,7 +309,8 @@ class TranslatorShape(Config):
 
     @model_validator(mode="after")
     def _distances_have_keys(self) -> Self:
-        if self.relative_distance is not None and self.positions != "relative_keys":
+        default = type(self).model_fields["relative_distance"].default
+        if self.relative_distance != default and self.positions != "relative_keys":
             raise ValueError(
                 f"relative_distance is of positions = 'relative_keys', not {self.positions!r}"
             )
