@@ -60,7 +60,10 @@ class SequenceHeadSpec(CommonHeadSpec):
     labels: Labels
     source: Literal["pooled", "first"] = Field(
         "pooled",
-        description="input: the pooler's output, or the first state through a dense layer and tanh",
+        description="input: the pooler's output, or the first state through a dense layer",
+    )
+    activation: PlainActivation | Literal["tanh"] = Field(
+        "tanh", description="activation of the dense layer before the first state is classified"
     )
     dropout: Probability = 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.config import explained
 from heedful.errors import ConfigError
@@ -28,7 +28,6 @@ from heedful.nn.spec import (
     FeedForwardSpec,
     NormSpec,
     PartSpec,
-    PixelSpec,
     PositionSpec,
     bias_of_shape,
 )
@@ -137,7 +136,7 @@ def vision_spec(
     patch_size: int,
     pooling: Literal["first", "mean"],
     labels: tuple[str, ...],
-    pixels: PixelSpec,
+    pixels: Any,
 ) -> VisionSpec:
     """Return the spec of an image encoder of `shape.encoder_layers` blocks with a classifier.
 
@@ -148,7 +147,7 @@ def vision_spec(
         patch_size: side of a patch in pixels, a divisor of `image_size`.
         pooling: source of the image's vector, the first state or the mean.
         labels: names of the classes.
-        pixels: normalisation of pixels.
+        pixels: normalisation of pixels, a `PixelSpec`.
 
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heedful.errors import DataError
 from heedful.nn.feedforward import linear
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 
 
 def cut(images: Tensor, patch_size: int) -> Tensor:

@@ -20,7 +20,6 @@ from heedful.config import (
     PositionScheme,
     PositiveInt,
     Probability,
-    Resampling,
     open_class,
     open_union,
 )
@@ -266,8 +265,9 @@ class PositionSpec(Config):
         return self
 
 
-# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2.
-NormPlacement = Literal["before", "after", "both", "none"]
+# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2, on
+# the part's output alone in OLMo 2.
+NormPlacement = Literal["before", "after", "both", "output", "none"]
 
 
 class NormSpec(Config):
@@ -276,6 +276,7 @@ class NormSpec(Config):
     kind: Literal["layer", "rms"] = "layer"
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-5, description="term added to the variance")
     unit_offset: bool = Field(False, description="multiply by 1 + weight (rms; Gemma)")
+    bias: bool = Field(True, description="bias vector (layer); an rms norm has none")
 
     @model_validator(mode="after")
     def _only_rms_has_an_offset(self) -> Self:
@@ -358,7 +359,11 @@ class AttentionSpec(CommonPartSpec):
     )
     softcap: Annotated[float, Field(gt=0)] | None = Field(None, description="cap on scores (Gemma)")
     query_key_norm: NormSpec | None = Field(
-        None, description="norm of each head's queries and keys before the rotation; none if unset"
+        None, description="norm of queries and keys before the rotation; none if unset"
+    )
+    query_key_norm_over: Literal["head", "all_heads"] = Field(
+        "head",
+        description="numbers normed together: each head's (Qwen 3), or all (OLMo 2)",
     )
     dropout: Probability = Field(0.0, description="dropout probability of attention weights")
     mask: Mask = Everything()
@@ -391,6 +396,8 @@ class AttentionSpec(CommonPartSpec):
                 "relative_values and global_tokens are of attention over the input: positions of "
                 "two texts have no distance"
             )
+        if kept is not None and self.query_key_norm_over == "all_heads":
+            raise ValueError("a norm over all heads would see fewer numbers without some of them")
         if self.global_tokens and kept is not None:
             raise ValueError("heads of attention with global_tokens cannot be pruned")
         return self
@@ -487,14 +494,3 @@ class EmbeddingSpec(Config):
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0
-
-
-class PixelSpec(Config):
-    """Preprocessing of pixels, 0 to 255: resized, times `rescale`, normalised by channel."""
-
-    resample: Resampling | None = Field(
-        None, description="resampling filter for images of other sizes; they are refused if unset"
-    )
-    rescale: Annotated[float, Field(gt=0)] = Field(1 / 255, description="factor on pixels")
-    mean: tuple[float, ...] = Field(description="mean of each channel after rescale")
-    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="deviation of each channel")

@@ -16,7 +16,7 @@ from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
 from heedful.models.images.vision import VisionModel
 from heedful.nn.patches import normalized
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom
 from heedful.pipelines.predictions import Label
 from heedful.pipelines.text_pipeline import ModelPipeline, checked

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from heedful.config import PositiveInt, Probability
 from heedful.models.model_spec import CommonSpec, Prediction
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 
 
 class VisionSpec(CommonSpec):

@@ -21,7 +21,7 @@ from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.shape_to_spec import vision_spec
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, note_labels
