@@ -162,35 +162,30 @@ def settings_of(variant: str, side: int, levels: int) -> dict[str, Any]:
 
 
 def measured(run: Path, test: Path, seconds: float) -> dict[str, Any]:
-    """Return the bits a pixel of the test images, the parameters, and the times.
+    """Return the bits a pixel of the test images, the parameters, and the time.
 
     Args:
         run: run directory.
         test: test images.
-        seconds: processor time of the run.
+        seconds: processor time of the run, which other programs hardly change.
     """
     said = json.loads(heedful(["evaluate", str(run), "--data", str(test), "--json"]))
-    events = read_events(run)
-    updates = [each for each in events if "tokens_per_second" in each]
-    times = sorted(each["tokens"] / each["tokens_per_second"] for each in updates)
+    summary = read_events(run)[-1]
     return {
         "bits": said["scores"]["bits_per_value"],
-        "parameters": events[-1]["parameters"],
-        "updates": len(updates),
+        "parameters": summary["parameters"],
+        "updates": summary["steps"],
         "run_seconds": round(seconds, 1),
-        # Other programs made most updates slower: a tenth of them were faster than this.
-        "update_milliseconds": round(1000 * times[len(times) // 10]),
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return what came out as a table: means over seeds, with 95 % intervals."""
-    lines = [["what a pixel sees", "parameters", "bits a pixel", "an update", "a run"]]
+    lines = [["what a pixel sees", "parameters", "bits a pixel", "a run"]]
     for variant, title in TITLES.items():
         own = [row for row in rows if row["variant"] == variant]
         if own:
             cells = [f"{own[0]['parameters']:,}", mean_cell([row["bits"] for row in own], 3)]
-            cells.append(f"{mean_cell([row['update_milliseconds'] for row in own], 0)} ms")
             cells.append(f"{mean_cell([row['run_seconds'] for row in own], 0)} s")
             lines.append([title, *cells])
     return markdown_table(lines)
