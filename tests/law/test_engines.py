@@ -365,6 +365,8 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kernel_width": convolution(kernel_width=2),
         "causal": instead(f"encoder.{OWN}", "convolution"),
         "dropout": convolution(dropout=0.5),
+        "columns": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4),
+        "first": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4, first=1),
     },
     "TriangleMultiplicationSpec": {
         "kind": triangle("multiplication"),
