@@ -51,6 +51,65 @@ class TokenEmbedding(nn.Module):
         return functools.partial(F.linear, weight=self.weight[ids], bias=chosen)
 
 
+class RowEmbedding(nn.Module):
+    """Vectors of rows of tokens, such as the levels of a moment's frequencies.
+
+    A row's vector is the sum of its tokens' vectors, and each place of a row has a table of its
+    own. A linear projection of the row, as of a ViT's patch, is the special case in which the
+    vectors of a place lie on a line.
+
+    Args:
+        vocabulary: size V of the vocabulary.
+        width: model width D.
+        row_size: tokens R of a row.
+    """
+
+    def __init__(self, vocabulary: int, width: int, row_size: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        table = torch.empty(row_size * vocabulary, width)
+        # Sums of R vectors start with the variance of a token's vector.
+        self.weight = nn.Parameter(nn.init.normal_(table, std=(row_size * width) ** -0.5))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the vectors [B, N, D] of rows [B, N, R] int64, in which −1 is padding."""
+        places = torch.arange(rows.shape[-1], device=rows.device) * self.vocabulary
+        # Entry 0 is the padding token in the first place, which no row has.
+        entries = torch.where(rows >= 0, rows + places, 0)
+        # One pass without a tensor [B, N, R, D], which would be R times as large as the result.
+        summed = F.embedding_bag(entries.flatten(0, 1), self.weight, mode="sum", padding_idx=0)
+        return summed.unflatten(0, rows.shape[:2])
+
+
+def in_rows(ids: Tensor, positions: Tensor, row_size: int) -> tuple[Tensor, Tensor]:
+    """Cut sequences into rows of tokens; the last row of each may be shorter.
+
+    Args:
+        ids: [B, L] int64.
+        positions: [B, L] int64, counted from 0 on; −1 is padding on the right.
+        row_size: tokens R of a row.
+
+    Returns:
+        Rows [B, N, R] int64, −1 at padding, and their positions [B, N]; −1 is a row of padding.
+    """
+    left = -ids.shape[1] % row_size
+    positions = F.pad(positions, (0, left), value=-1)
+    rows = F.pad(ids, (0, left)).where(positions >= 0, -1)
+    return rows.unflatten(1, (-1, row_size)), row_positions(positions, row_size)
+
+
+def row_positions(positions: Tensor, row_size: int) -> Tensor:
+    """Return the position [B, N] of each row of tokens, from those of its tokens [B, L]."""
+    return positions[:, ::row_size].div(row_size, rounding_mode="floor")  # −1 stays −1
+
+
+def source_embedding(vocabulary: int, width: int, row_size: int | None) -> nn.Module:
+    """Return the table of an encoder's tokens, alone at their positions or in rows."""
+    if row_size is None:
+        return TokenEmbedding(vocabulary, width)
+    return RowEmbedding(vocabulary, width, row_size)
+
+
 class InputEmbedding(nn.Module):
     """Embedding of ids: table, scale, segments, positions, norm, dropout.
 
@@ -79,13 +138,13 @@ class InputEmbedding(nn.Module):
         self,
         ids: Tensor,
         positions: Tensor,
-        table: TokenEmbedding,
+        table: nn.Module,
         segments: Tensor | None = None,
     ) -> Tensor:
         """Embed ids [B, L] at positions [B, L] (−1: padding) as vectors [B, L, D].
 
         Args:
-            ids: int64.
+            ids: int64; rows of tokens [B, L, R] for a table of rows.
             positions: int64.
             table: table of the vocabulary.
             segments: [B, L] int64, kinds of segment; all of the first kind if None.
@@ -101,7 +160,7 @@ class InputEmbedding(nn.Module):
         return dropped
 
     def embed(
-        self, ids: Tensor, positions: Tensor, table: TokenEmbedding, segments: Tensor | None
+        self, ids: Tensor, positions: Tensor, table: nn.Module, segments: Tensor | None
     ) -> Tensor:
         """Return the sum of token, segment and position vectors, before norm and dropout."""
         x: Tensor = table(ids)
