@@ -256,9 +256,14 @@ class Translator(nn.Module):
             [N', B, H, T, S] float32; zero where either side is padding.
 
         Raises:
-            ModelError: when the decoder does not attend to its source.
+            ModelError: when the decoder does not attend to its source, or to rows of it.
         """
         attention = self.decoder.memory_attention()
+        if self.spec.embedding.row_size:
+            raise ModelError(
+                "This model attends to rows of its source, and not to single tokens",
+                remedy="Leave out alignments and coverage",
+            )
         if not attention:
             raise ModelError(
                 "This model has no attention to its source, of which it keeps one vector",
