@@ -67,13 +67,18 @@ def with_moments(line: str, folder: Path, levels: int, where: str) -> Any:
     Raises:
         DataError: when the line is no such record, or the sound cannot be read.
     """
+    record = _parsed(line, where)
+    if not isinstance(record[FIELD], str):
+        return record
+    return record | {FIELD: moments(folder / record[FIELD], levels)}
+
+
+def _parsed(line: str, where: str) -> dict[str, Any]:
     is_path = line.strip().lower().endswith(SOUND_SUFFIXES)
     record = {FIELD: line.strip()} if is_path else parse_json(line, where, _REMEDY)
     if not isinstance(record, dict) or FIELD not in record:
         raise DataError("The line names no sound", where=where, remedy=_REMEDY)
-    if not isinstance(record[FIELD], str):
-        return record
-    return record | {FIELD: moments(folder / record[FIELD], levels)}
+    return record
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class SoundRecords:
         whole = hashlib.sha256(CorpusFile(self.path).hash_with("sounds").encode())
         whole.update(f"{self.spec.levels} {_SHAPE}".encode())
         for where, line in self._lines():
-            sound = parse_json(line, where, _REMEDY)[FIELD]
+            sound = _parsed(line, where)[FIELD]
             if isinstance(sound, str):
                 whole.update(content_digest(self.path.parent / sound))
         return whole.hexdigest()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
 
 from heedful.data.padding import source_tensors
 from heedful.errors import ConfigError
@@ -13,7 +19,7 @@ from heedful.pipelines.batching import check_is_list, plan_batches, split_on_oom
 from heedful.pipelines.record_answers import Asked, RecordPipeline
 from heedful.pipelines.text_generation import BATCH_TOKENS, Generation, as_record
 from heedful.pipelines.text_pipeline import checked
-from heedful.search.ctc_search import Floats, best_path, label_scores, prefix_beam
+from heedful.search.ctc_search import BLANK, Floats, best_path, label_scores, prefix_beam
 from heedful.search.search_settings import GenerationOptions, GenerationSettings
 
 
@@ -84,13 +90,10 @@ class CTCPipeline(RecordPipeline):
     def token_scores(self, asked: Sequence[Asked]) -> list[tuple[float, ...]]:
         """Return the log-probability of each token of whole targets, and of the end token last."""
         found = self._log_probs(asked, len(asked), BATCH_TOKENS)
-        ends = bool(self.written.learned[self.written.eos])
-        scores = []
-        for log_probs, each in zip(found, asked, strict=True):
-            labels = [*each.target[1:], *[self.written.eos] * ends]
-            # An end that follows from the fields is no label, and certain.
-            scores.append((*label_scores(log_probs, labels), *[0.0] * (not ends)))
-        return scores
+        return [
+            label_scores(log_probs, [*each.target[1:], self.written.eos])
+            for log_probs, each in zip(found, asked, strict=True)
+        ]
 
     def _log_probs(
         self, asked: Sequence[Asked], batch_size: int | None, batch_tokens: int
@@ -118,23 +121,29 @@ class CTCPipeline(RecordPipeline):
             results.update(zip(part, found, strict=True))
         return [results[number] for number in range(len(asked))]
 
+    @functools.cached_property
+    def _fitting(self) -> npt.NDArray[np.bool_]:
+        """Flags of the labels that an answer may have [V]: values, the end and the blank."""
+        flags = np.arange(self.written.size) == BLANK
+        for first, stop in self.written.states[0].allowed:
+            flags[first:stop] = True
+        return flags
+
     def _answer(self, log_probs: Floats, asked: Asked, settings: GenerationSettings) -> Generation:
         """Return the most probable answers of one record, the best first."""
-        width = max(settings.beam, settings.n_best)
+        width, eos = max(settings.beam, settings.n_best), self.written.eos
         # The most probable alignment is greedy search: each frame chooses for itself.
+        fits = np.where(self._fitting, log_probs, -np.inf)
         texts = (
-            [each.labels for each in prefix_beam(log_probs, width)]
-            if width > 1
-            else [best_path(log_probs)]
+            [each.labels for each in prefix_beam(fits, width)] if width > 1 else [best_path(fits)]
         )
+        # What follows an end is no part of an answer: no record of training had it.
+        answers = dict.fromkeys(tuple(takewhile(lambda id: id != eos, each)) for each in texts)
         made = []
-        for labels in texts[: settings.n_best]:
-            # The empty answer has no label that its probability could be counted with.
-            scores = label_scores(log_probs, labels) if labels else (float(log_probs[:, 0].sum()),)
+        for tokens in answers:
+            scores = label_scores(log_probs, [*tokens, eos])
             score = math.fsum(scores)
-            # What follows an end is left out of the text: no record of training had it.
-            cut = labels.index(self.written.eos) if self.written.eos in labels else len(labels)
-            tokens = labels[:cut]
-            made.append(Generation(tokens, "", score, score, scores[:cut], "end"))
-        best = Generation(**{**vars(made[0]), "others": tuple(made[1:])})
+            made.append(Generation(tokens, "", score, score, scores[:-1], "end"))
+        made.sort(key=lambda each: -each.score)
+        best = replace(made[0], others=tuple(made[1 : settings.n_best]))
         return self._whole(as_record(best, self.written, asked.target), asked)

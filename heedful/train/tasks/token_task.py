@@ -168,7 +168,7 @@ def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTok
 
     Raises:
         ConfigError: when no encoder reads anything, an encoder of rows reads several fields, or CTC
-            has a condition to write or a label to smooth.
+            has not one field of any length to write, or labels to smooth.
     """
     tokens = settings.tokens
     if read is written and (tokens.rows or tokens.writer == "ctc"):
@@ -183,12 +183,18 @@ def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTok
             where="tokens.rows",
             remedy="Name one field by --tokens.source",
         )
-    given = [field.name for field in written.fields if field.given]
-    if tokens.writer == "ctc" and (given or settings.objective.label_smoothing):
+    if tokens.writer == "decoder":
+        return
+    if len(written.fields) > 1 or written.fields[0].count is not None:
         raise ConfigError(
-            f"CTC writes all that is not read, and {given[0]!r} is given"
-            if given
-            else "The loss of CTC is a sum over alignments, whose labels are not smoothed",
-            where="tokens.fields" if given else "objective.label_smoothing",
-            remedy="Read it by --tokens.source, or leave it out" if given else "Set it to 0",
+            "CTC writes one field of any length, and the fields that are not read are "
+            + ", ".join(field.write() for field in written.fields),
+            where="tokens.fields",
+            remedy="Leave others out, and give the shape 'any'",
+        )
+    if settings.objective.label_smoothing:
+        raise ConfigError(
+            "The loss of CTC is a sum over alignments, whose labels are not smoothed",
+            where="objective.label_smoothing",
+            remedy="Set it to 0",
         )
