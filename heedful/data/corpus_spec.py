@@ -249,7 +249,7 @@ class RecordSpec(Config):
     rows: bool = Field(
         False,
         description="the encoder reads each item along the first axis of its field, such as a "
-        "moment of a sound, at one position: its vector is the sum of those of its values",
+        "moment of a sound, at one position, as numbers through a projection (as ViT patches)",
     )
     writer: Literal["decoder", "ctc"] = Field(
         "decoder",

@@ -33,7 +33,7 @@ class EncoderModel(nn.Module):
         # A model has at most one head of a kind, so the kind is its name. A tied head gets the
         # table itself.
         self.heads = nn.ModuleDict(
-            {head.kind: build_head(head, self.embedding) for head in spec.heads}
+            {head.kind: build_head(head, spec.width, self.embedding) for head in spec.heads}
         )
         self.pooled_heads = frozenset(head.kind for head in spec.heads if head.reads_pooled)
 

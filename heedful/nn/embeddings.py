@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.nn.feedforward import linear
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import AxisPositions, LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
@@ -51,15 +52,14 @@ class TokenEmbedding(nn.Module):
         return functools.partial(F.linear, weight=self.weight[ids], bias=chosen)
 
 
-class RowEmbedding(nn.Module):
-    """Vectors of rows of tokens, such as the levels of a moment's frequencies.
+class RowProjection(nn.Module):
+    """A linear map of rows of numbers, such as the levels of a moment's frequencies, to vectors.
 
-    A row's vector is the sum of its tokens' vectors, and each place of a row has a table of its
-    own. A linear projection of the row, as of a ViT's patch, is the special case in which the
-    vectors of a place lie on a line.
+    As of a ViT's patch (Dosovitskiy 2021), with ids as numbers: what is learned of one level holds
+    for its neighbours, which a table of vectors by id would have to learn one by one.
 
     Args:
-        vocabulary: size V of the vocabulary.
+        vocabulary: size V of the vocabulary, whose ids become numbers from −1 to 1.
         width: model width D.
         row_size: tokens R of a row.
     """
@@ -67,18 +67,20 @@ class RowEmbedding(nn.Module):
     def __init__(self, vocabulary: int, width: int, row_size: int) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        table = torch.empty(row_size * vocabulary, width)
-        # Sums of R vectors start with the variance of a token's vector.
-        self.weight = nn.Parameter(nn.init.normal_(table, std=(row_size * width) ** -0.5))
+        self.projection = linear(row_size, width, bias=True)
+        # Like an embedding table: sums of R products have about the variance of a token's vector.
+        nn.init.normal_(self.projection.weight, std=(row_size * width) ** -0.5)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [D, R]."""
+        return self.projection.weight
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the vectors [B, N, D] of rows [B, N, R] int64, in which −1 is padding."""
-        places = torch.arange(rows.shape[-1], device=rows.device) * self.vocabulary
-        # Entry 0 is the padding token in the first place, which no row has.
-        entries = torch.where(rows >= 0, rows + places, 0)
-        # One pass without a tensor [B, N, R, D], which would be R times as large as the result.
-        summed = F.embedding_bag(entries.flatten(0, 1), self.weight, mode="sum", padding_idx=0)
-        return summed.unflatten(0, rows.shape[:2])
+        numbers = rows.to(self.weight.dtype) * (2 / (self.vocabulary - 1)) - 1
+        vectors: Tensor = self.projection(numbers.where(rows >= 0, 0))
+        return vectors
 
 
 def in_rows(ids: Tensor, positions: Tensor, row_size: int) -> tuple[Tensor, Tensor]:
@@ -104,10 +106,10 @@ def row_positions(positions: Tensor, row_size: int) -> Tensor:
 
 
 def source_embedding(vocabulary: int, width: int, row_size: int | None) -> nn.Module:
-    """Return the table of an encoder's tokens, alone at their positions or in rows."""
+    """Return the vectors of an encoder's tokens, alone at their positions or in rows."""
     if row_size is None:
         return TokenEmbedding(vocabulary, width)
-    return RowEmbedding(vocabulary, width, row_size)
+    return RowProjection(vocabulary, width, row_size)
 
 
 class InputEmbedding(nn.Module):
@@ -144,9 +146,9 @@ class InputEmbedding(nn.Module):
         """Embed ids [B, L] at positions [B, L] (−1: padding) as vectors [B, L, D].
 
         Args:
-            ids: int64; rows of tokens [B, L, R] for a table of rows.
+            ids: int64; rows of tokens [B, L, R] for a projection of rows.
             positions: int64.
-            table: table of the vocabulary.
+            table: table of the vocabulary, or projection of rows.
             segments: [B, L] int64, kinds of segment; all of the first kind if None.
 
         Raises:

@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no encoder": ({"tokens": {"source": ()}}, "Without an encoder"),
     "two fields in rows": (
         {"tokens": {"fields": (*FIELDS, "more:3:1"), "source": ("sound", "more")}},
-        "Rows are those of one field",
+        "Rows are those of one field of numbers",
     ),
     "two answers": ({"tokens": {"fields": (*FIELDS, "more:3:any")}}, "CTC writes one field"),
     "an answer of a fixed length": (

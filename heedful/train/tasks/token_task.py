@@ -167,8 +167,8 @@ def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTok
     """Refuse rows and CTC where the fields do not allow them.
 
     Raises:
-        ConfigError: when no encoder reads anything, an encoder of rows reads several fields, or CTC
-            has not one field of any length to write, or labels to smooth.
+        ConfigError: when no encoder reads anything, an encoder of rows reads other fields than one of
+            numbers, or CTC has not one field of any length to write, or labels to smooth.
     """
     tokens = settings.tokens
     if read is written and (tokens.rows or tokens.writer == "ctc"):
@@ -177,11 +177,12 @@ def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTok
             where="tokens.rows" if tokens.rows else "tokens.writer",
             remedy="Name the fields that an encoder reads by --tokens.source",
         )
-    if tokens.rows and len(read.fields) > 1:
+    if tokens.rows and [field.content for field in read.fields] != ["numbers"]:
         raise ConfigError(
-            f"Rows are those of one field, and the encoder reads {len(read.fields)}",
+            "Rows are those of one field of numbers, and the encoder reads "
+            + ", ".join(field.write() for field in read.fields),
             where="tokens.rows",
-            remedy="Name one field by --tokens.source",
+            remedy="Name such a field by --tokens.source, or leave rows out",
         )
     if tokens.writer == "decoder":
         return
