@@ -114,7 +114,7 @@ def part_of(path: Path, variant: str) -> str:
 def samples_of(path: Path) -> Any:
     """Return the samples of a recording, the loudest of them 1."""
     with wave.open(str(path)) as file:
-        assert file.getframerate() == RATE and file.getsampwidth() == 2
+        assert (file.getframerate(), file.getsampwidth()) == (RATE, 2)
         samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float64)
     return samples / np.abs(samples).max()
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.feedforward import linear
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import AxisPositions, LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
@@ -67,20 +66,15 @@ class RowProjection(nn.Module):
     def __init__(self, vocabulary: int, width: int, row_size: int) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.projection = linear(row_size, width, bias=True)
         # Like an embedding table: sums of R products have about the variance of a token's vector.
-        nn.init.normal_(self.projection.weight, std=(row_size * width) ** -0.5)
-
-    @property
-    def weight(self) -> Tensor:
-        """The matrix [D, R]."""
-        return self.projection.weight
+        # No linear layer: like a table it stays in full precision where layers are packed.
+        weight = nn.init.normal_(torch.empty(width, row_size), std=(row_size * width) ** -0.5)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(torch.zeros(width))
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the vectors [B, N, D] of rows [B, N, R] int64, in which −1 is padding."""
         numbers = rows.to(self.weight.dtype) * (2 / (self.vocabulary - 1)) - 1
-        vectors: Tensor = self.projection(numbers.where(rows >= 0, 0))
-        return vectors
+        return F.linear(numbers.where(rows >= 0, 0), self.weight, self.bias)
 
 
 def in_rows(ids: Tensor, positions: Tensor, row_size: int) -> tuple[Tensor, Tensor]:

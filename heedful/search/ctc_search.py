@@ -79,8 +79,7 @@ def prefix_beam(log_probs: Floats, beam: int) -> list[CTCText]:
         blank = np.append(blank[stays], np.full(len(longer), -np.inf))
         label = np.append(label[stays], longer)
         prefixes = [prefixes[row] for row in stays] + [
-            (*prefixes[row], new)
-            for row, new in zip(parents.tolist(), added.tolist(), strict=True)
+            (*prefixes[row], new) for row, new in zip(parents.tolist(), added.tolist(), strict=True)
         ]
     found = zip(prefixes, np.logaddexp(blank, label).tolist(), strict=True)
     return sorted((CTCText(*each) for each in found), key=lambda text: -text.score)

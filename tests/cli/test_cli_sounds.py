@@ -41,12 +41,13 @@ def write_list(folder: Path, count: int, seed: int) -> Path:
 
 
 def test_tones_are_written_down(run, tmp_path: Path) -> None:
-    heard, others = write_list(tmp_path / "heard", 500, 1), write_list(tmp_path / "others", 30, 2)
+    heard, others = write_list(tmp_path / "heard", 300, 1), write_list(tmp_path / "others", 30, 2)
     words = "--task tokens --tokens.reader sounds --tokens.fields sound:16:anyx2x20 text:text:any"
     words += " --tokens.source sound --tokens.rows --tokens.writer ctc"
     words += " --tokenizer.vocabulary-size 60 --model.width 32 --model.encoder-layers 2"
-    words += " --model.num-heads 2 --model.feedforward 64 --model.dropout 0 --model.positions rotary"
-    words += " --checkpoint.average none --max-steps 120 --schedule.peak-learning-rate 0.01 --schedule.warmup-steps 20"
+    words += " --model.num-heads 2 --model.feedforward 64 --model.dropout 0 --max-steps 80"
+    words += " --model.positions rotary --checkpoint.average none"
+    words += " --schedule.peak-learning-rate 0.01 --schedule.warmup-steps 20"
     words += " --data.batch-tokens 12000 --data.max-length 2000"
     model = tmp_path / "run"
     trained = run("train", model, "--train", heard, *words.split())
@@ -65,4 +66,4 @@ def test_tones_are_written_down(run, tmp_path: Path) -> None:
     wrong = run("generate", model, tmp_path / "none.wav")
     assert (wrong.status, "none.wav: No such file" in wrong.err) == (2, True), wrong.err
     looked = run("inspect", model, json.dumps({"sound": [[[0] * 20] * 2]}))
-    assert (looked.status, "reads rows of tokens" in looked.err) == (1, True), looked.err
+    assert (looked.status, "reads rows of tokens" in looked.err) == (2, True), looked.err

@@ -35,9 +35,7 @@ def test_figures_worked_out_by_hand() -> None:
         (["one two three"], ["four"], 3 / 1),  # more errors than words
     ],
 )
-def test_word_errors_worked_out_by_hand(
-    given: list[str], right: list[str], errors: float
-) -> None:
+def test_word_errors_worked_out_by_hand(given: list[str], right: list[str], errors: float) -> None:
     assert word_error_rate(given, right) == pytest.approx(errors)
 
 

@@ -13,7 +13,7 @@ from heedful.nn.embeddings import RowProjection, in_rows, row_positions
 def test_ids_are_numbers_from_minus_one_to_one() -> None:
     torch.manual_seed(1)
     projection = RowProjection(9, 4, 2)
-    columns, bias = projection.weight.T, projection.projection.bias
+    columns, bias = projection.weight.T, projection.bias
     found = projection(torch.tensor([[[0, 8], [4, 4], [6, 2]]]))[0]
     expected = [columns[1] - columns[0], torch.zeros(4), (columns[0] - columns[1]) / 2]
     torch.testing.assert_close(found, torch.stack(expected) + bias)
@@ -23,7 +23,7 @@ def test_padding_adds_nothing_and_learns_nothing() -> None:
     torch.manual_seed(1)
     projection = RowProjection(9, 4, 3)
     found = projection(torch.tensor([[[2, 5, -1], [-1, -1, -1]]]))
-    assert torch.equal(found[0, 1], projection.projection.bias)
+    assert torch.equal(found[0, 1], projection.bias)
     found.sum().backward()
     assert projection.weight.grad is not None
     assert projection.weight.grad.any(0).tolist() == [True, True, False]
@@ -51,5 +51,5 @@ def test_a_new_row_has_about_the_variance_of_a_token() -> None:
     torch.manual_seed(1)
     projection = RowProjection(50, 64, 40)
     # Numbers that are spread evenly from −1 to 1 have a variance of 1 / 3.
-    found = (projection(torch.randint(50, (4, 100, 40))) - projection.projection.bias).std().item()
+    found = (projection(torch.randint(50, (4, 100, 40))) - projection.bias).std().item()
     assert found == pytest.approx((3 * 64) ** -0.5, rel=0.15)

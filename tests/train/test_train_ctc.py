@@ -9,7 +9,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -226,9 +225,8 @@ def test_a_decoder_reads_rows_and_batches_change_nothing(tmp_path: Path) -> None
     ]
     together, alone = pipeline.generate(asked), pipeline.generate(asked, batch_size=1)
     assert [each.text for each in together] == [each.text for each in alone]
-    scores = np.array([[one.score, other.score] for one, other in zip(together, alone, strict=True)])
-    np.testing.assert_allclose(scores[:, 0], scores[:, 1], atol=1e-4)
+    ours, theirs = ([each.score for each in found] for found in (together, alone))
+    assert ours == pytest.approx(theirs, abs=1e-4)
+    model, ids, positions = pipeline.engine, torch.full((1, 7), 4), torch.arange(7)[None]
     with pytest.raises(UserError, match="rows of its source"):
-        model = pipeline.engine
-        ids = torch.full((1, 7), 4)
-        model.cross_attention(ids, torch.arange(7)[None], ids, torch.arange(7)[None])
+        model.cross_attention(ids, positions, ids, positions)

@@ -167,8 +167,8 @@ def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTok
     """Refuse rows and CTC where the fields do not allow them.
 
     Raises:
-        ConfigError: when no encoder reads anything, an encoder of rows reads other fields than one of
-            numbers, or CTC has not one field of any length to write, or labels to smooth.
+        ConfigError: when no encoder reads anything, an encoder of rows reads other fields than one
+            of numbers, or CTC has not one field of any length to write, or labels to smooth.
     """
     tokens = settings.tokens
     if read is written and (tokens.rows or tokens.writer == "ctc"):
