@@ -488,8 +488,12 @@ class EmbeddingSpec(Config):
     scale: bool | Literal["rounded"] = Field(
         True, description="multiply by sqrt(width); rounded: in the dtype of the table (Gemma)"
     )
-    num_segments: PositiveInt | None = Field(None, description="number of segments (Devlin 2019)")
-    row_size: PositiveInt | None = Field(None, description="encoder tokens that share a position")
+    num_segments: PositiveInt | None = Field(
+        None, description="number of segment embeddings (Devlin 2019); none if unset"
+    )
+    row_size: PositiveInt | None = Field(
+        None, description="tokens that an encoder reads at a position, as numbers; ids if unset"
+    )
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0
