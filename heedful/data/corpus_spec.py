@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability, open_names
 
-_Reader = Literal["records", "images", "midi", "series"]
+_Reader = Literal["records", "images", "midi", "series", "sounds"]
 
 SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
@@ -232,7 +232,8 @@ class RecordSpec(Config):
         "records",
         description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
         "images (IDX files or folders, as pixels), midi (files or folders of music, as notes at "
-        "every sixteenth), series (numbers in the order of time, as bins) or a registered one",
+        "every sixteenth), series (numbers in the order of time, as bins), sounds (a list of WAV "
+        "files and their texts, as spectrograms) or a registered one",
     )
     fields: tuple[str, ...] = Field(
         (),
@@ -245,8 +246,19 @@ class RecordSpec(Config):
         description="names of the fields that an encoder reads; a decoder with cross-attention "
         "writes the others; without an encoder if unset",
     )
+    rows: bool = Field(
+        False,
+        description="the encoder reads each item along the first axis of its field, such as a "
+        "moment of a sound, at one position, as numbers through a projection (as ViT patches)",
+    )
+    writer: Literal["decoder", "ctc"] = Field(
+        "decoder",
+        description="writer of the fields that the encoder does not read: a decoder, or ctc: at "
+        "each position of the encoder a token or none (Graves 2006), for answers in the order of "
+        "what is read, such as speech as text",
+    )
     levels: Annotated[int, Field(ge=2, le=256)] = Field(
-        16, description="number of grey levels of pixels"
+        16, description="number of grey levels of pixels, or of loudness in sounds"
     )
     size: PositiveInt | None = Field(
         None,

@@ -81,7 +81,7 @@ class Subject:
         """The tokenizer of the encoder's text, or of the text of a model with one stack.
 
         Raises:
-            ModelError: when the model takes no text.
+            ModelError: when the model takes no text, or reads its tokens in rows.
         """
         return self._pair.source
 
@@ -101,6 +101,12 @@ class Subject:
             raise ModelError(
                 f"This model takes no text; its kind is {self.model.spec.kind!r}",
                 remedy="Give it images, by `see`",
+            )
+        embedding = getattr(self.model.spec, "embedding", None)
+        if embedding is not None and embedding.row_size:
+            raise ModelError(
+                "The encoder reads rows of tokens, and inspection shows single ones",
+                remedy="Train without --tokens.rows to look inside",
             )
         return self.tokenizers
 

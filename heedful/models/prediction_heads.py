@@ -107,11 +107,12 @@ class DeepClassifier(Classifier):
         return super().forward(self.activation(self.dense(self.dropout(x))))
 
 
-def build_head(spec: HeadSpec, table: TokenEmbedding) -> nn.Module:
-    """Return the head of a spec, for a model with this embedding table."""
+def build_head(spec: HeadSpec, width: int, embedding: nn.Module) -> nn.Module:
+    """Return the head of a spec, for a model of this width and embedding."""
     if spec.kind == "masked_lm":
-        return MaskedLMHead(spec, table)
-    width, dropout = table.weight.shape[1], getattr(spec, "dropout", 0.0)
+        assert isinstance(embedding, TokenEmbedding)
+        return MaskedLMHead(spec, embedding)
+    dropout = getattr(spec, "dropout", 0.0)
     if spec.kind == "sequence" and not spec.reads_pooled:
         # BERT's descendants chose tanh, ELECTRA GELU, DistilBERT ReLU.
         own = spec.activation

@@ -305,7 +305,9 @@ class BertNames:
         # Older versions saved these buffers of the numbers 0, 1, 2 ….
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
         for head in spec.heads:
-            layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
+            # A head without names is among what is `missing`, and has no tensors to name.
+            names_of = self.head_layers.get(head.kind, {})
+            layers = {theirs: ours for ours, theirs in names_of.items()}
             rules += renamed(layers, ours=f"heads.{head.kind}.")
             if head.kind == "masked_lm":
                 find = _plain_vocabulary if self.plain_vocabulary else _vocabulary_table
