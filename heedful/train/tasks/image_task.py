@@ -1,4 +1,4 @@
-"""Image classification: a vision Transformer trained on labelled images."""
+"""Image classification: a network trained on labelled images."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from heedful.data.encoded_images import (
 )
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.images.image_spec import ImageModelSpec
+from heedful.models.images.resnet_spec import ResNetSpec
+from heedful.models.model_spec import MODEL_KINDS
 from heedful.models.shape_to_spec import vision_spec
 from heedful.nn.spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
+from heedful.train.run_settings import RunSettings
 from heedful.train.task import Setup, Task, check_several, note_labels
+from heedful.train.task_rules import TASK_DEFAULTS
 from heedful.train.validation import label_measure
-from heedful.train.warm_start import initial_vision_spec
+from heedful.train.warm_start import initial_image_spec
 
 
 def prepare(setup: Setup) -> Task:
@@ -39,7 +43,8 @@ def prepare(setup: Setup) -> Task:
         ModelError: when the initial model is missing or of another kind.
     """
     settings, data = setup.settings, setup.settings.data
-    initial: VisionSpec | None = initial_vision_spec(settings)
+    initial: ImageModelSpec | None = initial_image_spec(settings)
+    check_network(settings, settings.model_kind if initial is None else initial.kind)
     images = _read(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
@@ -53,7 +58,7 @@ def prepare(setup: Setup) -> Task:
     if size < 1:
         raise ConfigError(
             f"A batch of {data.budget} positions has no room for an image, which has "
-            f"{spec.num_states} (its patches)",
+            f"{spec.num_states} (its patches, or places of the last feature map)",
             where="data.batch_tokens",
             remedy="Raise it, or raise images.patch_size",
         )
@@ -68,7 +73,7 @@ def prepare(setup: Setup) -> Task:
     # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
     filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
     augmentation = Augmentation(settings.augment, settings.seed, filling)
-    # Every image has as many positions as any other: its patches and the class token.
+    # Every image has as many positions as any other: its patches and the class token, or places.
     sizes = np.full(len(images), spec.num_states, np.int64)
 
     def plan(epoch: int) -> list[Indices]:
@@ -106,7 +111,7 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
 
 
 def _read(
-    setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
+    setup: Setup, role: Literal["train", "valid"], initial: ImageModelSpec | None
 ) -> EncodedImages:
     """Read images, resized for the initial model if there is one."""
     spec = setup.settings.images
@@ -148,8 +153,8 @@ def _spec_for(
     setup: Setup,
     images: EncodedImages,
     labels: Sequence[str],
-    initial: VisionSpec | None,
-) -> VisionSpec:
+    initial: ImageModelSpec | None,
+) -> ImageModelSpec:
     """Return the spec for labelled images: a new one, or the initial model's with their labels.
 
     In a new model, and in one whose preprocessing is unknown, each channel of the training images
@@ -168,22 +173,57 @@ def _spec_for(
     mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
     channels, side, _ = images.shape
     pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
-    if initial is None:
-        return vision_spec(
-            settings.model,
-            image_size=side,
-            channels=channels,
-            patch_size=settings.images.patch_size or PATCH_SIZE,
-            pooling=settings.images.pooling or "first",
-            labels=tuple(labels),
-            pixels=pixels,
-        )
-    changes = {
-        "labels": tuple(labels),
-        "num_classes": None,
-        # A pooler of a model without classifier was trained for another purpose.
-        "pooler": initial.pooler and bool(initial.class_names),
+    if initial is not None:
         # Training images are resized by this filter, so the model directory must say so.
-        "pixels": (initial.pixels or pixels).model_copy(update={"resample": pixels.resample}),
-    }
-    return initial.model_copy(update=changes)
+        own = (initial.pixels or pixels).model_copy(update={"resample": pixels.resample})
+        return initial.with_labels(labels).model_copy(update={"pixels": own})
+    chosen = settings.images
+    known: dict[str, Any] = {"image_size": side, "channels": channels}
+    known |= {"labels": tuple(labels), "pixels": pixels}
+    if settings.model_kind == "resnet":
+        options = {"width": chosen.stage_width, "blocks": chosen.blocks}
+        options |= {"stem_stride": chosen.stem_stride}
+        known |= {name: value for name, value in options.items() if value is not None}
+        return ResNetSpec.parse(known | {"pixels": pixels.plain()}, where="images")
+    return vision_spec(
+        settings.model,
+        patch_size=chosen.patch_size or PATCH_SIZE,
+        pooling=chosen.pooling or "first",
+        **known,
+    )
+
+
+_OPTIONS_OF = {"vision": ("patch_size", "pooling"), "resnet": ("blocks", "stage_width", "stem_stride")}
+"""Options of `[images]` that networks of one kind have."""
+
+
+def check_network(settings: RunSettings, kind: str) -> None:
+    """Refuse options of other networks of images than the run trains.
+
+    Args:
+        settings: settings of the run.
+        kind: kind of model that it trains.
+
+    Raises:
+        ConfigError: when an option has no effect; it is named.
+    """
+    named = [
+        f"images.{name}"
+        for other, names in _OPTIONS_OF.items()
+        for name in names
+        if other != kind and getattr(settings.images, name) is not None
+    ]
+    if kind == "resnet":
+        usual = TASK_DEFAULTS["images"]["model"]
+        # A recorded run states all defaults, those of the task among them.
+        for name, field in type(settings.model).model_fields.items():
+            allowed = (field.default, usual.get(name, field.default))
+            if getattr(settings.model, name) not in allowed:
+                named.append(f"model.{name}")
+    if named:
+        raise ConfigError(
+            f"{', '.join(named)}: the network is a {MODEL_KINDS[kind].noun}, which has no such "
+            "option",
+            where=named[0],
+            remedy="Leave it out, or choose another network by images.network",
+        )
