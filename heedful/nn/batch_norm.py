@@ -54,6 +54,11 @@ class BatchNorm(nn.Module):
         )
 
 
+def has_batch_norm(model: nn.Module) -> bool:
+    """Return True if passes of a model in training depend on the batch as a whole."""
+    return any(isinstance(module, BatchNorm) for module in model.modules())
+
+
 class NormedConvolution(nn.Module):
     """A convolution without a bias, whose place the offset of its batch normalisation takes.
 
@@ -78,3 +83,11 @@ class NormedConvolution(nn.Module):
         padding = self.weight.shape[-1] // 2
         y: Tensor = self.norm(F.conv2d(x, self.weight, stride=self.stride, padding=padding))
         return y
+
+    def side(self, side: int) -> int:
+        """Return the height and width of the output for an input of this height and width."""
+        return -(-side // self.stride)
+
+    def work(self, side: int) -> int:
+        """Return the operations for an output of this height and width, two a multiply-add."""
+        return 2 * self.weight.numel() * side * side

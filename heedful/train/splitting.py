@@ -5,7 +5,8 @@ divided by their number in the whole update, so the gradients of parts add up to
 A failed attempt leaves nothing behind: gradients and sums start from zero. A whole batch is seeded
 by its place in the update, a part by its place and its rows: its dropout is another draw from the
 same distribution, and the same one whenever the batch is split in the same way. Where the loss is
-not a plain sum (the balance of experts is measured over a batch), parts count as batches.
+not a plain sum (the balance of experts and batch normalisation measure a batch), parts count as
+batches.
 """
 
 from __future__ import annotations

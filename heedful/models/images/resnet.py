@@ -83,6 +83,16 @@ class ResNet(ImageModel):
             x = block(x)
         return x.flatten(2).transpose(1, 2)
 
+    def convolution_work(self) -> int:
+        """Return the operations of all convolutions for one image; see `heedful.nn.work`."""
+        side = self.stem.side(self.spec.image_size)
+        work = self.stem.work(side)
+        for block in self.blocks:
+            side = block.first.side(side)
+            convolutions = (block.first, block.second, block.shortcut)
+            work += sum(each.work(side) for each in convolutions if each is not None)
+        return work
+
     def stacks(self) -> dict[str, Stack]:
         """Return no stacks: there are no blocks of sub-layers."""
         return {}

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from heedful.errors import ConfigError
+from heedful.nn.batch_norm import has_batch_norm
 from heedful.train.objective import Objective
 from heedful.train.parallel.copies import Copies
 from heedful.train.parallel.shares import Share, check_context
@@ -58,6 +60,13 @@ def distribute(
 
     def check() -> None:
         check_context(model, size.context, settings.objective)
+        if has_batch_norm(model):
+            raise ConfigError(
+                "Batch normalisation measures the batch of one process, and here are "
+                f"{team.size}: their running statistics would differ",
+                where="images.network = resnet",
+                remedy="Train it in one process, or choose images.network = vit",
+            )
         if size.tensor > 1:
             # DTensor takes half a second to load.
             from heedful.train.parallel.tensor_plan import check_matrices

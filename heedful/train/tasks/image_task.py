@@ -21,7 +21,6 @@ from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.images.image_spec import ImageModelSpec
 from heedful.models.images.resnet_spec import ResNetSpec
-from heedful.models.model_spec import MODEL_KINDS
 from heedful.models.shape_to_spec import vision_spec
 from heedful.nn.spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
@@ -193,7 +192,10 @@ def _spec_for(
     )
 
 
-_OPTIONS_OF = {"vision": ("patch_size", "pooling"), "resnet": ("blocks", "stage_width", "stem_stride")}
+_OPTIONS_OF = {
+    "vision": ("patch_size", "pooling"),
+    "resnet": ("blocks", "stage_width", "stem_stride"),
+}
 """Options of `[images]` that networks of one kind have."""
 
 
@@ -222,8 +224,7 @@ def check_network(settings: RunSettings, kind: str) -> None:
                 named.append(f"model.{name}")
     if named:
         raise ConfigError(
-            f"{', '.join(named)}: the network is a {MODEL_KINDS[kind].noun}, which has no such "
-            "option",
+            f"The network is of the kind {kind!r} and has no {', '.join(named)}",
             where=named[0],
             remedy="Leave it out, or choose another network by images.network",
         )
