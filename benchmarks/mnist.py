@@ -38,7 +38,7 @@ from machine import describe_machine
 NAME = "mnist-vit"
 BY_AMOUNT = "mnist-networks"
 NETWORKS = {"ViT": "small-vit.toml", "ResNet": "resnet.toml"}
-UPDATES = {100: 400, 1_000: 800, 10_000: 1_500, 55_000: 2_400}
+UPDATES = {100: 300, 1_000: 500, 10_000: 1_000, 55_000: 2_000}
 """Updates of 64 images for each amount: more images take longer to learn from."""
 VALID = 5_000
 PIXELS = 28 * 28
@@ -101,6 +101,8 @@ def by_amount(arguments: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     runs.mkdir(parents=True, exist_ok=True)
     folder = arguments.data / "mnist"
+    command = "python benchmarks/mnist.py --data DIR --amounts "
+    command += " ".join(map(str, arguments.amounts))
     rows: list[dict[str, Any]] = []
     for seed in arguments.seeds:
         for amount in arguments.amounts:
@@ -111,8 +113,8 @@ def by_amount(arguments: argparse.Namespace) -> None:
             for network, config in NETWORKS.items():
                 name = f"{network.lower()}-{amount}-{seed}"
                 settings = {"max-steps": UPDATES[amount], "seed": seed}
-                # Four validations, of which the best one's weights are kept.
-                every = UPDATES[amount] // 4
+                # Two validations, of which the better one's weights are kept.
+                every = UPDATES[amount] // 2
                 settings |= {"validation.every-steps": every, "checkpoint.every-steps": every}
                 log = out / f"{name}.log"
                 train(runs / name, HERE / "mnist" / config, parts, settings, arguments.extra, log)
@@ -122,9 +124,7 @@ def by_amount(arguments: argparse.Namespace) -> None:
                 row |= {name: summary[name] for name in ("parameters", "seconds", "accuracy")}
                 rows.append(row | {"test": label_test_images(runs / name, folder)["accuracy"]})
                 print(json.dumps(rows[-1]), flush=True)
-    command = "python benchmarks/mnist.py --data DIR --amounts "
-    command += " ".join(map(str, arguments.amounts))
-    write_result(out, command, arguments.extra, started, runs=rows)
+        write_result(out, command, arguments.extra, started, runs=rows)
     print((out / "result.json").read_text(encoding="utf-8"))
 
 
