@@ -20,6 +20,7 @@ from heedful.models.images.resnet_spec import ResNetSpec
 from heedful.train import update as updates
 from heedful.train.objective import LabelObjective, LossContext, LossSum
 from heedful.train.optimizers import build_optimizer
+from heedful.train.parallel.distribution import check_batch_norm
 from heedful.train.run import run_training
 from heedful.train.run_settings import OptimizerSettings
 from heedful.train.task import Task, prepare_task
@@ -207,6 +208,12 @@ def test_training_begins_with_a_network_of_other_labels(
 def test_options_of_other_networks(tmp_path: Path, files, changes, told) -> None:
     with pytest.raises(ConfigError, match=told):
         prepared(tmp_path, files, **changes)
+
+
+def test_several_processes_are_refused(tmp_path: Path, files: dict[str, Any]) -> None:
+    check_batch_norm(prepared(tmp_path, files, images={"patch_size": 2}).new_model())
+    with pytest.raises(ConfigError, match="another batch in each process"):
+        check_batch_norm(prepared(tmp_path, files).new_model())
 
 
 def test_checkpointing_needs_blocks(tmp_path: Path, files: dict[str, Any]) -> None:

@@ -28,6 +28,24 @@ from heedful.train.update import Distribution
 _COMPARED = 4
 
 
+def check_batch_norm(model: nn.Module) -> None:
+    """Refuse models for several processes whose passes measure a batch.
+
+    Args:
+        model: model to train.
+
+    Raises:
+        ConfigError: when the model has batch normalisation.
+    """
+    if has_batch_norm(model):
+        raise ConfigError(
+            "Batch normalisation would measure another batch in each process, so that copies of "
+            "the model would differ",
+            where="images.network = resnet",
+            remedy="Train in one process, or choose images.network = vit",
+        )
+
+
 def distribute(
     model: nn.Module,
     objective: Objective,
@@ -60,13 +78,7 @@ def distribute(
 
     def check() -> None:
         check_context(model, size.context, settings.objective)
-        if has_batch_norm(model):
-            raise ConfigError(
-                "Batch normalisation measures the batch of one process, and here are "
-                f"{team.size}: their running statistics would differ",
-                where="images.network = resnet",
-                remedy="Train it in one process, or choose images.network = vit",
-            )
+        check_batch_norm(model)
         if size.tensor > 1:
             # DTensor takes half a second to load.
             from heedful.train.parallel.tensor_plan import check_matrices
