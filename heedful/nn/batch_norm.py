@@ -23,12 +23,13 @@ class BatchNorm(nn.Module):
     Training takes mean and variance of the images of the pass and adds them to running statistics;
     evaluation takes these, so that a result does not depend on the other images of a batch. The
     statistics are buffers: they lie in the weights of a model, and a pass in training changes them
-    (`heedful.train.pass_buffers` takes back the change of an update that was not made).
+    (`heedful.train.splitting` takes back the change of an update that was not made).
 
     Args:
         channels: C.
     """
 
+    measures_batch = True
     running_mean: Tensor
     running_variance: Tensor
 
@@ -56,7 +57,7 @@ class BatchNorm(nn.Module):
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Return True if passes of a model in training depend on the batch as a whole."""
-    return any(isinstance(module, BatchNorm) for module in model.modules())
+    return any(getattr(module, "measures_batch", False) for module in model.modules())
 
 
 class NormedConvolution(nn.Module):

@@ -28,8 +28,14 @@ from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_ba
 from heedful.train.objective import CarriedState, HandOver, LossContext, LossSum, Objective
 from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
 from heedful.train.parallel.team import Team
-from heedful.train.pass_buffers import PassBuffers
-from heedful.train.splitting import BatchPart, PartialSums, Splitting, derive_seed, parts_of
+from heedful.train.splitting import (
+    BatchPart,
+    PartialSums,
+    PassBuffers,
+    Splitting,
+    derive_seed,
+    parts_of,
+)
 from heedful.train.static_shapes import of_one_shape, shapes_are_static
 from heedful.train.update_result import LaunchedUpdate, UpdateResult, read_later
 
