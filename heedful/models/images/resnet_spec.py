@@ -50,10 +50,11 @@ class ResNetSpec(ImageModelSpec):
     @property
     def last_side(self) -> int:
         """Height and width of the last feature map."""
-        stride = self.stem_stride * 2 ** (len(self.blocks) - 1)
+        stride: int = self.stem_stride * 2 ** (len(self.blocks) - 1)
         return -(-self.image_size // stride)  # ceiling, as borders are padded
 
     @property
     def state_width(self) -> int:
         """Channels of the last stage, the width D of the states."""
-        return self.width * 2 ** (len(self.blocks) - 1)
+        width: int = self.width * 2 ** (len(self.blocks) - 1)
+        return width
