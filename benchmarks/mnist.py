@@ -34,6 +34,7 @@ from driver import (
     write_result,
 )
 from machine import describe_machine
+from tables import markdown_table, mean_cell
 
 NAME = "mnist-vit"
 BY_AMOUNT = "mnist-networks"
@@ -125,7 +126,19 @@ def by_amount(arguments: argparse.Namespace) -> None:
                 rows.append(row | {"test": label_test_images(runs / name, folder)["accuracy"]})
                 print(json.dumps(rows[-1]), flush=True)
         write_result(out, command, arguments.extra, started, runs=rows)
-    print((out / "result.json").read_text(encoding="utf-8"))
+    print(table_of(rows))
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table: percent of the test images by amount and network, mean over the seeds."""
+    lines = [["images", *NETWORKS]]
+    for amount in dict.fromkeys(row["images"] for row in rows):
+        cells = [
+            [100 * row["test"] for row in rows if (row["images"], row["network"]) == (amount, name)]
+            for name in NETWORKS
+        ]
+        lines.append([f"{amount:,}", *(mean_cell(values, 2) for values in cells)])
+    return markdown_table(lines)
 
 
 def split(
