@@ -15,6 +15,8 @@ from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
 from heedful.models.images.image_model import ImageModel
+from heedful.models.images.resnet import ResNet
+from heedful.models.images.vision import VisionModel
 from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom
@@ -28,7 +30,7 @@ BATCH_TOKENS = 4096
 """Default number of positions of a batch; each patch of an image is one position."""
 
 
-class ImagePipeline(ModelPipeline[ImageModel]):
+class ImagePipeline(ModelPipeline[VisionModel | ResNet]):
     """A classifier of images.
 
     Args:
@@ -45,7 +47,10 @@ class ImagePipeline(ModelPipeline[ImageModel]):
     remedy = "Give a vision Transformer or a residual network"
 
     def __init__(
-        self, model: ImageModel | HeldModel[ImageModel], *, precision: Precision | None = None
+        self,
+        model: VisionModel | ResNet | HeldModel[VisionModel | ResNet],
+        *,
+        precision: Precision | None = None,
     ) -> None:
         super().__init__(model, precision=precision)
         if not self.spec.class_names:

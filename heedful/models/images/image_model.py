@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 class ImageModel(nn.Module):
     """A network that turns images into states, and states into classes."""
 
-    spec: Any
     classifier: Classifier | None
 
     def pooled(self, states: Tensor) -> Tensor:
@@ -35,6 +34,10 @@ class ImageModel(nn.Module):
             )
         logits: Tensor = self.classifier(self.pooled(states))
         return logits
+
+    def stream_logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [B, classes] from normed states of any layer, [B, n, D]."""
+        return self.class_logits(hidden)
 
     def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
         """Return logits [B, classes]; other kinds of model use `positions` and `rows`."""

@@ -6,7 +6,9 @@ one, D channels of the last stage.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -60,7 +62,7 @@ class ResNet(ImageModel):
         for (inputs, outputs), count in zip(pairwise(widths), spec.blocks[1:], strict=True):
             blocks.append(ResidualBlock(inputs, outputs, 2))
             blocks += [ResidualBlock(outputs, outputs, 1) for _ in range(count - 1)]
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.Sequential(*blocks)
         num_classes = len(spec.class_names)
         self.classifier = Classifier(spec.state_width, num_classes) if num_classes else None
 
@@ -78,16 +80,14 @@ class ResNet(ImageModel):
             DataError: when the images have another size or number of channels than the spec.
         """
         check_images(images, self.spec.channels, self.spec.image_size)
-        x = self.stem(images).relu()
-        for block in self.blocks:
-            x = block(x)
+        x: Tensor = self.blocks(self.stem(images).relu())
         return x.flatten(2).transpose(1, 2)
 
     def convolution_work(self) -> int:
         """Return the operations of all convolutions for one image; see `heedful.nn.work`."""
         side = self.stem.side(self.spec.image_size)
         work = self.stem.work(side)
-        for block in self.blocks:
+        for block in cast("Iterable[ResidualBlock]", self.blocks):
             side = block.first.side(side)
             convolutions = (block.first, block.second, block.shortcut)
             work += sum(each.work(side) for each in convolutions if each is not None)

@@ -85,10 +85,6 @@ class VisionModel(ImageModel):
         """Return the module that adds positions to the patches: the model itself."""
         return {"encoder": self}
 
-    def stream_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [B, classes] from normed states of any layer [B, 1 + n or n, D]."""
-        return self.class_logits(hidden)
-
     def at_size(self, image_size: int) -> VisionModel:
         """Return a copy for images of another size, with interpolated positions.
 
