@@ -145,8 +145,8 @@ class LookRequest(ImageRequest):
 @call(ModelRequest)
 def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the sizes of a model and the examples, before an image is chosen."""
-    model = image_pipeline(request.model, workspace).engine
-    spec, layers = model.spec, attentions(model, "encoder")
+    pipeline = image_pipeline(request.model, workspace)
+    spec, layers = pipeline.spec, attentions(pipeline.engine, "encoder")
     return {
         "side": spec.image_size,
         "channels": spec.channels,
