@@ -202,7 +202,13 @@ class DataSpec(Config):
 
 
 class ImageSpec(Config):
-    """Size of images, and their division into patches."""
+    """Size of images, and the network that reads them."""
+
+    network: Literal["vit", "resnet"] | None = Field(
+        None,
+        description="network of a new model: a vision Transformer (vit, Dosovitskiy 2021) or "
+        "residual convolutions (resnet, He 2016); vit if unset",
+    )
 
     size: PositiveInt | None = Field(
         None,
@@ -222,6 +228,19 @@ class ImageSpec(Config):
         None,
         description="vector that the classifier sees: that of the [CLS] token (first) or the mean "
         "over patches; first if unset",
+    )
+    blocks: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="number of residual blocks of each stage of a resnet; from stage to stage "
+        "channels double and sides halve; 2 2 2 if unset",
+    )
+    stage_width: PositiveInt | None = Field(
+        None, description="number of channels of the first stage of a resnet; 16 if unset"
+    )
+    stem_stride: Literal[1, 2] | None = Field(
+        None,
+        description="stride of the first convolution of a resnet; 2 takes a quarter of the time; "
+        "1 if unset",
     )
 
 

@@ -70,11 +70,21 @@ class Subject:
         tokenizers: tokenizers of source and target; None for a model of images.
         precision: precision of searches for the model's own output, as in the commands that
             generate. Everything else is computed in the dtype of the weights.
+
+    Raises:
+        ModelError: when the model is no stack of blocks.
     """
 
     model: AnyModel
     tokenizers: TokenizerPair | None = None
     precision: Precision | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model.stacks():
+            raise ModelError(
+                f"This model has no attention and no blocks; its kind is {self.model.spec.kind!r}",
+                remedy="Look into a Transformer, such as a model of images with the network vit",
+            )
 
     @property
     def source(self) -> TextTokenizer:

@@ -311,6 +311,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.images.vision:VisionModel",
         "heedful.pipelines.image_classification:ImagePipeline",
     ),
+    "resnet": ModelKind(
+        "residual network of images",
+        "heedful.models.images.resnet_spec:ResNetSpec",
+        "heedful.models.images.resnet:ResNet",
+        "heedful.pipelines.image_classification:ImagePipeline",
+    ),
 }
 """All kinds of models, by the `kind` of their specs."""
 

@@ -25,11 +25,11 @@ from heedful.config import (
 )
 from heedful.errors import ConfigError
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
+from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
     ChannelMixSpec,
     CommonPartSpec,
-    ConvolutionSpec,
     LinearAttentionSpec,
     LinformerSpec,
     MambaSpec,
@@ -93,6 +93,11 @@ class RelativeKeysSpec(CommonBiasSpec):
     module = f"{_BIASES}:RelativeKeys"
     kind: Literal["relative_keys"] = "relative_keys"
     max_distance: PositiveInt = 16
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias, with keys up to the distance that a shape names."""
+        return cls(max_distance=shape.relative_distance)
 
 
 class TransformerXLSpec(CommonBiasSpec):
@@ -198,9 +203,8 @@ class RotarySpec(Config):
             # Slow pairs, which never completed a turn in training, are interpolated; fast ones
             # tell neighbours apart and stay (Peng 2023, section 3.2).
             ramp = self._yarn_ramp(width) if self.scaling == "yarn" else self._turns_ramp(plain)
-            return tuple(
-                f / factor * share + f * (1 - share) for f, share in zip(plain, ramp, strict=True)
-            )
+            pairs = zip(plain, ramp, strict=True)
+            return tuple(f / factor * share + f * (1 - share) for f, share in pairs)
         return tuple(plain)
 
     def attention_factor(self) -> float:
@@ -385,9 +389,7 @@ class AttentionSpec(CommonPartSpec):
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
         kept = self.kept_heads
-        if kept is not None and (
-            list(kept) != sorted(set(kept)) or any(head >= self.num_heads for head in kept)
-        ):
+        if kept is not None and list(kept) != sorted(set(kept) & set(range(self.num_heads))):
             raise ValueError(f"kept_heads are not ascending numbers below {self.num_heads}")
         if self.over == "memory" and (self.relative_values or self.global_tokens):
             raise ValueError(
@@ -420,12 +422,10 @@ class AttentionSpec(CommonPartSpec):
             from heedful.nn.mask_text import parse_mask  # imported on use: few have one
 
             mask = parse_mask(shape.mask, where="model.mask")
-        if causal:
-            mask = Causal() & mask
         bias = bias_of_shape(shape, causal)
         return cls.with_heads_of_shape(shape).model_copy(
             update={
-                "mask": mask,
+                "mask": Causal() & mask if causal else mask,
                 "rotary": RotarySpec.of_shape(shape),
                 "position_bias": None if bias is None or bias.is_shared else bias,
                 "relative_values": shape.relative_values,

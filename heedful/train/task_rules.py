@@ -101,6 +101,7 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "objective.sentinels": ("span_corruption",),
     "objective.permute_sentences": ("denoising",),
     "data.packed_length": ("translation",),
+    "model.evoformer": ("tag",),
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
