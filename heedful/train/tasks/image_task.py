@@ -40,14 +40,14 @@ def prepare(setup: Setup) -> Task:
     """
     settings, data = setup.settings, setup.settings.data
     initial: VisionSpec | None = initial_vision_spec(settings)
-    images = _read(setup, "train", initial)
+    images = read_images(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
     # Fewer labels than the model knows: its classifier is kept whole, in its own order.
     if initial is not None and set(labels) <= set(initial.class_names):
         labels = list(initial.class_names)
     note_labels(setup.events, labels)
-    spec = _spec_for(setup, images, labels, initial)
+    spec = labelled_spec(setup, images, labels, initial)
     assert spec.pixels is not None
     size = data.budget // spec.num_states  # images of a batch
     if size < 1:
@@ -60,8 +60,8 @@ def prepare(setup: Setup) -> Task:
     training = LabelledImages(images, labels, spec.pixels)
     valid = None
     if data.valid:
-        valid_images = _read(setup, "valid", initial)
-        _check_shape(valid_images, images)
+        valid_images = read_images(setup, "valid", initial)
+        check_shape(valid_images, images)
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
@@ -79,13 +79,13 @@ def prepare(setup: Setup) -> Task:
 
     validation = measure = None
     if valid is not None:
-        validation = FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch)
+        validation = FixedBatches(list(in_order(len(valid.labels), size)), valid.batch)
         measure = label_measure(
             settings.validation.metrics,
             image_scores,
             valid.labels,
             labels,
-            lambda count: _in_order(count, size),
+            lambda count: in_order(count, size),
             valid.batch,
         )
     return Task(
@@ -105,10 +105,19 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
     return scores
 
 
-def _read(
+def read_images(
     setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
 ) -> EncodedImages:
-    """Read images, resized for the initial model if there is one."""
+    """Read labelled images, resized for the initial model if there is one.
+
+    Args:
+        setup: setup of the task.
+        role: `train` or `valid`.
+        initial: spec of the initial model, or None.
+
+    Raises:
+        DataError: when an image cannot be used; it is named.
+    """
     spec = setup.settings.images
     if initial is not None:
         # Its table of learned positions has one entry a patch.
@@ -123,13 +132,18 @@ def _read(
     return images
 
 
-def _in_order(count: int, size: int) -> Iterator[Indices]:
+def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
 
 
-def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+def check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+    """Refuse validation images of another shape than those to train on.
+
+    Raises:
+        DataError: when they differ; it names both shapes.
+    """
     if valid.shape != images.shape:
         there, here = (" × ".join(map(str, shape)) for shape in (valid.shape, images.shape))
         raise DataError(
@@ -144,7 +158,7 @@ PATCH_SIZE = 4
 """Default side of a new model's patches, in pixels."""
 
 
-def _spec_for(
+def labelled_spec(
     setup: Setup,
     images: EncodedImages,
     labels: Sequence[str],
