@@ -97,9 +97,7 @@ class CaptionedImages:
         """Make a batch of images and their captions."""
         of_images = self._labelled.batch(indices, augmentation, epoch)
         ids, positions = self.tokens(self.numbers[indices])
-        return CaptionBatch(
-            of_images.images, ids, positions, of_images.targets, of_images.indices
-        )
+        return CaptionBatch(of_images.images, ids, positions, of_images.targets, of_images.indices)
 
     def tokens(self, numbers: Sequence[int] | Indices) -> tuple[Tensor, Tensor]:
         """Return token ids [T, L] and positions [T, L] of captions, by their numbers."""

@@ -67,7 +67,9 @@ class TwoTowers(nn.Module):
         states = self.images(images, capture=capture)
         return _normed(self.image_projection(self.images.pooled(states)))
 
-    def text_vectors(self, ids: Tensor, positions: Tensor, capture: Capture | None = None) -> Tensor:
+    def text_vectors(
+        self, ids: Tensor, positions: Tensor, capture: Capture | None = None
+    ) -> Tensor:
         """Return vectors of length 1 [T, D] of token ids [T, L] at positions [T, L]."""
         return self.projected(self.texts(ids, positions, capture=capture), positions)
 

@@ -44,7 +44,9 @@ class TwoTowersSpec(CommonSpec):
 
     def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
         """Return a copy with other stacks, by the names of their towers."""
-        towers = {name: self.of_stack(name).with_stacks({"encoder": stacks[name]}) for name in stacks}
+        towers = {
+            name: self.of_stack(name).with_stacks({"encoder": stacks[name]}) for name in stacks
+        }
         return self.model_copy(update=towers)
 
     def of_stack(self, name: str) -> CommonSpec:
