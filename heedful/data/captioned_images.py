@@ -74,7 +74,7 @@ class CaptionedImages:
         num_cut: number of captions that are longer than `max_length`.
 
     Raises:
-        DataError: when a caption has no tokens, or characters that the tokenizer does not know; its
+        DataError: when a caption has no words, or characters that the tokenizer does not know; its
             image is named.
     """
 
@@ -122,7 +122,8 @@ def caption_problem(tokenizer: TextTokenizer, caption: str, ids: Sequence[int]) 
         caption: caption of an image.
         ids: its token ids, without special tokens.
     """
-    if not ids:
-        return f"The caption {caption!r} has no tokens"
+    # White space alone may have a token, that of a space.
+    if not (ids and caption.strip()):
+        return f"The caption {caption!r} has no words"
     unknown = describe_unknown(tokenizer, [caption]) if tokenizer.unk in ids else None
     return unknown and f"The caption {caption!r} has {unknown}"

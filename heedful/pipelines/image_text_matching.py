@@ -76,7 +76,7 @@ class TwoTowersPipeline(TextPipeline[TwoTowers]):
             [texts, D] float32.
 
         Raises:
-            DataError: when a text has no tokens, has characters that the model does not know, or
+            DataError: when a text has no words, has characters that the model does not know, or
                 is too long; its line is named.
             ConfigError: when a batch size is below 1.
         """
@@ -162,7 +162,7 @@ class TwoTowersPipeline(TextPipeline[TwoTowers]):
             these labels.
 
         Raises:
-            DataError: when a label has no tokens or unknown characters, or a file is no image.
+            DataError: when a label has no words or unknown characters, or a file is no image.
             ConfigError: when there are fewer than two labels, two that are equal, or the template
                 has no place for them; or as `embed_images`.
         """
