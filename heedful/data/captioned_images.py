@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
 
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import ExampleBatch
+from heedful.data.corpus_spec import CorpusSpec, ImageSpec
 from heedful.data.encoded_images import Augmentation, EncodedImages, LabelledImages
 from heedful.data.encoded_texts import frame_size
+from heedful.data.idx_files import Pixels
+from heedful.data.image_files import image_reader
 from heedful.data.padding import source_tensors
 from heedful.errors import DataError, RunError
 from heedful.nn.spec import PixelSpec
@@ -112,6 +115,29 @@ class CaptionedImages:
                     where=self._labelled.images.name(first),
                     remedy="Mend the caption, or leave the image out",
                 )
+
+
+def captioned_examples(
+    files: Mapping[str, Any], image_size: int, channels: int
+) -> tuple[list[Pixels], list[str]]:
+    """Return the images of a corpus, [h, w] or [h, w, 3], and the caption of each.
+
+    Args:
+        files: corpus of the task `contrast` by name, such as {"file": "pictures.jsonl"}.
+        image_size: height and width to which images are resized.
+        channels: 1 for grey, 3 for colour.
+
+    Raises:
+        DataError: when an image or its caption cannot be read; its line is named.
+    """
+    examples = list(
+        image_reader(CorpusSpec.parse(files), ImageSpec(size=image_size, channels=channels))
+    )
+    # Channels last, as images come from files.
+    images = [
+        each.pixels[0] if channels == 1 else each.pixels.transpose(1, 2, 0) for each in examples
+    ]
+    return images, [each.label for each in examples]
 
 
 def caption_problem(tokenizer: TextTokenizer, caption: str, ids: Sequence[int]) -> str | None:

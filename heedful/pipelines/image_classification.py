@@ -11,10 +11,10 @@ from torch import Tensor
 
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
-from heedful.errors import ConfigError, ModelError
+from heedful.errors import ModelError
 from heedful.models.images.vision import VisionModel
 from heedful.pipelines.image_input import BATCH_TOKENS, ImageInput, Picture
-from heedful.pipelines.predictions import Label
+from heedful.pipelines.predictions import Label, ranked
 from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
 
@@ -88,25 +88,3 @@ class ImagePipeline(ModelPipeline[VisionModel]):
 
         batches = self._input.run(images, run, batch_size, batch_tokens)
         return [each for logits in batches for each in ranked(logits, self.spec.class_names, top)]
-
-
-def ranked(logits: Tensor, names: Sequence[str], top: int | None) -> list[list[Label]]:
-    """Return the labels of each row of logits [B, labels], the most probable first.
-
-    Args:
-        logits: logits of the labels.
-        names: names of the labels.
-        top: number of labels for each row; all if unset.
-
-    Raises:
-        ConfigError: when `top` is below 1.
-    """
-    if top is not None and top < 1:
-        raise ConfigError("At least 1 must be asked for", where=f"top = {top}")
-    # A stable sort: classes of equal probability have the same order on every device.
-    best = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    pairs = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
-    return [
-        [Label(names[n], value) for n, value in zip(numbers, values, strict=True)]
-        for numbers, values in pairs
-    ]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.data.captioned_images import caption_problem
-from heedful.data.corpus_spec import CorpusSpec, ImageSpec
-from heedful.data.image_files import image_reader
+from heedful.data.captioned_images import caption_problem, captioned_examples
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, DataError
@@ -19,9 +18,8 @@ from heedful.evaluate.retrieval import Vectors, retrieval_recall
 from heedful.models.images.two_towers import TwoTowers
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.encoder_input import check_length, encode, frame
-from heedful.pipelines.image_classification import ranked
 from heedful.pipelines.image_input import BATCH_TOKENS, ImageInput, Picture
-from heedful.pipelines.predictions import Label
+from heedful.pipelines.predictions import Label, ranked
 from heedful.pipelines.text_pipeline import TextPipeline, checked
 from heedful.text.tokenizer import TextTokenizer
 
@@ -205,19 +203,19 @@ class TwoTowersPipeline(TextPipeline[TwoTowers]):
             for numbers, row in zip(order, cosines, strict=True)
         ]
 
-    def read(self, corpus: CorpusSpec) -> tuple[list[Picture], list[str]]:
+    def read(self, files: Mapping[str, Any]) -> tuple[list[Picture], list[str]]:
         """Return the images of a corpus in the model's size, and the caption of each.
+
+        Args:
+            files: corpus of the task `contrast`, such as {"file": "pictures.jsonl"}.
 
         Raises:
             DataError: when an image or its caption cannot be read; its line is named.
         """
-        spec = self.spec.images
-        size = ImageSpec(size=spec.image_size, channels=spec.channels)
-        examples = list(image_reader(corpus, size))
-        # Channels last, as images come from files.
-        pixels = [each.pixels.transpose(1, 2, 0) for each in examples]
-        images = [each[..., 0] if spec.channels == 1 else each for each in pixels]
-        return list(images), [each.label for each in examples]
+        images, captions = captioned_examples(
+            files, self.spec.images.image_size, self.spec.images.channels
+        )
+        return [*images], captions
 
     def recall(
         self, images: Sequence[Picture], captions: Sequence[str], **options: int

@@ -79,9 +79,8 @@ def evaluate(
     if "generate" in pipeline.verbs:
         return dict(text_likelihood(pipeline, _texts(data, documents), **options).scores)
     if "recall" in pipeline.verbs:
-        return dict(
-            _on_files(data, lambda corpus: pipeline.recall(*pipeline.read(corpus), **options))
-        )
+        images, captions = _on_files(data, lambda corpus: pipeline.read(corpus.plain()))
+        return dict(pipeline.recall(images, captions, **options))
     if "embed" in pipeline.verbs:
         if "classify" in pipeline.verbs:
             return dict(label_scores(pipeline, _labelled(data), **options))

@@ -64,11 +64,10 @@ def evaluate_encoder(
 
 
 def _retrieval(model: Path, data: Path, running: Running, loading: Mapping[str, Any]) -> _Scored:
-    from heedful.data.corpus_spec import CorpusSpec
     from heedful.pipelines.any_pipeline import loaded_as
 
     pipeline = loaded_as("two_towers", model, **loading)
-    images, captions = pipeline.read(CorpusSpec(file=str(data)))
+    images, captions = pipeline.read({"file": str(data)})
     sizes = {"batch_size": running.batch_size, "batch_tokens": running.positions(pipeline)}
     return _Scored(len(images), "images", pipeline.recall(images, captions, **sizes))
 

@@ -65,9 +65,7 @@ def prepare(setup: Setup) -> Task:
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
-    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
-    filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
-    augmentation = Augmentation(settings.augment, settings.seed, filling)
+    augmentation = augmentation_of(setup, spec.pixels)
     # Every image has as many positions as any other: its patches and the class token.
     sizes = np.full(len(images), spec.num_states, np.int64)
 
@@ -136,6 +134,13 @@ def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
+
+
+def augmentation_of(setup: Setup, pixels: PixelSpec) -> Augmentation:
+    """Return the random changes of training images that the settings name."""
+    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
+    filling = tuple(mean / pixels.rescale for mean in pixels.mean)
+    return Augmentation(setup.settings.augment, setup.settings.seed, filling)
 
 
 def check_shape(valid: EncodedImages, images: EncodedImages) -> None:
