@@ -73,8 +73,9 @@ def classify(
     from heedful.interop.hugging_face import describe_any
 
     kind = describe_any(model).spec.kind
-    chosen = {"labels": list(labels)} if kind == "two_towers" else {}
-    chosen |= {} if template is None else {"template": template}
+    chosen: dict[str, Any] = {"labels": list(labels)} if kind == "two_towers" else {}
+    if template is not None:
+        chosen["template"] = template
     if (labels or template) and kind != "two_towers":
         raise UserError(
             "The model has labels of its own; only models of images and texts choose among others",
@@ -82,8 +83,6 @@ def classify(
             remedy="Leave it out",
         )
     if kind in ("vision", "two_towers"):
-        fields = {"top": top, **chosen}
-
         images: ImageVerb[list[Label]] = ImageVerb(
             "classify",
             kind,
@@ -91,7 +90,7 @@ def classify(
             partial(_plain, top=top),
             lambda found: _fields(found or [], top=top),
         )
-        run_images(images, model, what, items, output, fields)
+        run_images(images, model, what, items, output, {"top": top, **chosen})
         return
     if len(what) > 1:
         raise UserError(

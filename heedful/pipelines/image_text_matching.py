@@ -167,7 +167,9 @@ class TwoTowersPipeline(TextPipeline[TwoTowers]):
         labels = list_of_texts(labels, "labels")
         if len(set(labels)) < max(2, len(labels)):
             raise ConfigError(
-                "At least two labels are needed, and all must differ", where=f"labels = {labels}"
+                "At least two labels are needed, and all must differ",
+                where=f"labels = {labels}",
+                remedy="Give texts such as captions: --labels 'a cat' 'a dog'",
             )
         if "{}" not in template:
             raise ConfigError(

@@ -30,7 +30,7 @@ class TwoTowersSpec(CommonSpec):
     @classmethod
     def upgrade(cls, values: Mapping[str, object]) -> Mapping[str, object]:
         """Turn the short form of equal blocks of both towers into patterns of sub-layers."""
-        towers = {"images": VisionSpec, "texts": EncoderSpec}
+        towers: dict[str, type[CommonSpec]] = {"images": VisionSpec, "texts": EncoderSpec}
         upgraded = {
             name: spec.upgrade(tower)
             for name, spec in towers.items()
