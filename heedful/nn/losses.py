@@ -105,7 +105,8 @@ def contrastive_loss(scores: Tensor, numbers: Tensor, label_smoothing: float = 0
     """Sum the loss of finding the text of each image and the image of each text (Radford 2021).
 
     Pairs of equal texts are right for each other's images: a row's targets share its weight evenly
-    (Yang 2022). Where all texts differ this is CLIP's loss.
+    (Yang 2022). Where all texts differ this is CLIP's loss; and also where equal texts have equal
+    scores, as they do without dropout.
 
     Args:
         scores: [B, B] scaled cosines of images and texts.

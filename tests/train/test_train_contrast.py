@@ -96,6 +96,10 @@ def test_a_trained_model_labels_finds_and_measures(files: dict[str, Any], whole)
     captions = [row["caption"] for row in rows]
     # Captions of two of the three, as labels in a template.
     found = model.classify(images, ["lie", "stand"], template="bars that {}", top=1)
+    assert [labels[0].label for labels in model.classify(images, CAPTIONS[:2], top=1)] == [
+        f"bars that {labels[0].label}" for labels in found
+    ]
+    assert found != model.classify(images, ["lie", "stand"], top=1)
     pairs = zip(found, captions, strict=True)
     right = [labels[0].label == said.split()[-1] for labels, said in pairs if "bars" in said]
     assert np.mean(right) > 0.9
