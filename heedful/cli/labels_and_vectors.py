@@ -72,7 +72,8 @@ def classify(
         raise ConfigError("The number of labels must be at least 1", where=f"--top {top}")
     from heedful.interop.hugging_face import describe_any
 
-    kind = describe_any(model).spec.kind
+    spec = describe_any(model).spec
+    kind = spec.kind
     chosen: dict[str, Any] = {"labels": list(labels)} if kind == "two_towers" else {}
     if template is not None:
         chosen["template"] = template
@@ -82,7 +83,7 @@ def classify(
             where="--labels" if labels else "--template",
             remedy="Leave it out",
         )
-    if kind in ("vision", "two_towers"):
+    if spec.reads in ("images", "images_and_texts"):
         images: ImageVerb[list[Label]] = ImageVerb(
             "classify",
             kind,

@@ -18,7 +18,7 @@ from heedful.data.idx_files import Pixels
 from heedful.data.image_files import image_reader
 from heedful.data.padding import source_tensors
 from heedful.errors import DataError, RunError
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.unknown_characters import describe_unknown
 

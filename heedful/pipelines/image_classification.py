@@ -1,4 +1,4 @@
-"""Image classification: preprocessing of pixels and a vision Transformer."""
+"""Image classification: preprocessing of pixels and a network of images."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch import Tensor
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ModelError
+from heedful.models.images.image_model import ImageModel
+from heedful.models.images.resnet import ResNet
 from heedful.models.images.vision import VisionModel
 from heedful.pipelines.image_input import BATCH_TOKENS, ImageInput, Picture
 from heedful.pipelines.predictions import Label, ranked
 from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
 
-class ImagePipeline(ModelPipeline[VisionModel]):
+class ImagePipeline(ModelPipeline[VisionModel | ResNet]):
     """A classifier of images.
 
     Args:
@@ -29,13 +31,16 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         ModelError: when the model has no classifier, or its spec no normalisation of pixels.
     """
 
-    kind = VisionModel
+    kind = ImageModel
     verbs = ("classify",)
     refusal = "This model reads no images"
-    remedy = "Give a vision Transformer"
+    remedy = "Give a vision Transformer or a residual network"
 
     def __init__(
-        self, model: VisionModel | HeldModel[VisionModel], *, precision: Precision | None = None
+        self,
+        model: VisionModel | ResNet | HeldModel[VisionModel | ResNet],
+        *,
+        precision: Precision | None = None,
     ) -> None:
         super().__init__(model, precision=precision)
         if not self.spec.class_names:
@@ -78,13 +83,14 @@ class ImagePipeline(ModelPipeline[VisionModel]):
             ConfigError: when Pillow is needed, to read files or to resize, and not installed; or
                 when `top` or a batch size is below 1.
         """
-        vision = self.engine
-        weight = vision.positions.weight
+        network = self.engine
+        # An engine in 8 bits has parameters, too: those of norms.
+        weight = next(network.parameters())
 
         def run(pixels: Tensor) -> Tensor:
             with self.computing():
-                states = vision(pixels.to(weight.device, weight.dtype))
-                return checked(vision.class_logits(states))
+                states = network(pixels.to(weight.device, weight.dtype))
+                return checked(network.class_logits(states))
 
         batches = self._input.run(images, run, batch_size, batch_tokens)
         return [each for logits in batches for each in ranked(logits, self.spec.class_names, top)]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from heedful.data.image_files import as_pixels, from_array, read_image, to_square
 from heedful.errors import ConfigError, ModelError
-from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.images.image_spec import ImageModelSpec
 from heedful.nn.patches import normalized
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom
 
 Picture = str | Path | npt.NDArray[np.uint8]
@@ -34,7 +34,7 @@ class ImageInput:
         ModelError: when the spec has no normalisation of pixels.
     """
 
-    def __init__(self, spec: VisionSpec) -> None:
+    def __init__(self, spec: ImageModelSpec) -> None:
         # Pixels normalised otherwise than in training give wrong labels without an error.
         if spec.pixels is None:
             raise ModelError(

@@ -113,10 +113,16 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "objective.sentinels": ("span_corruption",),
     "objective.permute_sentences": ("denoising",),
     "data.packed_length": ("translation",),
+    "model.evoformer": ("tag",),
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
     **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], _IMAGE_TASKS),
+    # The encoder of images is a vision Transformer where there is one of texts beside it.
+    **dict.fromkeys(
+        [f"images.{name}" for name in ("network", "blocks", "stage_width", "stem_stride")],
+        ("images",),
+    ),
     **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], _IMAGE_TASKS),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,11 @@ from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import ContrastObjective
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import encoder_tokenizers
+from heedful.train.tasks.image_network import network_spec
 from heedful.train.tasks.image_task import (
     augmentation_of,
     check_shape,
     in_order,
-    labelled_spec,
     read_images,
 )
 from heedful.train.validation import recall_measure
@@ -37,8 +38,7 @@ def prepare(setup: Setup) -> Task:
     images = read_images(setup, "train", None)
     check_several(images.label_names, "caption", "captioned images", images.name(0))
     tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, images.label_names))
-    vision = labelled_spec(setup, images, (), None)
-    assert vision.pixels is not None
+    vision: Any = network_spec(settings, images, (), None)
     texts = encoder_spec(settings.model, tokenizers.source.size, data.max_length, ())
     spec = TwoTowersSpec(width=settings.model.width, images=vision, texts=texts)
     size = data.budget // vision.num_states  # pairs of a batch
