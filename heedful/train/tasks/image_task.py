@@ -20,6 +20,7 @@ from heedful.data.encoded_images import (
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.images.image_spec import ImageModelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, note_labels
@@ -40,7 +41,7 @@ def prepare(setup: Setup) -> Task:
     settings, data = setup.settings, setup.settings.data
     initial: ImageModelSpec | None = initial_image_spec(settings)
     check_network(settings, settings.model_kind if initial is None else initial.kind)
-    images = _read(setup, "train", initial)
+    images = read_images(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
     # Fewer labels than the model knows: its classifier is kept whole, in its own order.
@@ -60,14 +61,12 @@ def prepare(setup: Setup) -> Task:
     training = LabelledImages(images, labels, spec.pixels)
     valid = None
     if data.valid:
-        valid_images = _read(setup, "valid", initial)
-        _check_shape(valid_images, images)
+        valid_images = read_images(setup, "valid", initial)
+        check_shape(valid_images, images)
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
-    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
-    filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
-    augmentation = Augmentation(settings.augment, settings.seed, filling)
+    augmentation = augmentation_of(setup, spec.pixels)
     # Every image has as many positions as any other: its patches and the class token, or places.
     sizes = np.full(len(images), spec.num_states, np.int64)
 
@@ -79,13 +78,13 @@ def prepare(setup: Setup) -> Task:
 
     validation = measure = None
     if valid is not None:
-        validation = FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch)
+        validation = FixedBatches(list(in_order(len(valid.labels), size)), valid.batch)
         measure = label_measure(
             settings.validation.metrics,
             image_scores,
             valid.labels,
             labels,
-            lambda count: _in_order(count, size),
+            lambda count: in_order(count, size),
             valid.batch,
         )
     return Task(
@@ -105,10 +104,19 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
     return scores
 
 
-def _read(
+def read_images(
     setup: Setup, role: Literal["train", "valid"], initial: ImageModelSpec | None
 ) -> EncodedImages:
-    """Read images, resized for the initial model if there is one."""
+    """Read labelled images, resized for the initial model if there is one.
+
+    Args:
+        setup: setup of the task.
+        role: `train` or `valid`.
+        initial: spec of the initial model, or None.
+
+    Raises:
+        DataError: when an image cannot be used; it is named.
+    """
     spec = setup.settings.images
     if initial is not None:
         # Its table of learned positions has one entry a patch.
@@ -123,13 +131,25 @@ def _read(
     return images
 
 
-def _in_order(count: int, size: int) -> Iterator[Indices]:
+def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
 
 
-def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+def augmentation_of(setup: Setup, pixels: PixelSpec) -> Augmentation:
+    """Return the random changes of training images that the settings name."""
+    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
+    filling = tuple(mean / pixels.rescale for mean in pixels.mean)
+    return Augmentation(setup.settings.augment, setup.settings.seed, filling)
+
+
+def check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+    """Refuse validation images of another shape than those to train on.
+
+    Raises:
+        DataError: when they differ; it names both shapes.
+    """
     if valid.shape != images.shape:
         there, here = (" × ".join(map(str, shape)) for shape in (valid.shape, images.shape))
         raise DataError(
