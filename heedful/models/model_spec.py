@@ -33,8 +33,8 @@ Sharing = Literal["all", "inputs", "target", "none"]
 class CommonSpec(Config):
     """The part that the specs of all kinds of models have in common."""
 
-    reads: ClassVar[Literal["pairs", "texts", "images"]] = "texts"
-    """The inputs of a forward pass: source and target texts, texts, or images."""
+    reads: ClassVar[Literal["pairs", "texts", "images", "captions"]] = "texts"
+    """The inputs of a forward pass: pairs of texts, texts, images, or noisy images and captions."""
 
     generates: ClassVar[bool] = False
     """True if the model writes text token by token (`start`, `step`, `reorder`)."""
@@ -306,6 +306,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.images.vision_spec:VisionSpec",
         "heedful.models.images.vision:VisionModel",
         "heedful.pipelines.image_classification:ImagePipeline",
+    ),
+    "denoiser": ModelKind(
+        "denoiser of images",
+        "heedful.models.images.denoiser_spec:DenoiserSpec",
+        "heedful.models.images.denoiser:Denoiser",
+        "heedful.pipelines.image_drawing:DrawingPipeline",
     ),
 }
 """All kinds of models, by the `kind` of their specs."""

@@ -36,6 +36,7 @@ _MODULES = {
     "tag": "tagging_task",
     "answer": "answering_task",
     "tokens": "token_task",
+    "diffusion": "diffusion_task",
 }
 
 

@@ -55,6 +55,12 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    # A moving average of the weights draws far better than the weights themselves (Ho 2020).
+    "diffusion": {
+        **_DENOISING_DEFAULTS,
+        "data": {"max_length": 32},
+        "checkpoint": {"ema_decay": 0.999, "average": "none"},
+    },
     # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
@@ -78,6 +84,7 @@ Task = Literal[
     "tag",
     "answer",
     "tokens",
+    "diffusion",
 ]
 
 TASKS = get_args(Task)
@@ -104,7 +111,8 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
+    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images", "diffusion")),
+    "images.pooling": ("images",),
     **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
@@ -124,6 +132,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
     "tokens": (),
+    "diffusion": (),
 }
 """The metrics of each task, apart from its loss."""
 
@@ -149,7 +158,7 @@ def base_task(name: str) -> str:
 
 def takes_pairs(task: str) -> bool:
     """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
-    return base_task(task) in ("translation", "images")
+    return base_task(task) in ("translation", "images", "diffusion")
 
 
 def check_metrics(task: str, metrics: Iterable[str]) -> None:

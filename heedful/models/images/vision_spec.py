@@ -12,14 +12,25 @@ from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import PixelSpec
 
 
-class VisionSpec(CommonSpec):
-    """An encoder of images cut into patches (Dosovitskiy 2021)."""
+class PatchedSpec(CommonSpec):
+    """The part that the specs of models over patches of images have in common."""
 
-    kind: Literal["vision"] = "vision"
-    width: PositiveInt
     image_size: PositiveInt = Field(224, description="height and width of an image in pixels")
     patch_size: PositiveInt = Field(16, description="height and width of a patch in pixels")
     channels: PositiveInt = Field(3, description="number of colour channels")
+
+    def check_patches(self) -> None:
+        """Raise a ValueError when patches do not fill an image."""
+        if self.image_size % self.patch_size:  # pixels left at the border would belong to no patch
+            raise ValueError(
+                f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
+            )
+
+
+class VisionSpec(PatchedSpec):
+    """An encoder of images cut into patches (Dosovitskiy 2021)."""
+
+    kind: Literal["vision"] = "vision"
     encoder: StackSpec
     pooling: Literal["first", "mean"] = Field(
         "first", description="state of the whole image: that of a [CLS] token, or the mean"
@@ -36,10 +47,7 @@ class VisionSpec(CommonSpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.encoder.check_width(self.width)
-        if self.image_size % self.patch_size:  # pixels left at the border would belong to no patch
-            raise ValueError(
-                f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
-            )
+        self.check_patches()
         # Imported models may give both, as Hugging Face does; then they must agree.
         if self.labels and self.num_classes not in (None, len(self.labels)):
             raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from heedful.data.batch_plan import Indices, plan_files
+from heedful.data.corpus_spec import ImageSpec
 from heedful.data.encoded_images import (
     Augmentation,
     EncodedImages,
@@ -40,7 +41,8 @@ def prepare(setup: Setup) -> Task:
     """
     settings, data = setup.settings, setup.settings.data
     initial: VisionSpec | None = initial_vision_spec(settings)
-    images = _read(setup, "train", initial)
+    wanted = _wanted(settings.images, initial)
+    images = read_images(setup, "train", wanted)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
     # Fewer labels than the model knows: its classifier is kept whole, in its own order.
@@ -49,19 +51,12 @@ def prepare(setup: Setup) -> Task:
     note_labels(setup.events, labels)
     spec = _spec_for(setup, images, labels, initial)
     assert spec.pixels is not None
-    size = data.budget // spec.num_states  # images of a batch
-    if size < 1:
-        raise ConfigError(
-            f"A batch of {data.budget} positions has no room for an image, which has "
-            f"{spec.num_states} (its patches)",
-            where="data.batch_tokens",
-            remedy="Raise it, or raise images.patch_size",
-        )
+    size = check_room(data.budget, spec.num_states)
     training = LabelledImages(images, labels, spec.pixels)
     valid = None
     if data.valid:
-        valid_images = _read(setup, "valid", initial)
-        _check_shape(valid_images, images)
+        valid_images = read_images(setup, "valid", wanted)
+        check_shape(valid_images, images)
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
@@ -79,13 +74,13 @@ def prepare(setup: Setup) -> Task:
 
     validation = measure = None
     if valid is not None:
-        validation = FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch)
+        validation = FixedBatches(list(in_order(len(valid.labels), size)), valid.batch)
         measure = label_measure(
             settings.validation.metrics,
             image_scores,
             valid.labels,
             labels,
-            lambda count: _in_order(count, size),
+            lambda count: in_order(count, size),
             valid.batch,
         )
     return Task(
@@ -105,15 +100,36 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
     return scores
 
 
-def _read(
-    setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
-) -> EncodedImages:
-    """Read images, resized for the initial model if there is one."""
-    spec = setup.settings.images
-    if initial is not None:
-        # Its table of learned positions has one entry a patch.
-        size = {"size": initial.image_size, "channels": initial.channels}
-        spec = spec.model_copy(update=size)
+def check_room(budget: int, positions: int) -> int:
+    """Return the number of images of a batch.
+
+    Args:
+        budget: positions of a batch.
+        positions: positions of an image.
+
+    Raises:
+        ConfigError: when a batch has no room for an image.
+    """
+    if budget < positions:
+        raise ConfigError(
+            f"A batch of {budget} positions has no room for an image, which has {positions} "
+            "(its patches)",
+            where="data.batch_tokens",
+            remedy="Raise it, or raise images.patch_size",
+        )
+    return budget // positions
+
+
+def _wanted(spec: ImageSpec, initial: VisionSpec | None) -> ImageSpec:
+    """Return the size and channels of images: those of the initial model if there is one."""
+    if initial is None:
+        return spec
+    # Its table of learned positions has one entry a patch.
+    return spec.model_copy(update={"size": initial.image_size, "channels": initial.channels})
+
+
+def read_images(setup: Setup, role: Literal["train", "valid"], spec: ImageSpec) -> EncodedImages:
+    """Read the images of the training or validation data, in the size and channels of a spec."""
     readers = [image_reader(corpus, spec) for corpus in getattr(setup.settings.data, role)]
     images = encode_images(readers, setup.cache, notice=setup.events.warn)
     channels, height, width = images.shape
@@ -123,13 +139,18 @@ def _read(
     return images
 
 
-def _in_order(count: int, size: int) -> Iterator[Indices]:
+def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
 
 
-def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+def check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+    """Refuse validation images of another size than the training images.
+
+    Raises:
+        DataError: when sizes or channels differ; both are named.
+    """
     if valid.shape != images.shape:
         there, here = (" × ".join(map(str, shape)) for shape in (valid.shape, images.shape))
         raise DataError(

@@ -1,0 +1,105 @@
+"""Diffusion: a denoiser of images that reads their captions, trained by flow matching."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heedful.data.batch_plan import Indices, plan_files
+from heedful.data.noisy_images import CaptionedImages, CaptionTokens, NoisyBatch, words_of
+from heedful.errors import ConfigError
+from heedful.models.shape_to_spec import denoiser_spec
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_training import train_tokenizer
+from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
+from heedful.train.task import Setup, Task
+from heedful.train.tasks.image_task import (
+    PATCH_SIZE,
+    check_room,
+    check_shape,
+    in_order,
+    read_images,
+)
+
+DROPPED_CAPTIONS = 0.1
+"""Share of captions that are left out, so that a model also learns images without (Ho 2022)."""
+
+
+@dataclass(frozen=True)
+class FlowObjective:
+    """Squared error of the velocity, the mean over an image's values (Lipman 2023)."""
+
+    def loss(self, model: Any, batch: NoisyBatch, context: LossContext) -> LossSum:
+        """Return the loss summed over images; `tokens` counts these."""
+        capture = penalties_of(model)
+        inputs = (batch.images, batch.times, batch.captions, batch.caption_positions)
+        # Under autocast velocities are bfloat16, too coarse for a mean of small errors.
+        errors = (model(*inputs, capture=capture).float() - batch.velocities).square()
+        loss, count = errors.mean((1, 2, 3)).sum(), batch.target_tokens
+        return LossSum(loss + count * penalty_of(capture), count, {"nll": loss.detach()})
+
+
+def prepare(setup: Setup) -> Task:
+    """Read and check images with captions.
+
+    Raises:
+        DataError: when images or captions are unusable.
+        ConfigError: when a batch has no room for an image, or an initial model is set.
+    """
+    settings, data = setup.settings, setup.settings.data
+    if settings.init is not None:
+        raise ConfigError("A denoiser begins with new weights", where="init", remedy="Leave it out")
+    images = read_images(setup, "train", settings.images)
+    captions = images.label_names
+    words = words_of(captions)
+    tokenizers = setup.tokenizers(lambda: _tokenizers(setup, captions))
+    tokens = CaptionTokens(tokenizers.source, words, data.max_length)
+    channels, side, _ = images.shape
+    spec = denoiser_spec(
+        settings.model,
+        tokenizers.source.size,
+        data.max_length + 1,  # eos
+        image_size=side,
+        channels=channels,
+        patch_size=settings.images.patch_size or PATCH_SIZE,
+        words=words,
+    )
+    size = check_room(data.budget, spec.num_patches)
+    training = CaptionedImages(images, tokens)
+    setup.events.note(f"{len(captions):,} different captions of {len(words) or 'many'} words")
+    validation = None
+    if data.valid:
+        valid_images = read_images(setup, "valid", settings.images)
+        check_shape(valid_images, images)
+        valid = CaptionedImages(valid_images, tokens)
+        # Noise and times of any run's validations are the same, so that losses are comparable.
+        validation = FixedBatches(
+            list(in_order(len(valid_images), size)), lambda numbers: valid.batch(numbers, 0, 0, 0.0)
+        )
+    weights = [corpus.weight for corpus in data.train]
+    content = f"{images.fingerprint} {weights} {tokenizers.fingerprint}"
+    sizes = np.full(len(images), spec.num_patches, np.int64)
+
+    def plan(epoch: int) -> list[Indices]:
+        return plan_files(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
+
+    def make(indices: Indices, epoch: int) -> NoisyBatch:
+        return training.batch(indices, settings.seed, epoch, DROPPED_CAPTIONS)
+
+    return Task(
+        tokenizers,
+        hashlib.sha256(content.encode()).hexdigest(),
+        EpochBatches(plan, make, images.name),
+        lambda: setup.new_model(spec, tokenizers),
+        FlowObjective(),
+        validation,
+    )
+
+
+def _tokenizers(setup: Setup, captions: list[str]) -> TokenizerPair:
+    tokenizer = train_tokenizer(setup.settings.tokenizer, captions, setup.events.warn)
+    return TokenizerPair(tokenizer, tokenizer)
