@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -153,15 +154,14 @@ class CaptionedImages:
             dropped: probability of an empty caption (classifier-free guidance, Ho 2022).
         """
         clean = normalized(torch.from_numpy(self.images.gather(indices)), self.pixels)
-        # Pairs of normal numbers: half as many pairs as pixels, and one for the time.
-        pairs = clean[0].numel() // 2 + 2
-        uniform = draws(seed, epoch, indices, 2 * pairs + 1)
-        normal = _normal(uniform[:, :pairs], uniform[:, pairs : 2 * pairs])
-        noise = torch.from_numpy(normal[:, 1 : 1 + clean[0].numel()]).view_as(clean)
+        # One more for the time, so that an image has noise of its own in each epoch.
+        normal = torch.from_numpy(noise_of(seed, indices, clean[0].numel() + 1, epoch))
+        noise = normal[:, 1:].reshape(clean.shape)
         # Logit-normal times: the middle of the way is the hardest (Esser 2024, section 3.1).
-        times = torch.from_numpy(1 / (1 + np.exp(-normal[:, 0])))
+        times = torch.from_numpy(1 / (1 + np.exp(-normal[:, 0].numpy())))
         at = times[:, None, None, None]
-        chosen = np.where(uniform[:, -1] < dropped, len(self.ids) - 1, self.numbers[indices])
+        is_dropped = draws(seed + 1, epoch, indices, 1)[:, 0] < dropped
+        chosen = np.where(is_dropped, len(self.ids) - 1, self.numbers[indices])
         # Shorter batches of captions need no columns that are padding in every row.
         width = int((self.positions[chosen] >= 0).sum(1).max())
         return NoisyBatch(
@@ -174,8 +174,21 @@ class CaptionedImages:
         )
 
 
-def _normal(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return standard normal numbers [B, 2n] of uniform ones [B, n] (Box and Muller 1958)."""
-    # 1 − u lies in (0, 1], where the logarithm is finite.
+def noise_of(seed: int, indices: Indices, count: int, epoch: int = 0) -> npt.NDArray[np.float64]:
+    """Draw standard normal random numbers, a function of seed, epoch and index alone.
+
+    Args:
+        seed: seed of the run, or of a drawing.
+        indices: numbers of the images [B].
+        count: random numbers for each image.
+        epoch: number of the epoch, from 0.
+
+    Returns:
+        Random numbers [B, count].
+    """
+    pairs = (count + 1) // 2
+    first, second = np.split(draws(seed, epoch, indices, 2 * pairs), 2, axis=1)
+    # Box and Muller (1958); 1 − u lies in (0, 1], where the logarithm is finite.
     radius, angle = np.sqrt(-2 * np.log(1 - first)), 2 * np.pi * second
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return normal[:, :count]
