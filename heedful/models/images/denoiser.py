@@ -35,10 +35,9 @@ class TimeEmbedding(nn.Module):
             linear(width, width, bias=True), nn.SiLU(), linear(width, width, bias=True)
         )
 
-    def forward(self, times: Tensor) -> Tensor:
-        """Embed times [B] in [0, 1] as vectors [B, D]."""
-        waves = sinusoids(times * _TIMES, self.width, "halves")
-        vectors: Tensor = self.layers(waves.to(self.layers[0].weight.dtype))
+    def forward(self, times: Tensor, dtype: torch.dtype) -> Tensor:
+        """Embed times [B] in [0, 1] as vectors [B, D] of a type."""
+        vectors: Tensor = self.layers(sinusoids(times * _TIMES, self.width, "halves").to(dtype))
         return vectors
 
 
@@ -100,7 +99,7 @@ class Denoiser(nn.Module):
         """
         x = self.patches(images)
         at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        x = self.dropout(x + self.positions(at) + self.time(times)[:, None])
+        x = self.dropout(x + self.positions(at) + self.time(times, x.dtype)[:, None])
         over = Positions(at, memory_positions)
         context = Context(Positions.of_self(at), over, capture=capture)
         vectors = self.projection(self.decoder(x, context, read))
