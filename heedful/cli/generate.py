@@ -199,7 +199,6 @@ def _draw(
     file_of_captions, caption, output_file = source
     if drawing.out is not None:
         refuse_existing(drawing.out)
-        drawing.out.mkdir(parents=True)
     loaded, count, is_json = report.seconds, 0, report.output.json
     named = file_of_captions or "standard input"
     options = {"seed": seed, "batch_size": batch_size, **drawing.settings}
@@ -216,6 +215,8 @@ def _draw(
                 count += 1
                 item: dict[str, Any] = {"image": picture.tolist(), "caption": text}
                 if drawing.out is not None:
+                    # Made now, as a wrong caption would leave an empty folder.
+                    drawing.out.mkdir(exist_ok=True)
                     path = drawing.out / f"{count:04d}.png"
                     from_array(picture, pipeline.spec.channels, str(path)).save(path)
                     item["image"] = str(path)
