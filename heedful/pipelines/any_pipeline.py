@@ -42,7 +42,7 @@ def load_pipeline(
 
     Returns:
         A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
-        `EncoderPipeline` or `ImagePipeline`.
+        `EncoderPipeline`, `ImagePipeline` or `DrawingPipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.
