@@ -7,7 +7,7 @@ are single ones of 14 × 14 pixels amid 16 × 16, with captions such as "a seven
 or two of them in 14 × 28 pixels amid 28 × 28 (see captions.py). Pictures are drawn for captions of
 the test images by several strengths of guidance and numbers of steps, doubled in size and read by
 the model `digits`. Of `pictures` only captions of two digits are drawn for, as the place of a
-single one is free. A sheet of samples is written as PNG. Everything goes through the `heedful`
+single one is free. A sheet of samples is written as PNG. Models are trained by the `heedful`
 command.
 """
 
@@ -30,20 +30,20 @@ from captions import (
     square_picture,
     write_pictures,
 )
-from driver import HERE, heedful, hide_paths, new_parser, parse, train, write_result
+from driver import HERE, hide_paths, new_parser, parse, train, write_result
 from PIL import Image
 
 import heedful as library
 
 NAME = "diffusion"
 COUNTS = {
-    "digits": {"train": 55_000, "valid": 1_000, "test": 1_000},
+    "digits": {"train": 30_000, "valid": 1_000, "test": 1_000},
     "pictures": {"train": 60_000, "valid": 1_000, "test": 1_000},
 }
 """Pictures of each part."""
-DRAWN = {"digits": 500, "pictures": 250}
+DRAWN = {"digits": 250, "pictures": 250}
 """Pictures that are drawn with each setting."""
-SETTINGS = [(1.0, 30), (2.0, 30), (4.0, 30), (2.0, 5)]
+SETTINGS = [(2.0, 20), (1.0, 20), (4.0, 20), (2.0, 5)]
 """Strengths of guidance, and numbers of steps."""
 
 
@@ -98,26 +98,18 @@ def halves_of(image: Any) -> list[Any]:
     return [doubled(each) for each in columns]
 
 
-def draw(run: Path, captions: list[str], guidance: float, steps: int) -> list[dict[str, Any]]:
-    """Let a model draw pictures for captions, and return them as records."""
-    asked = run.parent / f"{run.name}-captions.txt"
-    asked.write_text("".join(f"{caption}\n" for caption in captions), encoding="utf-8")
-    settings = ["--guidance", str(guidance), "--steps", str(steps)]
-    lines = heedful(["generate", str(run), "-i", str(asked), *settings]).splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def measure(run: Path, task: str, test: Path) -> dict[str, Any]:
     """Return the shares of digits and pictures that are read as asked, by setting."""
     records = [json.loads(line) for line in test.read_text(encoding="utf-8").splitlines()]
     wanted = 1 if task == "digits" else 2
     records = [r for r in records if len(digits_of(r["caption"])) == wanted][: DRAWN[task]]
     captions = [record["caption"] for record in records]
-    results = []
+    model, results = library.load(run), []
     for guidance, steps in SETTINGS:
         began = time.monotonic()
-        drawn = draw(run, captions, guidance, steps)
+        images = model.draw(captions, guidance=guidance, steps=steps)
         seconds = round(time.monotonic() - began, 1)
+        drawn = [{"image": i, "caption": c} for i, c in zip(images, captions, strict=True)]
         setting = {"guidance": guidance, "steps": steps, "seconds": seconds}
         results.append({**setting, **read(drawn), "spread": spread_of(drawn)})
         print(json.dumps(results[-1]), flush=True)
@@ -154,7 +146,7 @@ def write_sheet(run: Path, task: str, file: Path) -> None:
     pairs = [[0, 1], [2, 2], [3, 8], [4, 9], [5, 5], [7, 0], [9, 6], [8, 8]]
     kinds = [[kind] for kind in range(len(WORDS))] if task == "digits" else pairs
     captions = [caption_of(each) for each in kinds] * 6
-    images = [np.array(each["image"], np.uint8) for each in draw(run, captions, 2.0, 30)]
+    images = library.load(run).draw(captions, guidance=2.0, steps=20)
     margin = (images[0].shape[0] - 14) // 2
     cells = [np.pad(image[margin : margin + 14], 1) for image in images]
     rows = [np.concatenate(cells[i : i + len(kinds)], 1) for i in range(0, len(cells), len(kinds))]
