@@ -34,7 +34,11 @@ def drawer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_pictures_are_lines_of_json_or_files(run, drawer: Path, tmp_path: Path) -> None:
+def test_pictures_are_lines_of_json_or_files(
+    run, drawer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As long files are read: a part at a time, whose captions are numbered on.
+    monkeypatch.setattr("heedful.cli.generate.CHUNK", 1)
     flags = ("--steps", 2, "--guidance", 3, "--seed", 4)
     expected = heedful.load(drawer).draw(["a one", "a two"], steps=2, guidance=3, seed=4)
     done = run("generate", drawer, *flags, stdin=b"a one\na two\n")
