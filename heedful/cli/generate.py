@@ -112,24 +112,22 @@ def generate(
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
-    from heedful.interop.hugging_face import describe_any
     from heedful.interop.model_loading import load_any
     from heedful.models.rotary_override import stretching_reader
-    from heedful.pipelines.any_pipeline import load_generator, loaded_as
+    from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
-    if describe_any(model).spec.reads == "captions":
+    read = stretching_reader(load_any, *vars(rotary).values())
+    pipeline = load_generator(model, device=device, precision=precision, read=read)
+    if "draw" in pipeline.verbs:
         own = {name for name in overrides(settings) if name != "seed"}
         own |= {"stream"} if stream else set()
         own |= {"rotary-scaling"} if rotary.is_set else set()
         _refuse_flags(own, "texts", "This model draws pictures")
-        pipeline = loaded_as("denoiser", model, device=device, precision=precision)
         _draw(pipeline, (input, prompt, output_file), drawing, search.seed, batch_size, report)
         return
     given = set(drawing.settings) | ({"out"} if drawing.out else set())
     _refuse_flags(given, "pictures", "This model writes text")
-    read = stretching_reader(load_any, *vars(rotary).values())
-    pipeline = load_generator(model, device=device, precision=precision, read=read)
     loaded = report.seconds
     if stream:
         assert prompt is not None
@@ -194,8 +192,6 @@ def _draw(
         batch_size: pictures in a batch; the pipeline's own number if unset.
         report: report of this command.
     """
-    from heedful.data.image_files import from_array
-
     file_of_captions, caption, output_file = source
     if drawing.out is not None:
         refuse_existing(drawing.out)
@@ -218,7 +214,7 @@ def _draw(
                     # Made now, as a wrong caption would leave an empty folder.
                     drawing.out.mkdir(exist_ok=True)
                     path = drawing.out / f"{count:04d}.png"
-                    from_array(picture, pipeline.spec.channels, str(path)).save(path)
+                    pipeline.save(picture, path)
                     item["image"] = str(path)
                 # A list of pixels is one line of JSON anyway.
                 as_name = drawing.out is not None and not is_json

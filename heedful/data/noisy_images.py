@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +91,7 @@ class CaptionTokens:
         """
         rows = self.tokenizer.encode_batch(captions)
         for number, (caption, row) in enumerate(zip(captions, rows, strict=True)):
-            self._check(caption, len(row), lambda number=number: where(number))
+            self._check(caption, len(row), partial(where, number))
         ends = [[*row, self.tokenizer.eos] for row in rows]
         width = max(map(len, ends))
         ids = np.full((len(ends), width), self.tokenizer.pad, np.int64)

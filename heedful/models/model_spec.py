@@ -309,7 +309,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     ),
     "denoiser": ModelKind(
         "denoiser of images",
-        "heedful.models.images.denoiser_spec:DenoiserSpec",
+        "heedful.models.images.vision_spec:DenoiserSpec",
         "heedful.models.images.denoiser:Denoiser",
         "heedful.pipelines.image_drawing:DrawingPipeline",
     ),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from heedful.config import explained
 from heedful.errors import ConfigError
 from heedful.models.encoder_spec import EncoderSpec, HeadSpec
-from heedful.models.images.denoiser_spec import DenoiserSpec
-from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.mixers import (
     layer_mixers,
     refuse_idle_options,

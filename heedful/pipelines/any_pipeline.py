@@ -96,7 +96,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
 
 
 def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: Any) -> Any:
-    """Load a language model, or an encoder-decoder that completes records.
+    """Load a language model, an encoder-decoder that completes records, or a denoiser.
 
     Args:
         path: a model directory or a run directory (its best model).
@@ -104,7 +104,7 @@ def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: A
         **options: `device` and `precision` of the pipeline's `load`.
 
     Returns:
-        A `GenerationPipeline`, or a `RecordPipeline`, which is one.
+        A `GenerationPipeline`, a `RecordPipeline`, which is one, or a `DrawingPipeline`.
 
     Raises:
         ModelError: when there is no model, or one that continues nothing.
@@ -113,6 +113,8 @@ def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: A
     once = ReadOnce(Path(path), read)
     # A translator of texts is refused by the pipeline of language models, which names the task.
     kind = "records" if answers_records(once.spec, once.tokenizers) else "causal_lm"
+    if once.spec.reads == "captions":
+        kind = "denoiser"
     return loaded_as(kind, path, read=once, **options)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from heedful.data.idx_files import Pixels
+from heedful.data.image_files import from_array
 from heedful.data.noisy_images import CaptionTokens, noise_of
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
@@ -118,6 +120,14 @@ class DrawingPipeline(TextPipeline[Denoiser]):
                 each[0] if spec.channels == 1 else each.transpose(1, 2, 0) for each in grey
             ]
         return pictures
+
+    def save(self, picture: Pixels, path: Path) -> None:
+        """Write a picture that was drawn as a PNG file.
+
+        Raises:
+            ConfigError: when Pillow is not installed.
+        """
+        from_array(picture, self.spec.channels, str(path)).save(path)
 
     def _integrate(
         self, x: Tensor, ids: Tensor, positions: Tensor, steps: int, guidance: float

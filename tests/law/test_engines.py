@@ -30,8 +30,7 @@ from heedful.kernels import library
 from heedful.kernels.library import kernels
 from heedful.models.build import build_model
 from heedful.models.encoder_spec import EncoderSpec
-from heedful.models.images.denoiser_spec import DenoiserSpec
-from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec

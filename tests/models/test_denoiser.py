@@ -7,7 +7,7 @@ import torch
 
 from heedful.errors import ConfigError, DataError
 from heedful.models.images.denoiser import Denoiser
-from heedful.models.images.denoiser_spec import DenoiserSpec
+from heedful.models.images.vision_spec import DenoiserSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import denoiser_spec
 from heedful.nn.patches import cut, joined

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.models.block import BlockState
-from heedful.models.images.denoiser_spec import DenoiserSpec
+from heedful.models.images.vision_spec import DenoiserSpec
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
@@ -45,7 +45,7 @@ class Denoiser(nn.Module):
     """A model of the velocity from noise to an image that a caption describes (Lipman 2023).
 
     Args:
-        spec: complete description; see `heedful.models.images.denoiser_spec`.
+        spec: complete description; see `heedful.models.images.vision_spec`.
     """
 
     def __init__(self, spec: DenoiserSpec) -> None:

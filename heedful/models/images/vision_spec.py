@@ -1,4 +1,4 @@
-"""The config tree of encoders of images. No torch here."""
+"""The config trees of models over patches of images: encoders and denoisers. No torch here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from heedful.config import PositiveInt, Probability
 from heedful.models.model_spec import CommonSpec, Prediction
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.spec import PixelSpec
+from heedful.nn.spec import EmbeddingSpec, PixelSpec
 
 
 class PatchedSpec(CommonSpec):
@@ -83,3 +83,38 @@ class VisionSpec(PatchedSpec):
     def num_states(self) -> int:
         """Number of states of an image: one for each patch, and one for the class token if any."""
         return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
+
+
+class DenoiserSpec(PatchedSpec):
+    """A Transformer over noisy patches (Peebles 2023) with cross-attention to a caption's encoder.
+
+    Cross-attention is the way in which Rombach (2022) brings texts to a denoiser.
+    """
+
+    kind: Literal["denoiser"] = "denoiser"
+    vocabulary: PositiveInt
+    embedding: EmbeddingSpec = EmbeddingSpec()
+    encoder: StackSpec
+    decoder: StackSpec
+    max_length: PositiveInt = Field(32, description="maximum length of a caption in tokens")
+    words: tuple[str, ...] = Field(
+        (), description="words of the captions that it was trained on; unset if there are too many"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self.check_patches()
+        for stack in (self.encoder, self.decoder):
+            stack.check_width(self.width)
+        if self.encoder.has_memory:
+            raise ValueError("an encoder has no memory to read: it makes the memory")
+        if not self.decoder.has_memory:
+            raise ValueError("the decoder's block needs cross_attention")
+        return self
+
+    reads = "captions"
+
+    @property
+    def num_patches(self) -> int:
+        """Number of patches of an image, which are the positions of the decoder."""
+        return (self.image_size // self.patch_size) ** 2
