@@ -27,6 +27,7 @@ from heedful.cli.text_io import (
     say,
     terminal,
 )
+from heedful.data.sound_files import SOUND_SUFFIXES
 from heedful.errors import UserError
 from heedful.search.search_settings import GenerationSettings
 
@@ -112,13 +113,11 @@ def generate(
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
-    from heedful.interop.model_loading import load_any
-    from heedful.models.rotary_override import stretching_reader
     from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
-    read = stretching_reader(load_any, *vars(rotary).values())
-    pipeline = load_generator(model, device=device, precision=precision, read=read)
+    stretched = tuple(vars(rotary).values())
+    pipeline = load_generator(model, device=device, precision=precision, rotary=stretched)
     if "draw" in pipeline.verbs:
         own = {name for name in overrides(settings) if name != "seed"}
         own |= {"stream"} if stream else set()
@@ -138,7 +137,8 @@ def generate(
         return
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
-        for prompts in chunks(input, CHUNK, prompt):
+        for lines in chunks(input, CHUNK, prompt):
+            prompts = _with_sounds(pipeline, lines, counts["prompts"])
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
             results = pipeline.generate(
@@ -155,7 +155,8 @@ def generate(
 
 
 def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bool) -> None:
-    refuse_text(prompt, input, "generate")
+    if not (prompt or "").lower().endswith(SOUND_SUFFIXES):  # a model of sounds reads the file
+        refuse_text(prompt, input, "generate")
     if stream and (prompt is None or output.json):
         raise UserError(
             "--stream needs one --prompt, and prints no JSON",
@@ -222,6 +223,20 @@ def _draw(
                 file.write(line + "\n")
             events.progress(count, None, "drawn")
     report.finish({"pictures": count, "load_seconds": round(loaded, 3)}, summary=False)
+
+
+def _with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -> list[str]:
+    """Return prompts with the levels of the WAV files that they name, for a model of sounds."""
+    reading = getattr(pipeline.tokenizer, "reading", {})
+    if reading.get("reader") != "sounds":
+        return prompts
+    from heedful.data.sound_records import with_moments
+
+    # Only here are files named by a prompt: a server must not read those of its machine.
+    return [
+        json.dumps(with_moments(each, Path(), reading["levels"], f"prompt {number}"))
+        for number, each in enumerate(prompts, start=first + 1)
+    ]
 
 
 def _stream(pipeline: GenerationPipeline, prompt: str, settings: GenerationSettings) -> None:

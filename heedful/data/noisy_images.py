@@ -21,7 +21,7 @@ from heedful.data.batches import ExampleBatch
 from heedful.data.encoded_images import EncodedImages, draws
 from heedful.errors import DataError
 from heedful.nn.patches import normalized
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.text.tokenizer import TextTokenizer
 
 MOST_WORDS = 1000

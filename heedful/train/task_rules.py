@@ -108,11 +108,14 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "objective.sentinels": ("span_corruption",),
     "objective.permute_sentences": ("denoising",),
     "data.packed_length": ("translation",),
+    "model.evoformer": ("tag",),
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images", "diffusion")),
-    "images.pooling": ("images",),
+    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
+    **dict.fromkeys(
+        ("images.size", "images.channels", "images.patch_size"), ("images", "diffusion")
+    ),
     **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }

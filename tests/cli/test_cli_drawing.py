@@ -75,4 +75,4 @@ def test_mistakes_are_told(run, drawer: Path, tmp_path: Path) -> None:
     assert (text.status, "This model writes text, and --steps" in text.err) == (2, True)
     assert "captions beside noisy images" in run("inspect", drawer, "a one").err
     hugging = run("export", drawer, tmp_path / "hf", "--format", "hf")
-    assert "No architecture of transformers is of the kind 'denoiser'" in hugging.err
+    assert "No architecture of transformers that Heedful writes is of the kind" in hugging.err

@@ -34,6 +34,7 @@ from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
+from heedful.registry import ON_USE
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 
@@ -139,6 +140,11 @@ def score(**own: Any) -> Case:
     return instead(f"decoder.{CROSSED}", "score_attention", **own)
 
 
+def triangle(kind: str, **own: Any) -> Case:
+    # Of six tokens the first and the last are no pairs; shorter rows lack pairs.
+    return instead(f"encoder.{OWN}", f"triangle_{kind}", **{"side": 2} | own)
+
+
 def convolution(**own: Any) -> Case:
     return instead(f"*.{OWN}", "convolution", causal=True, **own)
 
@@ -213,6 +219,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "NormSpec": {
         "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),
         "epsilon": at(f"*.{OWN}.norm", {"epsilon": 0.5}),
+        "bias": at(f"*.{OWN}.norm", {"bias": False}),
         "unit_offset": (
             base("translator"),
             {
@@ -240,6 +247,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": at(f"*.{OWN}.dropout", 0.5),
         "residual": at(f"encoder.{OWN}.residual", False),
         "residual_scale": at(f"*.{OWN}.residual_scale", 0.7),
+        "parallel": at(f"encoder.{CROSSED}.parallel", True),
     },
     "AttentionSpec": {
         "kind": case(),
@@ -252,6 +260,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "scale": own("scale", 0.9),
         "softcap": own("softcap", 0.5),
         "query_key_norm": own("query_key_norm", {"kind": "rms"}),
+        "query_key_norm_over": (
+            base("translator"),
+            {
+                f"*.{OWN}.part.query_key_norm": {"kind": "rms"},
+                f"*.{OWN}.part.query_key_norm_over": "all_heads",
+            },
+        ),
         "dropout": own("dropout", 0.5),
         "mask": mask(kind="window", size=2),
         "rotary": own("rotary", {}),
@@ -354,6 +369,27 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kernel_width": convolution(kernel_width=2),
         "causal": instead(f"encoder.{OWN}", "convolution"),
         "dropout": convolution(dropout=0.5),
+        "columns": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4),
+        "first": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4, first=1),
+    },
+    "TriangleMultiplicationSpec": {
+        "kind": triangle("multiplication"),
+        "side": triangle("multiplication", side=1),
+        "first": triangle("multiplication", first=2),
+        "bias": triangle("multiplication", bias=False),
+        "causal": triangle("multiplication", causal=False),
+        "edges": triangle("multiplication", edges="incoming"),
+        "width": triangle("multiplication", width=24),
+    },
+    "TriangleAttentionSpec": {
+        "kind": triangle("attention", num_heads=2),
+        "side": triangle("attention", num_heads=2, side=1),
+        "first": triangle("attention", num_heads=2, first=2),
+        "bias": triangle("attention", num_heads=2, bias=False),
+        "causal": triangle("attention", num_heads=2, causal=False),
+        "node": triangle("attention", num_heads=2, node="ending"),
+        "num_heads": triangle("attention", num_heads=4),
+        "head_width": triangle("attention", num_heads=2, head_width=24),
     },
     "Everything": {"kind": mask(kind="everything")},
     "Causal": {"kind": mask(kind="causal")},
@@ -468,6 +504,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kind": case("encoder"),
         "labels": head(2, "labels", ["a", "b", "c"]),
         "source": head(2, "source", "first"),
+        "activation": (
+            base("encoder"),
+            {"heads.2.source": "first", "heads.2.activation": "relu"},
+        ),
         "dropout": head(2, "dropout", 0.5),
     },
     "TokenHeadSpec": {
@@ -526,6 +566,8 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
 
     for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec):
         visit(kind)
+    for address in ON_USE["mixer"].values():
+        visit(resolve_name(address))
     return classes
 
 
@@ -715,6 +757,8 @@ def concerns(path: str, name: str, field: str) -> bool:
         "RecurrentDecoderSpec": "part",
         "ScoreAttentionSpec": "part",
         "ConvolutionSpec": "part",
+        "TriangleMultiplicationSpec": "part",
+        "TriangleAttentionSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

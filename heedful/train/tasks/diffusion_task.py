@@ -17,8 +17,8 @@ from heedful.text.tokenizer_training import train_tokenizer
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
 from heedful.train.task import Setup, Task
+from heedful.train.tasks.image_network import PATCH_SIZE
 from heedful.train.tasks.image_source import (
-    PATCH_SIZE,
     check_room,
     check_shape,
     in_order,

@@ -14,9 +14,6 @@ from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
 from heedful.train.task import Setup
 
-PATCH_SIZE = 4
-"""Default side of a new model's patches, in pixels."""
-
 
 def check_room(budget: int, positions: int) -> int:
     """Return the number of images of a batch.
@@ -31,7 +28,7 @@ def check_room(budget: int, positions: int) -> int:
     if budget < positions:
         raise ConfigError(
             f"A batch of {budget} positions has no room for an image, which has {positions} "
-            "(its patches)",
+            "(its patches, or places of the last feature map)",
             where="data.batch_tokens",
             remedy="Raise it, or raise images.patch_size",
         )
