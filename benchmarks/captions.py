@@ -162,11 +162,16 @@ def patches(canvas: Any) -> list[list[int]]:
 
 
 def pixels_of(image: list[list[int]]) -> Any:
-    """Return patches [7, 14] as grey values [28, 56] uint8, smooth between their pixels."""
+    """Return patches [7, 14] as grey values [28, 56] uint8."""
     places = LEVELS ** np.arange(4).reshape(2, 2)
     levels = np.array(image)[:, None, :, None] // places[None, :, None, :] % LEVELS
     # The middle of a level's values, stretched so that the lightest is white.
-    grey = np.where(levels > 0, (2 * levels + 1) * 255 / (2 * LEVELS - 1), 0).reshape(14, 28)
+    grey = np.where(levels > 0, (2 * levels + 1) * 255 / (2 * LEVELS - 1), 0)
+    return doubled(grey.reshape(14, 28))
+
+
+def doubled(grey: Any) -> Any:
+    """Return grey values [h, w] as [2h, 2w] uint8, smooth between their pixels."""
     for axis, size in enumerate(grey.shape):
         # Three quarters of the pixel that a half lies in, one quarter of the next one beyond it.
         side = np.clip(np.arange(2 * size) // 2 + np.tile([-1, 1], size), 0, size - 1)

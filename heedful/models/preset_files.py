@@ -21,6 +21,7 @@ TASKS_OF_KIND = {
     "encoder": ("masked_lm", "classify", "tag", "answer"),
     "vision": ("images",),
     "two_towers": ("contrast",),
+    "denoiser": ("diffusion",),
     "resnet": ("images",),
 }
 """Training tasks by kind of model."""

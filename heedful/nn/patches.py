@@ -6,6 +6,8 @@ n = (h/p)·(w/p) patches in reading order, D model width.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,13 @@ def cut(images: Tensor, patch_size: int) -> Tensor:
     # [B, h/p, w/p, C, p, p]: a patch in the order of Conv2d's kernel [D, C, p, p], so that weights
     # of published models load by a reshape.
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def joined(patches: Tensor, patch_size: int, channels: int) -> Tensor:
+    """Join the patches of square images [B, n, C·p·p], as `cut` orders them, to [B, C, h, h]."""
+    side = math.isqrt(patches.shape[1])
+    grid = patches.reshape(-1, side, side, channels, patch_size, patch_size)
+    return grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, *[side * patch_size] * 2)
 
 
 class PatchEmbedding(nn.Module):

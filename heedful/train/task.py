@@ -37,6 +37,7 @@ _MODULES = {
     "tag": "tagging_task",
     "answer": "answering_task",
     "tokens": "token_task",
+    "diffusion": "diffusion_task",
 }
 
 

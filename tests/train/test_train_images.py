@@ -202,12 +202,18 @@ def test_settings_that_do_not_go_with_images(tmp_path: Path, files, changes, tol
     assert not (tmp_path / "config.toml").exists()
 
 
-@pytest.mark.parametrize("section", [{"augment": {"shift": 1}}, {"images": {"size": 8}}])
-def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section) -> None:
+@pytest.mark.parametrize(
+    ("section", "tasks"),
+    [
+        ({"augment": {"shift": 1}}, "images.* and contrast"),
+        ({"images": {"size": 8}}, "images.* and diffusion"),
+    ],
+)
+def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section, tasks: str) -> None:
     (tmp_path / "a.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")
     data = {"train": [{"file": str(tmp_path / "a.tsv")}]}
     chosen = resolve_settings(None, None, {"task": "classify", "data": data, **section})
-    with pytest.raises(ConfigError, match=r"is for images and contrast; this task is classify"):
+    with pytest.raises(ConfigError, match=f"is for {tasks}; this task is classify"):
         prepare_task(tmp_path, chosen, None, Events([]))
 
 
