@@ -224,7 +224,7 @@ def _image_operations(spec: Any) -> dict[str, int]:
     """Return the operations of inference and training on an image; empty for other models."""
     from heedful.models.cost import BACKWARD_PER_FORWARD, image_work
 
-    if spec.kind != "vision":
+    if spec.reads != "images":
         return {}
     forward = image_work(spec).total
     return {"image": forward, "training_image": (1 + BACKWARD_PER_FORWARD) * forward}

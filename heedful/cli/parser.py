@@ -46,7 +46,7 @@ _MODULES = {
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
-    **dict.fromkeys(("data world", "data midi"), "act"),
+    **dict.fromkeys(("data world", "data midi", "data codes", "data pictures"), "act"),
     "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",

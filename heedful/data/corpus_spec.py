@@ -223,6 +223,12 @@ class ImageSpec(Config):
         description="vector that the classifier sees: that of the [CLS] token (first) or the mean "
         "over patches; first if unset",
     )
+    codes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="number of codes that an autoencoder writes images in; 512 if unset"
+    )
+    code_width: PositiveInt | None = Field(
+        None, description="width of the vector of a code; 16 if unset"
+    )
 
 
 class RecordSpec(Config):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from heedful.models.block import Block
     from heedful.models.build import AnyModel
-    from heedful.models.images.vision_spec import VisionSpec
     from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
     from heedful.models.stack_spec import StackSpec
     from heedful.nn.spec import PartSpec
@@ -291,11 +290,20 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
     return _sum(works) + _output_work(spec, tokens)
 
 
-def image_work(spec: VisionSpec) -> Work:
-    """Return the forward work for one image; `output` is that of the pooler and the classifier."""
+def image_work(spec: Any) -> Work:
+    """Return the forward work for one image by an encoder or an autoencoder of images.
+
+    `output` is the work of the pooler and the classifier, or of finding the nearest codes.
+    """
     from heedful.nn.work import weight_work
 
     model: Any = built(spec)
+    if "decoder" in spec.stacks():
+        patches = spec.num_states
+        maps = weight_work(model.patches, model.to_code, model.from_code, model.pixels)
+        compared = 2 * patches * model.codebook.weight.numel()
+        own = Work(weights=patches * maps, output=compared)
+        return own + encoding_work(spec, patches) + _stack_work(spec, "decoder", patches, patches)
     # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
     heads = [module for module in (model.pooler, model.classifier) if module is not None]

@@ -307,6 +307,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.images.vision:VisionModel",
         "heedful.pipelines.image_classification:ImagePipeline",
     ),
+    "autoencoder": ModelKind(
+        "autoencoder of images",
+        "heedful.models.images.autoencoder_spec:AutoencoderSpec",
+        "heedful.models.images.autoencoder:Autoencoder",
+        "heedful.pipelines.image_codes:CodePipeline",
+    ),
 }
 """All kinds of models, by the `kind` of their specs."""
 

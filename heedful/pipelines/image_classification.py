@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom
 from heedful.pipelines.predictions import Label
-from heedful.pipelines.text_pipeline import ModelPipeline, checked
+from heedful.pipelines.text_pipeline import M, ModelPipeline, checked
 
 Picture = str | Path | npt.NDArray[np.uint8]
 """A PNG or JPEG file, or pixels [h, w] or [h, w, C], 0 to 255."""
@@ -28,31 +28,19 @@ BATCH_TOKENS = 4096
 """Default number of positions of a batch; each patch of an image is one position."""
 
 
-class ImagePipeline(ModelPipeline[VisionModel]):
-    """A classifier of images.
+class PixelPipeline(ModelPipeline[M]):
+    """A pipeline of a model of images, which prepares their pixels.
 
     Args:
-        model: model with a classifier, and with the normalisation of pixels in its spec.
+        model: model with the normalisation of pixels in its spec.
         precision: precision of the forward passes; float32 if unset.
 
     Raises:
-        ModelError: when the model has no classifier, or its spec no normalisation of pixels.
+        ModelError: when its spec has no normalisation of pixels.
     """
 
-    kind = VisionModel
-    verbs = ("classify",)
-    refusal = "This model reads no images"
-    remedy = "Give a vision Transformer"
-
-    def __init__(
-        self, model: VisionModel | HeldModel[VisionModel], *, precision: Precision | None = None
-    ) -> None:
+    def __init__(self, model: M | HeldModel[M], *, precision: Precision | None = None) -> None:
         super().__init__(model, precision=precision)
-        if not self.spec.class_names:
-            raise ModelError(
-                "The model has no classifier",
-                remedy="Give one that was trained on labelled images",
-            )
         # Pixels normalised otherwise than in training give wrong labels without an error.
         if self.spec.pixels is None:
             raise ModelError(
@@ -92,6 +80,63 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         rows = [self._square(image, number) for number, image in enumerate(images, start=1)]
         return np.stack(rows)
 
+    def in_batches(
+        self, count: int, size: int | None, batch_tokens: int, run: Callable[[list[int]], Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield the results of images in their order, in smaller batches where memory runs out.
+
+        Args:
+            count: number of images.
+            size: images of a batch, instead of `batch_tokens`.
+            batch_tokens: positions of a batch: images × patches.
+            run: function from numbers of images to a row for each.
+        """
+        # All images have the same number of positions, so there is no padding to save by sorting.
+        size = size or max(1, batch_tokens // self.spec.num_states)
+        plan = [range(first, min(first + size, count)) for first in range(0, count, size)]
+        for _, rows in split_on_oom(plan, run):
+            yield from rows
+
+    def _square(self, image: Picture, number: int) -> npt.NDArray[np.uint8]:
+        spec = self.spec
+        if isinstance(image, str | Path):
+            picture, where = read_image(Path(image), spec.channels), str(image)
+        else:
+            where = f"image {number}"
+            image = as_pixels(image, where)
+            # Grey images of the right size, such as MNIST's digits, need no Pillow.
+            if spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
+                return image[None]
+            picture = from_array(image, spec.channels, where)
+        return to_square(picture, spec.image_size, self.pixels.resample, where)
+
+
+class ImagePipeline(PixelPipeline[VisionModel]):
+    """A classifier of images.
+
+    Args:
+        model: model with a classifier, and with the normalisation of pixels in its spec.
+        precision: precision of the forward passes; float32 if unset.
+
+    Raises:
+        ModelError: when the model has no classifier, or its spec no normalisation of pixels.
+    """
+
+    kind = VisionModel
+    verbs = ("classify",)
+    refusal = "This model reads no images"
+    remedy = "Give a vision Transformer"
+
+    def __init__(
+        self, model: VisionModel | HeldModel[VisionModel], *, precision: Precision | None = None
+    ) -> None:
+        super().__init__(model, precision=precision)
+        if not self.spec.class_names:
+            raise ModelError(
+                "The model has no classifier",
+                remedy="Give one that was trained on labelled images",
+            )
+
     def classify(
         self,
         images: Sequence[Picture],
@@ -124,9 +169,6 @@ class ImagePipeline(ModelPipeline[VisionModel]):
             if asked is not None and asked < 1:
                 raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
         check_is_list(images, "images")
-        spec = self.spec
-        # All images have the same number of positions, so there is no padding to save by sorting.
-        size = batch_size or max(1, batch_tokens // spec.num_states)
         vision = self.engine
         device = vision.positions.weight.device
         results: list[list[Label]] = []
@@ -138,26 +180,9 @@ class ImagePipeline(ModelPipeline[VisionModel]):
                 pixels = pixels.to(device, vision.positions.weight.dtype)
                 return checked(vision.class_logits(vision(pixels)))
 
-        plan = [
-            range(first, min(first + size, len(images))) for first in range(0, len(images), size)
-        ]
-        for _, logits in split_on_oom(plan, run):
+        for logits in self.in_batches(len(images), batch_size, batch_tokens, run):
             # A stable sort: classes of equal probability have the same order on every device.
             best = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-            for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                pairs = zip(numbers[:top], values[:top], strict=True)
-                results.append([Label(spec.class_names[n], value) for n, value in pairs])
+            pairs = zip(best.indices.tolist()[:top], best.values.tolist()[:top], strict=True)
+            results.append([Label(self.spec.class_names[n], value) for n, value in pairs])
         return results
-
-    def _square(self, image: Picture, number: int) -> npt.NDArray[np.uint8]:
-        spec = self.spec
-        if isinstance(image, str | Path):
-            picture, where = read_image(Path(image), spec.channels), str(image)
-        else:
-            where = f"image {number}"
-            image = as_pixels(image, where)
-            # Grey images of the right size, such as MNIST's digits, need no Pillow.
-            if spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
-                return image[None]
-            picture = from_array(image, spec.channels, where)
-        return to_square(picture, spec.image_size, self.pixels.resample, where)

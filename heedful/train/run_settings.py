@@ -19,6 +19,7 @@ from heedful.nn.work import Checkpointing
 from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.train.task_rules import (
+    IMAGE_TASKS,
     SETTING_OWNERS,
     TEXT_SECTIONS,
     AnyTask,
@@ -74,6 +75,11 @@ class ObjectiveSettings(Config):
         None,
         description="number of sentinel tokens of a new tokenizer for span_corruption; enough for "
         "the longest text if unset",
+    )
+    commitment: NonNegative = Field(
+        0.25,
+        description="weight of the distance of a patch's vector from its code in the loss of an "
+        "autoencoder (van den Oord 2017)",
     )
     permute_sentences: bool = Field(
         False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"
@@ -247,8 +253,9 @@ class RunSettings(Config):
     task: AnyTask = Field(
         "translation",
         description="training task: translation; language models (causal_lm, masked_lm, "
-        "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
-        "(tag); question answering (answer); sequences of tokens of any kind (tokens)",
+        "span_corruption, denoising); classifiers of text (classify) or images (images); "
+        "autoencoders of images (autoencode); taggers (tag); question answering (answer); "
+        "sequences of tokens of any kind (tokens)",
     )
     init: str | None = Field(
         None,
@@ -344,7 +351,7 @@ class RunSettings(Config):
     @property
     def has_text(self) -> bool:
         """True if the examples are text and need tokenizers."""
-        return self.model_kind != "vision"
+        return self.base_task not in IMAGE_TASKS
 
     @property
     def cuts_windows(self) -> bool:

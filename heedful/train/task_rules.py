@@ -9,7 +9,18 @@ from heedful.config import open_names
 from heedful.data.corpus_spec import AugmentSpec, ImageSpec, RecordSpec
 from heedful.errors import ConfigError
 
-Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+Metric = Literal[
+    "bleu",
+    "chrf",
+    "ter",
+    "accuracy",
+    "macro_f1",
+    "span_f1",
+    "exact_match",
+    "f1",
+    "codes_used",
+    "code_perplexity",
+]
 Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
 
 METRICS = get_args(Metric)
@@ -55,6 +66,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    "autoencode": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["codes_used", "code_perplexity"], "choose_by": "loss"},
+    },
     # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
@@ -75,6 +91,7 @@ Task = Literal[
     "denoising",
     "classify",
     "images",
+    "autoencode",
     "tag",
     "answer",
     "tokens",
@@ -88,6 +105,9 @@ TOKEN_TASKS: tuple[Task, ...] = (
     *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising", "tokens"),
 )
 """Tasks whose loss is a mean over tokens, so that it has a perplexity."""
+
+IMAGE_TASKS: tuple[Task, ...] = ("images", "autoencode")
+"""Tasks that read images."""
 
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
@@ -104,8 +124,12 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
-    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
+    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], IMAGE_TASKS),
+    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], IMAGE_TASKS),
+    "images.pooling": ("images",),
+    "images.codes": ("autoencode",),
+    "images.code_width": ("autoencode",),
+    "objective.commitment": ("autoencode",),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -123,6 +147,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "tag": ("accuracy", "span_f1"),
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
+    "autoencode": ("codes_used", "code_perplexity"),
     "tokens": (),
 }
 """The metrics of each task, apart from its loss."""
@@ -149,7 +174,7 @@ def base_task(name: str) -> str:
 
 def takes_pairs(task: str) -> bool:
     """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
-    return base_task(task) in ("translation", "images")
+    return base_task(task) in ("translation", *IMAGE_TASKS)
 
 
 def check_metrics(task: str, metrics: Iterable[str]) -> None:

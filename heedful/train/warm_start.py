@@ -168,7 +168,7 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
     return spec, tokenizers
 
 
-def initial_vision_spec(settings: RunSettings) -> Any:
+def initial_image_spec(settings: RunSettings) -> Any:
     """Return the spec of the initial model of images with the settings' dropout; None without one.
 
     Raises:
@@ -185,25 +185,27 @@ def initial_vision_spec(settings: RunSettings) -> Any:
         spec = read_preset_spec(settings.preset)
     else:
         return None
-    if spec.reads != "images":
+    if spec.kind != settings.model_kind:
         raise ModelError(
-            f"The model to begin with is of the kind {spec.kind} and reads no images",
+            f"The model to begin with is of the kind {spec.kind}; the task {settings.task} trains "
+            f"one of the kind {settings.model_kind}",
             where=where,
-            remedy="Begin with a vision Transformer",
+            remedy="Begin with another model, or choose another task",
         )
     differences = contradictions(settings.model, spec)
-    own: dict[str, int | str] = {"size": spec.image_size, "channels": spec.channels}
-    own |= {"patch_size": spec.patch_size, "pooling": spec.pooling}
-    for name, value in own.items():
-        setting = getattr(settings.images, name)
+    for name, setting in settings.images:
+        value = getattr(spec, "image_size" if name == "size" else name, None)
         # A setting that repeats the model's value is no contradiction.
         if setting not in (None, value):
             differences.append(f"images.{name} is {setting}, and the model's {value}")
     _refuse_differences(differences, where)
-    _, encoder = with_overrides(EmbeddingSpec(), spec.encoder, settings.model)
+    stacks = {
+        name: with_overrides(EmbeddingSpec(), stack, settings.model)[1]
+        for name, stack in spec.stacks().items()
+    }
     is_set = "dropout" in settings.model.model_fields_set
     dropout = settings.model.dropout if is_set else spec.dropout
-    return spec.model_copy(update={"encoder": encoder, "dropout": dropout})
+    return spec.model_copy(update={**stacks, "dropout": dropout})
 
 
 def _refuse_differences(differences: Sequence[str], where: str) -> None:

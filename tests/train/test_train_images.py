@@ -207,7 +207,7 @@ def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section) -> No
     (tmp_path / "a.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")
     data = {"train": [{"file": str(tmp_path / "a.tsv")}]}
     chosen = resolve_settings(None, None, {"task": "classify", "data": data, **section})
-    with pytest.raises(ConfigError, match=r"is for images; this task is classify"):
+    with pytest.raises(ConfigError, match=r"is for images and autoencode; this task is classify"):
         prepare_task(tmp_path, chosen, None, Events([]))
 
 
@@ -283,5 +283,5 @@ def test_a_model_to_begin_with_that_is_another_one(tmp_path, files, whole, encod
         with pytest.raises(ConfigError, match=told):
             prepared(tmp_path, settings(files, **given))
     wrong = {"init": str(encoder_directory), "model": {}, "images": {}}
-    with pytest.raises(ModelError, match="reads no images"):
+    with pytest.raises(ModelError, match="of the kind encoder; the task images trains one of the kind vision"):
         prepared(tmp_path, settings(files, **wrong))

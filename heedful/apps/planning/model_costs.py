@@ -158,7 +158,7 @@ def model_costs(spec: Any, length: int, number_bytes: int) -> ModelCosts:
         length: tokens of a sequence or of each side of a pair; ignored for models of images.
         number_bytes: bytes of an element in matmuls, `FLOAT32` or `BFLOAT16`.
     """
-    if spec.kind == "vision":
+    if spec.reads == "images":
         length = spec.num_states
     total, blocks = BlockCosts(layers=0), []
     for name, stack in spec.stacks().items():
@@ -276,7 +276,7 @@ def forward_work(spec: Any, length: int) -> Work:
     Returns:
         The operations, without the predictions of masked tokens.
     """
-    if spec.kind == "vision":
+    if spec.reads == "images":
         return image_work(spec)
     if spec.kind == "translator":
         return training_cost(spec, length, length).forward

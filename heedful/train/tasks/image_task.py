@@ -26,7 +26,7 @@ from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, note_labels
 from heedful.train.validation import label_measure
-from heedful.train.warm_start import initial_vision_spec
+from heedful.train.warm_start import initial_image_spec
 
 
 def prepare(setup: Setup) -> Task:
@@ -39,8 +39,8 @@ def prepare(setup: Setup) -> Task:
         ModelError: when the initial model is missing or of another kind.
     """
     settings, data = setup.settings, setup.settings.data
-    initial: VisionSpec | None = initial_vision_spec(settings)
-    images = _read(setup, "train", initial)
+    initial: VisionSpec | None = initial_image_spec(settings)
+    images = read_images(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
     # Fewer labels than the model knows: its classifier is kept whole, in its own order.
@@ -49,49 +49,26 @@ def prepare(setup: Setup) -> Task:
     note_labels(setup.events, labels)
     spec = _spec_for(setup, images, labels, initial)
     assert spec.pixels is not None
-    size = data.budget // spec.num_states  # images of a batch
-    if size < 1:
-        raise ConfigError(
-            f"A batch of {data.budget} positions has no room for an image, which has "
-            f"{spec.num_states} (its patches)",
-            where="data.batch_tokens",
-            remedy="Raise it, or raise images.patch_size",
-        )
-    training = LabelledImages(images, labels, spec.pixels)
-    valid = None
-    if data.valid:
-        valid_images = _read(setup, "valid", initial)
-        _check_shape(valid_images, images)
-        valid = LabelledImages(valid_images, labels, spec.pixels)
+    size = images_of_batch(data.budget, spec.num_states)
+    source = training_batches(setup, LabelledImages(images, labels, spec.pixels), spec.num_states)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
-    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
-    filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
-    augmentation = Augmentation(settings.augment, settings.seed, filling)
-    # Every image has as many positions as any other: its patches and the class token.
-    sizes = np.full(len(images), spec.num_states, np.int64)
-
-    def plan(epoch: int) -> list[Indices]:
-        return plan_files(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
-
-    def make(indices: Indices, epoch: int) -> ImageBatch:
-        return training.batch(indices, augmentation, epoch)
-
     validation = measure = None
-    if valid is not None:
-        validation = FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch)
+    if data.valid:
+        valid = LabelledImages(read_images(setup, "valid", initial, images), labels, spec.pixels)
+        validation = FixedBatches(list(in_order(len(valid.labels), size)), valid.batch)
         measure = label_measure(
             settings.validation.metrics,
             image_scores,
             valid.labels,
             labels,
-            lambda count: _in_order(count, size),
+            lambda count: in_order(count, size),
             valid.batch,
         )
     return Task(
         None,
         hashlib.sha256(content.encode()).hexdigest(),
-        EpochBatches(plan, make, images.name),
+        source,
         lambda: setup.new_model(spec, None),
         LabelObjective(image_scores, settings.objective.label_smoothing),
         validation,
@@ -105,10 +82,69 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
     return scores
 
 
-def _read(
-    setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
+def images_of_batch(budget: int, positions: int) -> int:
+    """Return the number of images of a batch.
+
+    Args:
+        budget: positions of a batch.
+        positions: positions of an image.
+
+    Raises:
+        ConfigError: when it has no room for an image.
+    """
+    if budget < positions:
+        raise ConfigError(
+            f"A batch of {budget} positions has no room for an image, which has "
+            f"{positions} (its patches)",
+            where="data.batch_tokens",
+            remedy="Raise it, or raise images.patch_size",
+        )
+    return budget // positions
+
+
+def training_batches(
+    setup: Setup, training: LabelledImages, positions: int
+) -> EpochBatches[Indices]:
+    """Return the batches of training images, augmented as the settings say.
+
+    Args:
+        setup: setup of the task.
+        training: training images.
+        positions: positions of each, which are as many as any other's.
+    """
+    settings, images, pixels = setup.settings, training.images, training.pixels
+    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
+    filling = tuple(mean / pixels.rescale for mean in pixels.mean)
+    augmentation = Augmentation(settings.augment, settings.seed, filling)
+    sizes = np.full(len(images), positions, np.int64)
+    starts, data = images.starts.tolist(), settings.data
+
+    def plan(epoch: int) -> list[Indices]:
+        return plan_files(sizes, starts, data, seed=settings.seed, epoch=epoch)
+
+    def make(indices: Indices, epoch: int) -> ImageBatch:
+        return training.batch(indices, augmentation, epoch)
+
+    return EpochBatches(plan, make, images.name)
+
+
+def read_images(
+    setup: Setup,
+    role: Literal["train", "valid"],
+    initial: Any | None,
+    like: EncodedImages | None = None,
 ) -> EncodedImages:
-    """Read images, resized for the initial model if there is one."""
+    """Read images, resized for the initial model if there is one.
+
+    Args:
+        setup: setup of the task.
+        role: corpora to read.
+        initial: spec of the initial model, or None.
+        like: images whose size and channels they must have; None for any.
+
+    Raises:
+        DataError: when an image is unusable, or is not `like` others.
+    """
     spec = setup.settings.images
     if initial is not None:
         # Its table of learned positions has one entry a patch.
@@ -120,10 +156,12 @@ def _read(
     name = "training" if role == "train" else "validation"
     kind = "grey" if channels == 1 else "colour"
     setup.events.note(f"{name}: {len(images):,} {kind} images of {height} × {width} pixels")
+    if like is not None:
+        _check_shape(images, like)
     return images
 
 
-def _in_order(count: int, size: int) -> Iterator[Indices]:
+def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
@@ -142,6 +180,12 @@ def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
 
 PATCH_SIZE = 4
 """Default side of a new model's patches, in pixels."""
+
+
+def normalisation(images: EncodedImages) -> PixelSpec:
+    """Return the normalisation by which each channel has mean 0 and standard deviation 1."""
+    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
+    return PixelSpec(resample="bilinear", mean=mean, std=std)
 
 
 def _spec_for(
@@ -165,9 +209,8 @@ def _spec_for(
         ConfigError: when patches do not fill the image, or positions are not learned.
     """
     settings = setup.settings
-    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
     channels, side, _ = images.shape
-    pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
+    pixels = normalisation(images)
     if initial is None:
         return vision_spec(
             settings.model,
