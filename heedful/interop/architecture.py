@@ -198,6 +198,12 @@ def fitting_architecture(
             where=where,
             remedy="Export the model as it was before heads were pruned",
         )
+    if not tried:
+        raise ModelError(
+            f"transformers has no architecture of the kind {spec.kind}",
+            where=where,
+            remedy="Use the model with Heedful",
+        )
     advice = [(each.model_type, *_advice(each, form, lines)) for each, form, lines in tried]
     # A difference without a flag outweighs those that a person can set. The first of equals, so the
     # oldest of a family.

@@ -60,6 +60,27 @@ class Codebook(nn.Module):
         return F.normalize(self.weight, dim=-1)
 
 
+class PatchPositions(nn.Module):
+    """The sum of patches with learned positions, which is the input of a stack.
+
+    Args:
+        width: D.
+        patches: n.
+        dropout: dropout probability of the sum.
+    """
+
+    def __init__(self, width: int, patches: int, dropout: float) -> None:
+        super().__init__()
+        self.positions = LearnedPositions(width, patches)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, capture: Capture | None) -> tuple[Tensor, Context]:
+        """Return x [B, n, D] with its positions, and the context of the stack."""
+        # Images have no padding, so every row has the same positions.
+        at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+        return self.dropout(x + self.positions(at)), Context(Positions.of_self(at), capture=capture)
+
+
 class Autoencoder(nn.Module):
     """Patches → encoder → nearest codes → decoder → pixels.
 
@@ -72,15 +93,14 @@ class Autoencoder(nn.Module):
         self.spec = spec
         width = spec.width
         self.patches = PatchEmbedding(width, spec.image_size, spec.patch_size, spec.channels)
-        self.encoder_positions = LearnedPositions(width, spec.num_states)
+        self.encoder_input = PatchPositions(width, spec.num_states, spec.dropout)
         self.encoder = Stack(width, spec.encoder, "encoder")
         self.to_code = linear(width, spec.code_width, bias=True)
         self.codebook = Codebook(spec.codes, spec.code_width)
         self.from_code = linear(spec.code_width, width, bias=True)
-        self.decoder_positions = LearnedPositions(width, spec.num_states)
+        self.decoder_input = PatchPositions(width, spec.num_states, spec.dropout)
         self.decoder = Stack(width, spec.decoder, "decoder")
         self.pixels = linear(width, spec.channels * spec.patch_size**2, bias=True)
-        self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, images: Tensor, capture: Capture | None = None) -> Reconstruction:
         """Reconstruct images from their codes.
@@ -102,7 +122,8 @@ class Autoencoder(nn.Module):
 
     def vectors(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         """Return unit vectors [B, n, E] of the patches of images [B, C, h, w]."""
-        states = self._run(self.encoder, self.encoder_positions, self.patches(images), capture)
+        x, context = self.encoder_input(self.patches(images), capture)
+        states = self.encoder(x, context)
         # Unit vectors in float32: bfloat16 tells a thousand directions apart, but not their order.
         return F.normalize(self.to_code(states).float(), dim=-1)
 
@@ -116,27 +137,17 @@ class Autoencoder(nn.Module):
 
     def draw(self, vectors: Tensor, capture: Capture | None = None) -> Tensor:
         """Return normalised pixels [B, C, h, w] from the vectors of codes [B, n, E]."""
-        x = self.from_code(vectors)
-        states = self._run(self.decoder, self.decoder_positions, x, capture)
-        return joined(self.pixels(states), self.spec.channels, self.spec.patch_size)
+        x, context = self.decoder_input(self.from_code(vectors), capture)
+        pixels = self.pixels(self.decoder(x, context))
+        return joined(pixels, self.spec.channels, self.spec.patch_size)
 
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""
         return {"encoder": self.encoder, "decoder": self.decoder}
 
     def input_modules(self) -> dict[str, nn.Module]:
-        """Return the module that adds positions to a stack's input: the model itself."""
-        return {"encoder": self, "decoder": self}
-
-    def _run(
-        self, stack: Stack, positions: LearnedPositions, x: Tensor, capture: Capture | None
-    ) -> Tensor:
-        """Pass x [B, n, D] with its positions through a stack."""
-        # Images have no padding, so every row has the same positions.
-        at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        x = self.dropout(x + positions(at))
-        states: Tensor = stack(x, Context(Positions.of_self(at), capture=capture))
-        return states
+        """Return the module that adds positions to the input of each stack."""
+        return {"encoder": self.encoder_input, "decoder": self.decoder_input}
 
 
 def nearest(vectors: Tensor, table: Tensor) -> Tensor:
