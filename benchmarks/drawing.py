@@ -29,7 +29,7 @@ from PIL import Image
 NAME = "drawing"
 COUNTS = {"train": 30_000, "valid": 500, "test": 1_200}
 """Pictures of each part."""
-DRAWN = 500
+DRAWN = 400
 """Pictures that are drawn."""
 TEMPERATURES = (1.0, 0.7)
 COMMAND = "python benchmarks/drawing.py --data DIR --seeds"

@@ -21,11 +21,10 @@ from heedful.models.model_spec import MODEL_KINDS, ModelSpec
 if TYPE_CHECKING:
     from heedful.models.causal_lm import CausalLM
     from heedful.models.encoder import EncoderModel
-    from heedful.models.images.autoencoder import Autoencoder
     from heedful.models.images.vision import VisionModel
     from heedful.models.translator import Translator
 
-    AnyModel = Translator | CausalLM | EncoderModel | VisionModel | Autoencoder
+    AnyModel = Translator | CausalLM | EncoderModel | VisionModel
 
 _SHOWN = 5  # names in an error: a wrong `config.json` may miss thousands of tensors
 

@@ -299,11 +299,10 @@ def image_work(spec: Any) -> Work:
 
     model: Any = built(spec)
     if "decoder" in spec.stacks():
-        patches = spec.num_states
+        n = spec.num_states
         maps = weight_work(model.patches, model.to_code, model.from_code, model.pixels)
-        compared = 2 * patches * model.codebook.weight.numel()
-        own = Work(weights=patches * maps, output=compared)
-        return own + encoding_work(spec, patches) + _stack_work(spec, "decoder", patches, patches)
+        own = Work(weights=n * maps, output=2 * n * model.codebook.weight.numel())
+        return own + encoding_work(spec, n) + _stack_work(spec, "decoder", n, n)
     # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
     heads = [module for module in (model.pooler, model.classifier) if module is not None]

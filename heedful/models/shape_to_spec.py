@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from heedful.config import explained
 from heedful.errors import ConfigError
 from heedful.models.encoder_spec import EncoderSpec, HeadSpec
-from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.mixers import (
     layer_mixers,
@@ -154,64 +153,6 @@ def vision_spec(
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
     """
-    _check_patches(shape, image_size, patch_size)
-    return VisionSpec(
-        width=shape.width,
-        image_size=image_size,
-        patch_size=patch_size,
-        channels=channels,
-        encoder=_encoder(shape),
-        pooling=pooling,
-        labels=labels,
-        dropout=shape.dropout,
-        pixels=pixels,
-    )
-
-
-@_explained
-def autoencoder_spec(
-    shape: TranslatorShape,
-    *,
-    image_size: int,
-    channels: int,
-    patch_size: int,
-    codes: int,
-    code_width: int,
-    pixels: PixelSpec,
-) -> AutoencoderSpec:
-    """Return the spec of an autoencoder of images with discrete codes.
-
-    Its decoder has blocks like those of its encoder, as it sees all codes at once.
-
-    Args:
-        shape: options of the architecture.
-        image_size: height and width in pixels.
-        channels: number of color channels.
-        patch_size: side of a patch in pixels, a divisor of `image_size`.
-        codes: number of codes.
-        code_width: width of the vector of a code.
-        pixels: normalisation of pixels.
-
-    Raises:
-        ConfigError: when patches do not fill the image, or positions are not learned.
-    """
-    _check_patches(shape, image_size, patch_size)
-    as_deep = shape.model_copy(update={"encoder_layers": shape.decoder_layers})
-    return AutoencoderSpec(
-        width=shape.width,
-        image_size=image_size,
-        patch_size=patch_size,
-        channels=channels,
-        encoder=_encoder(shape),
-        decoder=_encoder(as_deep),
-        codes=codes,
-        code_width=code_width,
-        dropout=shape.dropout,
-        pixels=pixels,
-    )
-
-
-def _check_patches(shape: TranslatorShape, image_size: int, patch_size: int) -> None:
     refuse_memory(shape, "An image is read as a whole")
     # Only a table can be interpolated for another size of images (Dosovitskiy 2021, 3.2).
     if shape.positions != "learned":
@@ -226,6 +167,17 @@ def _check_patches(shape: TranslatorShape, image_size: int, patch_size: int) -> 
             where="images.patch_size",
             remedy=f"Choose a divisor of {image_size}, or another images.size",
         )
+    return VisionSpec(
+        width=shape.width,
+        image_size=image_size,
+        patch_size=patch_size,
+        channels=channels,
+        encoder=_encoder(shape),
+        pooling=pooling,
+        labels=labels,
+        dropout=shape.dropout,
+        pixels=pixels,
+    )
 
 
 def _embedding(

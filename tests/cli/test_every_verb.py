@@ -17,8 +17,9 @@ import torch
 from heedful.cli.main import VERBS
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
+from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import autoencoder_spec, causal_lm_spec, translator_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.nn.spec import PixelSpec
 from heedful.pretrained.catalogue import FOLDER, models_at_hand
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -134,7 +135,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = TranslatorShape.parse({**shape, "num_heads": 2, "positions": "learned"})
     pixels = PixelSpec(mean=(0.5,), std=(0.5,))
     sizes = {"image_size": 8, "channels": 1, "patch_size": 4, "codes": 5, "code_width": 2}
-    codes = autoencoder_spec(images, **sizes, pixels=pixels)
+    codes = AutoencoderSpec.of_shape(images, **sizes, pixels=pixels)
     save_model(build_model(codes), None, place / "codes")
     files = {
         "a.en": SOURCES,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import PositiveInt, Probability
 from heedful.models.model_spec import CommonSpec
+from heedful.models.shape_to_spec import vision_spec
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import PixelSpec
+
+if TYPE_CHECKING:
+    from heedful.models.shape import TranslatorShape
 
 
 class AutoencoderSpec(CommonSpec):
@@ -41,6 +45,55 @@ class AutoencoderSpec(CommonSpec):
         if not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
             raise ValueError(f"pixels needs a mean and std for each of {self.channels} channels")
         return self
+
+    @classmethod
+    def of_shape(
+        cls,
+        shape: TranslatorShape,
+        *,
+        image_size: int,
+        channels: int,
+        patch_size: int,
+        codes: int,
+        code_width: int,
+        pixels: PixelSpec,
+    ) -> Self:
+        """Return the spec of a new autoencoder; both stacks have blocks of an encoder of images.
+
+        Args:
+            shape: options of the architecture.
+            image_size: height and width in pixels.
+            channels: number of colour channels.
+            patch_size: side of a patch in pixels, a divisor of `image_size`.
+            codes: number of codes.
+            code_width: width of the vector of a code.
+            pixels: normalisation of pixels.
+
+        Raises:
+            ConfigError: when patches do not fill the image, or positions are not learned.
+        """
+        sizes = {"image_size": image_size, "channels": channels, "patch_size": patch_size}
+        # The decoder sees all codes at once, so it is an encoder as well, of its own depth.
+        encoder, decoder = (
+            vision_spec(
+                shape.model_copy(update={"encoder_layers": layers}),
+                **sizes,
+                pooling="mean",
+                labels=(),
+                pixels=pixels,
+            ).encoder
+            for layers in (shape.encoder_layers, shape.decoder_layers)
+        )
+        return cls(
+            width=shape.width,
+            **sizes,
+            encoder=encoder,
+            decoder=decoder,
+            codes=codes,
+            code_width=code_width,
+            dropout=shape.dropout,
+            pixels=pixels,
+        )
 
     reads = "images"
 

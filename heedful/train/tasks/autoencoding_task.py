@@ -19,7 +19,7 @@ from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.task_metrics import scores_by_name
 from heedful.models.images.autoencoder import Reconstruction
-from heedful.models.shape_to_spec import autoencoder_spec
+from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.train.batch_source import FixedBatches
 from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
 from heedful.train.task import Setup, Task
@@ -54,7 +54,7 @@ def prepare(setup: Setup) -> Task:
     images = read_images(setup, "train", spec)
     if spec is None:
         channels, side, _ = images.shape
-        spec = autoencoder_spec(
+        spec = AutoencoderSpec.of_shape(
             settings.model,
             image_size=side,
             channels=channels,
