@@ -27,9 +27,9 @@ from driver import HERE, heedful, hide_paths, new_parser, parse, read_events, tr
 from PIL import Image
 
 NAME = "drawing"
-COUNTS = {"train": 30_000, "valid": 500, "test": 1_200}
+COUNTS = {"train": 20_000, "valid": 300, "test": 1_000}
 """Pictures of each part."""
-DRAWN = 400
+DRAWN = 300
 """Pictures that are drawn."""
 TEMPERATURES = (1.0, 0.7)
 COMMAND = "python benchmarks/drawing.py --data DIR --seeds"
