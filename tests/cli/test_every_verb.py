@@ -134,8 +134,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_model(build_model(spec), pair, place / name)
     images = TranslatorShape.parse({**shape, "num_heads": 2, "positions": "learned"})
     pixels = PixelSpec(mean=(0.5,), std=(0.5,))
-    sizes = {"image_size": 8, "channels": 1, "patch_size": 4, "codes": 5, "code_width": 2}
-    codes = AutoencoderSpec.of_shape(images, **sizes, pixels=pixels)
+    codes = AutoencoderSpec.of_shape(images, 8, 1, 4, pixels, codes=5, code_width=2)
     save_model(build_model(codes), None, place / "codes")
     files = {
         "a.en": SOURCES,

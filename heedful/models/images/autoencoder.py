@@ -124,7 +124,7 @@ class Autoencoder(nn.Module):
         """Return unit vectors [B, n, E] of the patches of images [B, C, h, w]."""
         x, context = self.encoder_input(self.patches(images), capture)
         states = self.encoder(x, context)
-        # Unit vectors in float32: bfloat16 tells a thousand directions apart, but not their order.
+        # In float32, as the loss sums small differences of these vectors.
         return F.normalize(self.to_code(states).float(), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:

@@ -50,50 +50,39 @@ class AutoencoderSpec(CommonSpec):
     def of_shape(
         cls,
         shape: TranslatorShape,
-        *,
         image_size: int,
         channels: int,
         patch_size: int,
-        codes: int,
-        code_width: int,
         pixels: PixelSpec,
+        **codes: int,
     ) -> Self:
         """Return the spec of a new autoencoder; both stacks have blocks of an encoder of images.
 
         Args:
             shape: options of the architecture.
-            image_size: height and width in pixels.
-            channels: number of colour channels.
-            patch_size: side of a patch in pixels, a divisor of `image_size`.
-            codes: number of codes.
-            code_width: width of the vector of a code.
-            pixels: normalisation of pixels.
+            image_size, channels, patch_size, pixels: fields of the spec.
+            **codes: the fields `codes` and `code_width`, where they are set.
 
         Raises:
             ConfigError: when patches do not fill the image, or positions are not learned.
         """
         sizes = {"image_size": image_size, "channels": channels, "patch_size": patch_size}
         # The decoder sees all codes at once, so it is an encoder as well, of its own depth.
-        encoder, decoder = (
-            vision_spec(
+        stacks = {
+            name: vision_spec(
                 shape.model_copy(update={"encoder_layers": layers}),
                 **sizes,
                 pooling="mean",
                 labels=(),
                 pixels=pixels,
             ).encoder
-            for layers in (shape.encoder_layers, shape.decoder_layers)
-        )
-        return cls(
-            width=shape.width,
-            **sizes,
-            encoder=encoder,
-            decoder=decoder,
-            codes=codes,
-            code_width=code_width,
-            dropout=shape.dropout,
-            pixels=pixels,
-        )
+            for name, layers in (
+                ("encoder", shape.encoder_layers),
+                ("decoder", shape.decoder_layers),
+            )
+        }
+        more = {**sizes, **stacks, **codes, "dropout": shape.dropout, "pixels": pixels}
+        return cls(width=shape.width, **more)
 
     reads = "images"
 

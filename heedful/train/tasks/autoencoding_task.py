@@ -18,7 +18,7 @@ from heedful.data.encoded_images import ImageBatch, LabelledImages
 from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.task_metrics import scores_by_name
-from heedful.models.images.autoencoder import Reconstruction
+from heedful.models.images.autoencoder import Reconstruction, nearest
 from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.train.batch_source import FixedBatches
 from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
@@ -33,11 +33,6 @@ from heedful.train.tasks.image_task import (
 )
 from heedful.train.validation import Measure, Measured
 from heedful.train.warm_start import initial_image_spec
-
-CODES = 512
-"""Default number of codes of a new model."""
-CODE_WIDTH = 16
-"""Default width of the vector of a code in a new model."""
 
 
 def prepare(setup: Setup) -> Task:
@@ -54,15 +49,11 @@ def prepare(setup: Setup) -> Task:
     images = read_images(setup, "train", spec)
     if spec is None:
         channels, side, _ = images.shape
-        spec = AutoencoderSpec.of_shape(
-            settings.model,
-            image_size=side,
-            channels=channels,
-            patch_size=settings.images.patch_size or PATCH_SIZE,
-            codes=settings.images.codes or CODES,
-            code_width=settings.images.code_width or CODE_WIDTH,
-            pixels=normalisation(images),
-        )
+        shape, own = settings.model, settings.images
+        patch_size = own.patch_size or PATCH_SIZE
+        codes = {name: getattr(own, name) for name in ("codes", "code_width") if getattr(own, name)}
+        pixels = normalisation(images)
+        spec = AutoencoderSpec.of_shape(shape, side, channels, patch_size, pixels, **codes)
     size = images_of_batch(data.budget, spec.num_states)
     training = LabelledImages(images, images.label_names, spec.pixels)
     content = f"{images.fingerprint} {[corpus.weight for corpus in data.train]}"
@@ -92,8 +83,6 @@ class AutoencoderObjective:
     """
 
     commitment: float
-
-    can_be_static = True
 
     def loss(self, model: Any, batch: ImageBatch, context: LossContext) -> LossSum:
         """Return the loss summed over images; `nll` is the error of the pixels alone.
@@ -125,9 +114,11 @@ def _revival(made: Reconstruction) -> Tensor:
     patch; as soon as it is the nearest code of one, it learns like all others.
     """
     vectors, table = made.vectors.detach().flatten(0, 1), made.table
-    used = torch.bincount(made.codes.flatten(), minlength=len(table)) > 0
-    closest = vectors[(table.detach() @ vectors.T).argmax(1)]
-    return ((table - closest).square().sum(1) * ~used).sum()
+    closest = vectors[nearest(table, vectors)]
+    # No indexing by a mask and no `bincount`: on a GPU the host would wait for either.
+    unused = torch.ones(len(table), device=table.device)
+    unused[made.codes.flatten()] = 0.0
+    return ((table - closest).square().sum(1) * unused).sum()
 
 
 def _measure(setup: Setup, images: LabelledImages, size: int) -> Measure:
