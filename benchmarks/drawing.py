@@ -46,7 +46,7 @@ def main() -> None:
     files = write_pictures(arguments.data / "mnist", runs, square_picture, COUNTS)
     names = {runs: "RUNS", arguments.data: "DIR"}
     codes, facts = runs / "codes", dict[str, Any]()
-    facts["autoencoder"] = trained(codes, "codes", files, 1, out, names)
+    facts["autoencoder"] = trained(codes, "codes", files, 1, arguments.extra, out, names)
     records = {name: runs / f"{name}-codes.jsonl" for name in files}
     for name, file in records.items():
         if not file.exists():
@@ -59,10 +59,10 @@ def main() -> None:
     facts["runs"] = []
     for seed in arguments.seeds:
         run = runs / f"draw-{seed}"
-        result = {"seed": seed, **trained(run, "draw", records, seed, out, names)}
+        result = {"seed": seed, **trained(run, "draw", records, seed, arguments.extra, out, names)}
         for heat in TEMPERATURES:
             drawn = sampled(run, [each["caption"] for each in known], heat)
-            pictures = decoded(codes, drawn, runs / f"drawn-{seed}-{heat}")
+            pictures = decoded(codes, drawn, runs / f"drawn-{seed}-{round(100 * heat)}")
             result[f"drawn at {heat}"] = judged(pictures)
             shown[f"drawn at {heat}"] = pictures
         facts["runs"].append(result)
@@ -73,13 +73,19 @@ def main() -> None:
 
 
 def trained(
-    run: Path, name: str, files: dict[str, Path], seed: int, out: Path, names: dict[Path, str]
+    run: Path,
+    name: str,
+    files: dict[str, Path],
+    seed: int,
+    extra: Sequence[str],
+    out: Path,
+    names: dict[Path, str],
 ) -> dict[str, Any]:
     """Train a model by its settings; return its last scores and the minutes it took."""
     began, before = time.monotonic(), processor_seconds()
     log = out / f"{run.name}.log"
     parts = {part: [str(files[part])] for part in ("train", "valid")}
-    train(run, HERE / NAME / f"{name}.toml", parts, {"seed": seed}, [], log)
+    train(run, HERE / NAME / f"{name}.toml", parts, {"seed": seed}, extra, log)
     minutes = (time.monotonic() - began) / 60
     if log.exists():
         hide_paths(log, names)
