@@ -351,7 +351,7 @@ class RunSettings(Config):
     @property
     def has_text(self) -> bool:
         """True if the examples are text and need tokenizers."""
-        return self.base_task != "images"
+        return self.base_task not in ("images", "autoencode")
 
     @property
     def cuts_windows(self) -> bool:
@@ -445,8 +445,10 @@ class RunSettings(Config):
             # A default passes: a settings file may state it for any task.
             default = type(values).model_fields[name].default
             if self.base_task not in tasks and getattr(values, name) != default:
+                *others, last = tasks
+                named = f"{', '.join(others)} and {last}" if others else last
                 raise ConfigError(
-                    f"{key} is for {' and '.join(tasks)}; this task is {self.task}",
+                    f"{key} is for {named}; this task is {self.task}",
                     where=key,
                     remedy="Leave it out",
                 )

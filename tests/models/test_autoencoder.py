@@ -53,7 +53,7 @@ def test_patches_are_put_together_where_they_were_cut(
     batch: int, channels: int, side: int, patch: int
 ) -> None:
     images = torch.randn(batch, channels, side * patch, side * patch)
-    assert torch.equal(joined(cut(images, patch), channels, patch), images)
+    assert torch.equal(joined(cut(images, patch), patch, channels), images)
 
 
 @given(st.integers(0, 255), st.floats(0, 1), st.floats(0.01, 1))
