@@ -21,11 +21,10 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 import numpy as np
-from driver import HERE, heedful, hide_paths, new_parser, parse, train
+from driver import HERE, heedful, hide_paths, new_parser, parse, processor_seconds, train
 from machine import describe_machine
 from mnist import split
 
@@ -79,12 +78,6 @@ def main() -> None:
             text = json.dumps(result, indent=2) + "\n"
             (out / f"{task}-{seed}.json").write_text(text, encoding="utf-8")
             print(json.dumps(result), flush=True)
-
-
-def processor_seconds() -> float:
-    """Return the seconds that finished commands used of all cores together."""
-    used = getrusage(RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from heedful.data.image_files import ImageReader, wrong_size
 from heedful.data.text_file import chunks
 from heedful.errors import DataError
 from heedful.nn.patches import normalized
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 
 ERASED_AREA = (0.02, 0.33)
 """Smallest and largest area of a hidden rectangle as a share of the image (Zhong 2020)."""

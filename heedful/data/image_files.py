@@ -256,17 +256,8 @@ class IdxReader:
 
     def __iter__(self) -> Iterator[ImageExample]:
         pixels, labels = read_labelled(self.images, self.labels)
-        channels = self.spec.channels or 1
-        size = self.spec.size
         for number, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
-            # Grey images of the right size, MNIST's case, need no Pillow.
-            if channels == 1 and (size is None or image.shape == (size, size)):
-                yield ImageExample(image[None], str(label))
-                continue
-            where = self.name(number)
-            picture = from_array(image, channels, where)
-            fitted = _fitted(picture, size, where)
-            yield ImageExample(fitted, str(label))
+            yield ImageExample(fit_grey(image, self.spec, self.name(number)), str(label))
 
     def name(self, number: int) -> str:
         """Return the name of an image, given its number from 0, for messages."""
@@ -410,6 +401,21 @@ def image_reader(corpus: CorpusSpec, spec: ImageSpec) -> ImageReader:
         what = "These are images without labels" if is_idx(folder) else "This is no such folder"
         raise DataError(what, where=str(folder), remedy=_REMEDY)
     return FolderReader.of(folder, spec)
+
+
+def fit_grey(image: Pixels, spec: ImageSpec, where: str) -> Pixels:
+    """Return a grey image with the channels and the size that are asked for.
+
+    Args:
+        image: grey values [height, width] uint8.
+        spec: size and channels of the result.
+        where: name of the image, for messages.
+    """
+    channels, size = spec.channels or 1, spec.size
+    # Grey images of the right size, MNIST's case, need no Pillow.
+    if channels == 1 and (size is None or image.shape == (size, size)):
+        return image[None]
+    return _fitted(from_array(image, channels, where), size, where)
 
 
 def _fitted(picture: Image, size: int | None, where: str) -> Pixels:

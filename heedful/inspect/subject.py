@@ -70,18 +70,28 @@ class Subject:
         tokenizers: tokenizers of source and target; None for a model of images.
         precision: precision of searches for the model's own output, as in the commands that
             generate. Everything else is computed in the dtype of the weights.
+
+    Raises:
+        ModelError: when the model is no stack of blocks.
     """
 
     model: AnyModel
     tokenizers: TokenizerPair | None = None
     precision: Precision | None = None
 
+    def __post_init__(self) -> None:
+        if not self.model.stacks():
+            raise ModelError(
+                f"This model has no attention and no blocks; its kind is {self.model.spec.kind!r}",
+                remedy="Look into a Transformer, such as a model of images with the network vit",
+            )
+
     @property
     def source(self) -> TextTokenizer:
         """The tokenizer of the encoder's text, or of the text of a model with one stack.
 
         Raises:
-            ModelError: when the model takes no text.
+            ModelError: when the model takes no text, or reads its tokens in rows.
         """
         return self._pair.source
 
@@ -101,6 +111,12 @@ class Subject:
             raise ModelError(
                 f"This model takes no text; its kind is {self.model.spec.kind!r}",
                 remedy="Give it images, by `see`",
+            )
+        embedding = getattr(self.model.spec, "embedding", None)
+        if embedding is not None and embedding.row_size:
+            raise ModelError(
+                "The encoder reads rows of tokens, and inspection shows single ones",
+                remedy="Train without --tokens.rows to look inside",
             )
         return self.tokenizers
 

@@ -24,14 +24,20 @@ from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CommonSpec, ModelSpec
 from heedful.registry import find, registered
 
-# Names of modules have no hyphens.
-_HYPHENS = {"xlm_roberta": "xlm-roberta", "xlm_roberta_xl": "xlm-roberta-xl"}
+# Names of modules have no hyphens, and no two modules of the package share one.
+_OTHERWISE = {
+    "xlm_roberta": "xlm-roberta",
+    "xlm_roberta_xl": "xlm-roberta-xl",
+    "mamba_models": "mamba",
+    "rwkv_models": "rwkv",
+}
 _MODULES = {
-    _HYPHENS.get(module.name, module.name): module.name
-    for module in pkgutil.iter_modules(architectures.__path__)
+    _OTHERWISE.get(module.name.rpartition(".")[2], module.name.rpartition(".")[2]): module.name
+    for module in pkgutil.walk_packages(architectures.__path__, f"{architectures.__name__}.")
+    if not module.ispkg
 }
 MODEL_TYPES = tuple(sorted(_MODULES))
-"""The `model_type` of every architecture, which is also the name of its module."""
+"""The `model_type` of every architecture, which is also the name of its module in a family."""
 
 Names = Collection[str]
 S = TypeVar("S", bound=CommonSpec)
@@ -198,6 +204,12 @@ def fitting_architecture(
             where=where,
             remedy="Export the model as it was before heads were pruned",
         )
+    if not tried:
+        raise ModelError(
+            f"No architecture of transformers that Heedful writes is of the kind {spec.kind!r}",
+            where=where,
+            remedy="Keep it as a model directory of Heedful",
+        )
     advice = [(each.model_type, *_advice(each, form, lines)) for each, form, lines in tried]
     # A difference without a flag outweighs those that a person can set. The first of equals, so the
     # oldest of a family.
@@ -234,7 +246,7 @@ def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
 
 
 def _load(model_type: str) -> Architecture[Any]:
-    module = importlib.import_module(f"{architectures.__name__}.{_MODULES[model_type]}")
+    module = importlib.import_module(_MODULES[model_type])
     architecture: Architecture[Any] = module.ARCHITECTURE
     return architecture
 

@@ -162,6 +162,8 @@ class TranslatorSpec(CommonSpec):
             raise ValueError(
                 f"share_embeddings = {share!r} needs equal source and target vocabularies"
             )
+        if share in ("all", "inputs") and self.embedding.row_size:
+            raise ValueError(f"share_embeddings = {share!r}: the source has a table for rows")
         if not self.decoder.has_memory:
             raise ValueError("the decoder's block needs cross_attention")
         if self.encoder.has_memory:
@@ -239,6 +241,8 @@ class CausalLMSpec(CommonSpec):
         self.decoder.check_width(self.width)
         if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
+        if self.embedding.row_size:
+            raise ValueError("a causal language model reads token by token (embedding.row_size)")
         self.decoder.check_writes()
         if self.memory is not None:
             if self.embedding.positions.kind != "none":  # Dai 2019, section 3.3
@@ -305,6 +309,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "encoder of images",
         "heedful.models.images.vision_spec:VisionSpec",
         "heedful.models.images.vision:VisionModel",
+        "heedful.pipelines.image_classification:ImagePipeline",
+    ),
+    "resnet": ModelKind(
+        "residual network of images",
+        "heedful.models.images.resnet_spec:ResNetSpec",
+        "heedful.models.images.resnet:ResNet",
         "heedful.pipelines.image_classification:ImagePipeline",
     ),
 }

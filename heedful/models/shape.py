@@ -105,7 +105,17 @@ class ConvolutionShape(Config):
 
     kernel_width: PositiveInt = Field(
         3,
-        description="number of tokens that each convolution sees, its own included",
+        description="number of tokens that each convolution sees, its own included; with columns "
+        "the side of a square kernel",
+    )
+    columns: PositiveInt | None = Field(
+        None,
+        description="tokens in a row of an image, for convolutions over the rows above and the "
+        "pixels to the left (PixelCNN, van den Oord 2016); one dimension if unset",
+    )
+    first: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="position of the top left pixel: 1 where an image follows the begin token",
     )
 
 
@@ -250,6 +260,9 @@ class TranslatorShape(Config):
         description="maximum distance in tokens that has an embedding added to the values (Shaw "
         "2018); none if unset",
     )
+    relative_distance: PositiveInt = Field(
+        16, description="maximum distance in tokens that has a key of its own in relative_keys"
+    )
     memory: PositiveInt | None = Field(
         None,
         description="number of earlier tokens whose hidden states a language model keeps from "
@@ -322,6 +335,15 @@ class TranslatorShape(Config):
             raise ValueError(
                 f"window and mask both say what is seen; as one mask: ({self.mask}) & "
                 f"window({self.window})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _distances_have_keys(self) -> Self:
+        default = type(self).model_fields["relative_distance"].default
+        if self.relative_distance != default and self.positions != "relative_keys":
+            raise ValueError(
+                f"relative_distance is of positions = 'relative_keys', not {self.positions!r}"
             )
         return self
 

@@ -29,7 +29,6 @@ from heedful.nn.spec import (
     FeedForwardSpec,
     NormSpec,
     PartSpec,
-    PixelSpec,
     PositionSpec,
     bias_of_shape,
 )
@@ -45,7 +44,10 @@ _explained = explained("model", remedy="Change one of these settings")
 
 @_explained
 def translator_spec(
-    shape: TranslatorShape, source_vocabulary: int, target_vocabulary: int
+    shape: TranslatorShape,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    row_size: int | None = None,
 ) -> TranslatorSpec:
     """Return the spec of a translator.
 
@@ -53,6 +55,7 @@ def translator_spec(
         shape: options of the architecture.
         source_vocabulary: source vocabulary size.
         target_vocabulary: target vocabulary size.
+        row_size: tokens that the encoder reads at a position; one if None.
     """
     refuse_memory(shape, "A translator reads each sentence as a whole")
     encoder, decoder = _encoder(shape), _decoder(shape, reads_memory=True)
@@ -62,7 +65,7 @@ def translator_spec(
         source_vocabulary=source_vocabulary,
         target_vocabulary=target_vocabulary,
         share_embeddings=shape.share_embeddings,
-        embedding=_embedding(shape, shape.max_length),
+        embedding=_embedding(shape, shape.max_length, row_size=row_size),
         encoder=encoder,
         decoder=decoder,
         max_length=shape.max_length,
@@ -108,7 +111,11 @@ def causal_lm_spec(
 
 @_explained
 def encoder_spec(
-    shape: TranslatorShape, vocabulary: int, max_length: int, heads: tuple[HeadSpec, ...]
+    shape: TranslatorShape,
+    vocabulary: int,
+    max_length: int,
+    heads: tuple[HeadSpec, ...],
+    row_size: int | None = None,
 ) -> EncoderSpec:
     """Return the spec of an encoder of `shape.encoder_layers` blocks, without a pooler.
 
@@ -117,6 +124,7 @@ def encoder_spec(
         vocabulary: vocabulary size.
         max_length: most tokens of a sequence; also the number of learned positions.
         heads: prediction heads.
+        row_size: tokens that are read at a position; one if None.
     """
     refuse_memory(shape, "An encoder reads each text as a whole")
     shape = shape.model_copy(update={"max_length": max_length})
@@ -125,7 +133,7 @@ def encoder_spec(
     return EncoderSpec(
         width=shape.width,
         vocabulary=vocabulary,
-        embedding=_embedding(shape, max_length),
+        embedding=_embedding(shape, max_length, row_size=row_size),
         encoder=encoder,
         heads=heads,
         max_length=max_length,
@@ -141,7 +149,7 @@ def vision_spec(
     patch_size: int,
     pooling: Literal["first", "mean"],
     labels: tuple[str, ...],
-    pixels: PixelSpec,
+    pixels: Any,
 ) -> VisionSpec:
     """Return the spec of an image encoder of `shape.encoder_layers` blocks with a classifier.
 
@@ -152,7 +160,7 @@ def vision_spec(
         patch_size: side of a patch in pixels, a divisor of `image_size`.
         pooling: source of the image's vector, the first state or the mean.
         labels: names of the classes.
-        pixels: normalisation of pixels.
+        pixels: normalisation of pixels, a `PixelSpec`.
 
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
@@ -185,7 +193,10 @@ def vision_spec(
 
 
 def _embedding(
-    shape: TranslatorShape, max_length: int, axes: tuple[tuple[int, ...], ...] | None = None
+    shape: TranslatorShape,
+    max_length: int,
+    axes: tuple[tuple[int, ...], ...] | None = None,
+    row_size: int | None = None,
 ) -> EmbeddingSpec:
     # One more than `max_length`: an end or begin token comes on top of the text.
     positions = PositionSpec(kind="learned", max_length=max_length + 1)
@@ -210,6 +221,7 @@ def _embedding(
         scale=not is_small,
         positions=positions,
         dropout=shape.dropout,
+        row_size=row_size,
     )
 
 

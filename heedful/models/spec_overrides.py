@@ -172,6 +172,9 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
                 yield from _seen(attention.mask)
                 yield "global_tokens", attention.global_tokens
                 yield "relative_values", attention.relative_values
+            bias = attention.position_bias
+            if bias is not None and bias.kind == "relative_keys":
+                yield "relative_distance", bias.max_distance
         # A spec has a norm even if no norm is applied.
         if block.norm_placement != "none":
             yield "norm", block.norm.kind

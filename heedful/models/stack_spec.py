@@ -36,12 +36,18 @@ class SubLayerSpec(Config):
     norm_placement: NormPlacement = Field(
         "after",
         description="place of the norm: on the part's input (before, GPT-2), on the residual sum "
-        "(after, Vaswani 2017), on the part's input and output (both, Gemma 2), or none",
+        "(after, Vaswani 2017), on the part's input and output (both, Gemma 2), on its output "
+        "(output, OLMo 2), or none",
     )
     dropout: Probability = Field(0.0, description="dropout probability of the part's output")
     residual: bool = Field(True, description="add the sub-layer's input to the part's output")
     residual_scale: Annotated[float, Field(gt=0)] = Field(
         1.0, description="factor on the residual sum; sqrt(1/2) keeps the variance"
+    )
+    parallel: bool = Field(
+        False,
+        description="read the block's input instead of the stream after the sub-layers before "
+        "(GPT-J, 2021)",
     )
 
     @model_validator(mode="after")

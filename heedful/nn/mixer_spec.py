@@ -363,33 +363,6 @@ class RecurrentSpec(CommonPartSpec):
             raise ValueError(f"width {width} is odd; two directions have half of it each")
 
 
-class ConvolutionSpec(CommonPartSpec):
-    """A convolution over neighbouring tokens with gated linear units (Dauphin 2017)."""
-
-    module = "heedful.nn.mixers.convolution:Convolution"
-    label = "Gated convolution"
-    section = "convolution"
-    dropout_option = "dropout"
-    kind: Literal["convolution"] = "convolution"
-    kernel_width: PositiveInt = Field(3, description="number of tokens that an output depends on")
-    causal: bool = Field(False, description="hide later tokens")
-    dropout: Probability = Field(0.0, description="dropout probability of the input")
-
-    @model_validator(mode="after")
-    def _has_a_middle(self) -> Self:
-        if not self.causal and self.kernel_width % 2 == 0:
-            raise ValueError(
-                f"kernel_width {self.kernel_width} has no middle, where the token itself stands: "
-                "use an odd one, or causal = true"
-            )
-        return self
-
-    @property
-    def reads_ahead(self) -> str | None:
-        """The reason why the part cannot generate token by token; None if it can."""
-        return None if self.causal else "a convolution without causal = true reads later tokens"
-
-
 class ScoreAttentionSpec(CommonPartSpec):
     """Attention of one head over the encoder's output, by a score function of states.
 

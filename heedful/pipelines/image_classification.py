@@ -1,4 +1,4 @@
-"""Image classification: preprocessing of pixels and a vision Transformer."""
+"""Image classification: preprocessing of pixels and a network of images."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from heedful.data.image_files import as_pixels, from_array, read_image, to_squar
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, ModelError
+from heedful.models.images.image_model import ImageModel
+from heedful.models.images.resnet import ResNet
 from heedful.models.images.vision import VisionModel
 from heedful.nn.patches import normalized
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom
 from heedful.pipelines.predictions import Label
 from heedful.pipelines.text_pipeline import ModelPipeline, checked
@@ -28,7 +30,7 @@ BATCH_TOKENS = 4096
 """Default number of positions of a batch; each patch of an image is one position."""
 
 
-class ImagePipeline(ModelPipeline[VisionModel]):
+class ImagePipeline(ModelPipeline[VisionModel | ResNet]):
     """A classifier of images.
 
     Args:
@@ -39,13 +41,16 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         ModelError: when the model has no classifier, or its spec no normalisation of pixels.
     """
 
-    kind = VisionModel
+    kind = ImageModel
     verbs = ("classify",)
     refusal = "This model reads no images"
-    remedy = "Give a vision Transformer"
+    remedy = "Give a vision Transformer or a residual network"
 
     def __init__(
-        self, model: VisionModel | HeldModel[VisionModel], *, precision: Precision | None = None
+        self,
+        model: VisionModel | ResNet | HeldModel[VisionModel | ResNet],
+        *,
+        precision: Precision | None = None,
     ) -> None:
         super().__init__(model, precision=precision)
         if not self.spec.class_names:
@@ -106,7 +111,7 @@ class ImagePipeline(ModelPipeline[VisionModel]):
             images: files or pixels.
             top: number of labels for each image; all if unset.
             batch_size: images in a batch, instead of `batch_tokens`; it changes no result.
-            batch_tokens: positions in a batch: images × patches.
+            batch_tokens: positions in a batch: images × patches, or places of the last map.
 
         Returns:
             For each image its labels, the most probable first.
@@ -127,16 +132,17 @@ class ImagePipeline(ModelPipeline[VisionModel]):
         spec = self.spec
         # All images have the same number of positions, so there is no padding to save by sorting.
         size = batch_size or max(1, batch_tokens // spec.num_states)
-        vision = self.engine
-        device = vision.positions.weight.device
+        network = self.engine
+        # An engine in 8 bits has parameters, too: those of norms.
+        weight = next(network.parameters())
         results: list[list[Label]] = []
 
         def run(part: list[int]) -> Tensor:
             with self.computing():
                 # Files are read batch by batch, as all images at once may not fit into memory.
                 pixels = self.prepare([images[number] for number in part])
-                pixels = pixels.to(device, vision.positions.weight.dtype)
-                return checked(vision.class_logits(vision(pixels)))
+                pixels = pixels.to(weight.device, weight.dtype)
+                return checked(network.class_logits(network(pixels)))
 
         plan = [
             range(first, min(first + size, len(images))) for first in range(0, len(images), size)

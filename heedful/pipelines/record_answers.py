@@ -135,7 +135,10 @@ class RecordPipeline(GenerationPipeline):
             if getattr(resolved, name):
                 raise ConfigError("A record is written to its end by its fields", where=name)
         check_width([self.spec], resolved)
-        usual, table = self.written.longest or self.spec.max_length, self.spec.num_positions
+        row_size = self.spec.embedding.row_size or 1
+        # A source of rows is longer in tokens than in positions, to which an answer is compared.
+        usual = self.written.longest or self.spec.max_length // row_size
+        table = self.spec.num_positions
         asked = [
             self.asked(prompt, f"record {number}", partial=True)
             for number, prompt in enumerate(prompts, start=1)

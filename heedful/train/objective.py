@@ -247,6 +247,36 @@ class MaskedObjective:
         return _token_loss(model, features, targets, count, smoothing, capture, context, output)
 
 
+@dataclass(frozen=True)
+class CTCObjective:
+    """Negative log-likelihood of labels, summed over their alignments to frames (Graves 2006).
+
+    An alignment gives each frame a label or the blank; a label may last for several frames.
+    """
+
+    def loss(self, model: Any, batch: PairBatch, context: LossContext) -> LossSum:
+        """Return the summed loss; `tokens` counts the labels, an end among them.
+
+        Args:
+            model: encoder with a CTC head.
+            batch: tokens that the encoder reads, and the labels of each row.
+            context: circumstances, of which none matters.
+        """
+        capture = penalties_of(model)
+        states = model(batch.source, batch.source_positions, None, capture=capture)
+        scores, frames = model.ctc_scores(states, batch.source_positions)
+        real = batch.targets != NO_TARGET
+        loss = F.ctc_loss(
+            scores.transpose(0, 1),
+            batch.targets[real],
+            frames,
+            real.sum(1),
+            reduction="sum",
+        )
+        count = batch.target_tokens
+        return LossSum(loss + count * penalty_of(capture), count, {"nll": loss.detach()})
+
+
 PenaltyCapture = Capture | None
 """Capture of the layers' penalties in a pass; see `penalties_of`."""
 

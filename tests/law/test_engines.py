@@ -215,6 +215,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "NormSpec": {
         "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),
         "epsilon": at(f"*.{OWN}.norm", {"epsilon": 0.5}),
+        "bias": at(f"*.{OWN}.norm", {"bias": False}),
         "unit_offset": (
             base("translator"),
             {
@@ -242,6 +243,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": at(f"*.{OWN}.dropout", 0.5),
         "residual": at(f"encoder.{OWN}.residual", False),
         "residual_scale": at(f"*.{OWN}.residual_scale", 0.7),
+        "parallel": at(f"encoder.{CROSSED}.parallel", True),
     },
     "AttentionSpec": {
         "kind": case(),
@@ -254,6 +256,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "scale": own("scale", 0.9),
         "softcap": own("softcap", 0.5),
         "query_key_norm": own("query_key_norm", {"kind": "rms"}),
+        "query_key_norm_over": (
+            base("translator"),
+            {
+                f"*.{OWN}.part.query_key_norm": {"kind": "rms"},
+                f"*.{OWN}.part.query_key_norm_over": "all_heads",
+            },
+        ),
         "dropout": own("dropout", 0.5),
         "mask": mask(kind="window", size=2),
         "rotary": own("rotary", {}),
@@ -356,6 +365,8 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kernel_width": convolution(kernel_width=2),
         "causal": instead(f"encoder.{OWN}", "convolution"),
         "dropout": convolution(dropout=0.5),
+        "columns": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4),
+        "first": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4, first=1),
     },
     "TriangleMultiplicationSpec": {
         "kind": triangle("multiplication"),
@@ -489,6 +500,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kind": case("encoder"),
         "labels": head(2, "labels", ["a", "b", "c"]),
         "source": head(2, "source", "first"),
+        "activation": (
+            base("encoder"),
+            {"heads.2.source": "first", "heads.2.activation": "relu"},
+        ),
         "dropout": head(2, "dropout", 0.5),
     },
     "TokenHeadSpec": {

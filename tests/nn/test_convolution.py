@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ModelError, UserError
+from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer import Context, Reordering
-from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.convolution import Convolution
 from heedful.nn.positions import Positions
 
@@ -28,7 +28,7 @@ def made(kernel_width, causal):
 
 def alone(module, text):
     """The outputs of one text [L, D], by another convolution."""
-    k = module.kernel_width
+    k = len(module.offsets)
     weight = module.projection.weight.unflatten(1, (k, WIDTH)).transpose(1, 2)
     before, after = (k - 1, 0) if module.causal else (k // 2, k // 2)
     read = F.pad(text.T[None], (before, after))

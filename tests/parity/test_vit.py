@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heedful.errors import ModelError, UserError
-from heedful.interop.architectures.vit import ARCHITECTURE as vit
+from heedful.interop.architectures.image_encoders.vit import ARCHITECTURE as vit
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.checkpoint import save_model

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.apps.evaluation.record_likelihood import (
-    exact_shares,
+    answer_scores,
     read_records,
     record_likelihood,
     record_scores,
@@ -72,7 +72,7 @@ def evaluate(
     if "generate" in pipeline.verbs and isinstance(pipeline.tokenizer, FieldTokenizer):
         records = _records(pipeline, data)
         losses = record_likelihood(pipeline, records, **options)
-        return record_scores(losses, exact_shares(pipeline, records))
+        return record_scores(losses, answer_scores(pipeline, records))
     if "generate" in pipeline.verbs:
         return dict(text_likelihood(pipeline, _texts(data, documents), **options).scores)
     if "embed" in pipeline.verbs:

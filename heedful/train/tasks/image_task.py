@@ -1,9 +1,9 @@
-"""Image classification: a vision Transformer trained on labelled images."""
+"""Image classification: a network trained on labelled images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -19,14 +19,13 @@ from heedful.data.encoded_images import (
 )
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.images.vision_spec import VisionSpec
-from heedful.models.shape_to_spec import vision_spec
-from heedful.nn.spec import PixelSpec
+from heedful.models.images.image_spec import ImageModelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, note_labels
+from heedful.train.tasks.image_network import check_network, network_spec
 from heedful.train.validation import label_measure
-from heedful.train.warm_start import initial_vision_spec
+from heedful.train.warm_start import initial_image_spec
 
 
 def prepare(setup: Setup) -> Task:
@@ -39,7 +38,8 @@ def prepare(setup: Setup) -> Task:
         ModelError: when the initial model is missing or of another kind.
     """
     settings, data = setup.settings, setup.settings.data
-    initial: VisionSpec | None = initial_vision_spec(settings)
+    initial: ImageModelSpec | None = initial_image_spec(settings)
+    check_network(settings, settings.model_kind if initial is None else initial.kind)
     images = _read(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
@@ -47,13 +47,13 @@ def prepare(setup: Setup) -> Task:
     if initial is not None and set(labels) <= set(initial.class_names):
         labels = list(initial.class_names)
     note_labels(setup.events, labels)
-    spec = _spec_for(setup, images, labels, initial)
+    spec = network_spec(settings, images, labels, initial)
     assert spec.pixels is not None
     size = data.budget // spec.num_states  # images of a batch
     if size < 1:
         raise ConfigError(
             f"A batch of {data.budget} positions has no room for an image, which has "
-            f"{spec.num_states} (its patches)",
+            f"{spec.num_states} (its patches, or places of the last feature map)",
             where="data.batch_tokens",
             remedy="Raise it, or raise images.patch_size",
         )
@@ -68,7 +68,7 @@ def prepare(setup: Setup) -> Task:
     # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
     filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
     augmentation = Augmentation(settings.augment, settings.seed, filling)
-    # Every image has as many positions as any other: its patches and the class token.
+    # Every image has as many positions as any other: its patches and the class token, or places.
     sizes = np.full(len(images), spec.num_states, np.int64)
 
     def plan(epoch: int) -> list[Indices]:
@@ -106,7 +106,7 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
 
 
 def _read(
-    setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
+    setup: Setup, role: Literal["train", "valid"], initial: ImageModelSpec | None
 ) -> EncodedImages:
     """Read images, resized for the initial model if there is one."""
     spec = setup.settings.images
@@ -138,52 +138,3 @@ def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
             where=valid.name(0),
             remedy="Set images.size and images.channels, to which all are then brought",
         )
-
-
-PATCH_SIZE = 4
-"""Default side of a new model's patches, in pixels."""
-
-
-def _spec_for(
-    setup: Setup,
-    images: EncodedImages,
-    labels: Sequence[str],
-    initial: VisionSpec | None,
-) -> VisionSpec:
-    """Return the spec for labelled images: a new one, or the initial model's with their labels.
-
-    In a new model, and in one whose preprocessing is unknown, each channel of the training images
-    is normalised to mean 0 and standard deviation 1.
-
-    Args:
-        setup: setup of the task.
-        images: training images.
-        labels: labels of the images.
-        initial: spec of the initial model, or None.
-
-    Raises:
-        ConfigError: when patches do not fill the image, or positions are not learned.
-    """
-    settings = setup.settings
-    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
-    channels, side, _ = images.shape
-    pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
-    if initial is None:
-        return vision_spec(
-            settings.model,
-            image_size=side,
-            channels=channels,
-            patch_size=settings.images.patch_size or PATCH_SIZE,
-            pooling=settings.images.pooling or "first",
-            labels=tuple(labels),
-            pixels=pixels,
-        )
-    changes = {
-        "labels": tuple(labels),
-        "num_classes": None,
-        # A pooler of a model without classifier was trained for another purpose.
-        "pooler": initial.pooler and bool(initial.class_names),
-        # Training images are resized by this filter, so the model directory must say so.
-        "pixels": (initial.pixels or pixels).model_copy(update={"resample": pixels.resample}),
-    }
-    return initial.model_copy(update=changes)
