@@ -100,7 +100,8 @@ def generate(
         return
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
-        for prompts in chunks(input, CHUNK, prompt):
+        for lines in chunks(input, CHUNK, prompt):
+            prompts = _with_sounds(pipeline, lines, counts["prompts"])
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
             results = pipeline.generate(
@@ -117,13 +118,28 @@ def generate(
 
 
 def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bool) -> None:
-    refuse_text(prompt, input, "generate")
+    if not (prompt or "").lower().endswith(".wav"):  # a model of sounds reads the file
+        refuse_text(prompt, input, "generate")
     if stream and (prompt is None or output.json):
         raise UserError(
             "--stream needs one --prompt, and prints no JSON",
             where="heedful generate",
             remedy="Give --prompt, and leave out --json",
         )
+
+
+def _with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -> list[str]:
+    """Return prompts with the levels of the WAV files that they name, for a model of sounds."""
+    reading = getattr(pipeline.tokenizer, "reading", {})
+    if reading.get("reader") != "sounds":
+        return prompts
+    from heedful.data.sound_records import with_moments
+
+    # Only here are files named by a prompt: a server must not read those of its machine.
+    return [
+        json.dumps(with_moments(each, Path(), reading["levels"], f"prompt {number}"))
+        for number, each in enumerate(prompts, start=first + 1)
+    ]
 
 
 def _stream(pipeline: GenerationPipeline, prompt: str, settings: GenerationSettings) -> None:

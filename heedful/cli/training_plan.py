@@ -130,7 +130,7 @@ class WorkFlags:
 
         pairs = spec.reads == "pairs"
         usual = _PAIRS_LENGTH if pairs else getattr(spec, "max_length", None) or _TEXTS_LENGTH
-        if spec.kind == "vision":
+        if spec.reads == "images":
             usual = spec.num_states
         length = self.max_length if self.max_length is not None else settings.max_length or usual
         longest = spec.longest_text

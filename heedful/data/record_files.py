@@ -22,6 +22,7 @@ from heedful.data.idx_files import is_idx, read_images
 from heedful.data.image_files import FolderReader, IdxReader, fit_grey
 from heedful.data.midi_files import MidiRecords
 from heedful.data.series_files import SeriesRecords
+from heedful.data.sound_records import SoundRecords
 from heedful.data.text_corpus import CorpusDocument, numbered
 from heedful.data.text_file import file_form, parse_json
 from heedful.errors import DataError
@@ -172,6 +173,7 @@ READERS: Mapping[str, Callable[[Path, RecordSpec], Any]] = {
     "images": ImageRecords,
     "midi": MidiRecords,
     "series": SeriesRecords,
+    "sounds": SoundRecords,
 }
 """Readers of records by their names in settings."""
 

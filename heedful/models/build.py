@@ -21,10 +21,11 @@ from heedful.models.model_spec import MODEL_KINDS, ModelSpec
 if TYPE_CHECKING:
     from heedful.models.causal_lm import CausalLM
     from heedful.models.encoder import EncoderModel
+    from heedful.models.images.resnet import ResNet
     from heedful.models.images.vision import VisionModel
     from heedful.models.translator import Translator
 
-    AnyModel = Translator | CausalLM | EncoderModel | VisionModel
+    AnyModel = Translator | CausalLM | EncoderModel | VisionModel | ResNet
 
 _SHOWN = 5  # names in an error: a wrong `config.json` may miss thousands of tensors
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PlainActivation, PositiveInt, Probability
-from heedful.models.model_spec import CommonSpec, Prediction, Sharing
+from heedful.models.model_spec import CommonSpec, Prediction, Sharing, Side
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import EmbeddingSpec, NormSpec
 
@@ -88,8 +88,25 @@ class SpanHeadSpec(CommonHeadSpec):
     unanswerable: bool = Field(False, description="predict the first token if a text has no answer")
 
 
+class CTCHeadSpec(CommonHeadSpec):
+    """Predicts a label or a blank, label 0, at each position (CTC, Graves 2006)."""
+
+    kind: Literal["ctc"] = "ctc"
+    vocabulary: PositiveInt = Field(description="number of labels, the blank among them")
+
+    @property
+    def num_scores(self) -> int:
+        """The labels."""
+        return self.vocabulary
+
+
 HeadSpec = Annotated[
-    MaskedLMHeadSpec | NextSentenceHeadSpec | SequenceHeadSpec | TokenHeadSpec | SpanHeadSpec,
+    MaskedLMHeadSpec
+    | NextSentenceHeadSpec
+    | SequenceHeadSpec
+    | TokenHeadSpec
+    | SpanHeadSpec
+    | CTCHeadSpec,
     Field(discriminator="kind"),
 ]
 
@@ -119,7 +136,22 @@ class EncoderSpec(CommonSpec):
             raise ValueError(f"a {pooled[0]} head over the pooled state needs pooler = true")
         if self.encoder.has_memory:
             raise ValueError("an encoder of one text has no memory to cross-attend to")
+        if self.embedding.row_size and kinds != ["ctc"]:
+            raise ValueError("rows of tokens (embedding.row_size) have a ctc head, and no other")
         return self
+
+    def vocabularies(self) -> dict[Side, int]:
+        """Return the vocabulary size of the tokens that are read, and of the labels of CTC."""
+        head = self.head("ctc")
+        written = head.num_scores if head is not None else self.vocabulary
+        return {"source": self.vocabulary, "target": written}
+
+    def with_vocabularies(self, *, source: int, target: int) -> Self:
+        """Return a copy with vocabularies of these sizes; without a CTC head it takes `target`."""
+        if self.head("ctc") is None:
+            return super().with_vocabularies(source=source, target=target)
+        heads = (CTCHeadSpec(vocabulary=target),)
+        return self.model_copy(update={"vocabulary": source, "heads": heads})
 
     def head(self, kind: str) -> HeadSpec | None:
         """Return the head of a kind, or None if the model has none of it."""

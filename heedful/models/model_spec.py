@@ -33,8 +33,8 @@ Sharing = Literal["all", "inputs", "target", "none"]
 class CommonSpec(Config):
     """The part that the specs of all kinds of models have in common."""
 
-    reads: ClassVar[Literal["pairs", "texts", "images"]] = "texts"
-    """The inputs of a forward pass: source and target texts, texts, or images."""
+    reads: ClassVar[Literal["pairs", "texts", "images", "images_and_texts"]] = "texts"
+    """The inputs of a forward pass: source and target texts, texts, images, or both."""
 
     generates: ClassVar[bool] = False
     """True if the model writes text token by token (`start`, `step`, `reorder`)."""
@@ -67,6 +67,10 @@ class CommonSpec(Config):
         """Return the stacks by the name of their module, the encoder first."""
         stacks = ((name, getattr(self, name, None)) for name in ("encoder", "decoder"))
         return {name: stack for name, stack in stacks if stack is not None}
+
+    def of_stack(self, name: str) -> CommonSpec:
+        """Return the spec that a stack belongs to: this one, or that of a part of the model."""
+        return self
 
     def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
         """Return a copy with other stacks.
@@ -162,6 +166,8 @@ class TranslatorSpec(CommonSpec):
             raise ValueError(
                 f"share_embeddings = {share!r} needs equal source and target vocabularies"
             )
+        if share in ("all", "inputs") and self.embedding.row_size:
+            raise ValueError(f"share_embeddings = {share!r}: the source has a table for rows")
         if not self.decoder.has_memory:
             raise ValueError("the decoder's block needs cross_attention")
         if self.encoder.has_memory:
@@ -239,6 +245,8 @@ class CausalLMSpec(CommonSpec):
         self.decoder.check_width(self.width)
         if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
+        if self.embedding.row_size:
+            raise ValueError("a causal language model reads token by token (embedding.row_size)")
         self.decoder.check_writes()
         if self.memory is not None:
             if self.embedding.positions.kind != "none":  # Dai 2019, section 3.3
@@ -305,6 +313,18 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "encoder of images",
         "heedful.models.images.vision_spec:VisionSpec",
         "heedful.models.images.vision:VisionModel",
+        "heedful.pipelines.image_classification:ImagePipeline",
+    ),
+    "two_towers": ModelKind(
+        "encoder of images and texts",
+        "heedful.models.images.two_towers_spec:TwoTowersSpec",
+        "heedful.models.images.two_towers:TwoTowers",
+        "heedful.pipelines.image_text_matching:TwoTowersPipeline",
+    ),
+    "resnet": ModelKind(
+        "residual network of images",
+        "heedful.models.images.resnet_spec:ResNetSpec",
+        "heedful.models.images.resnet:ResNet",
         "heedful.pipelines.image_classification:ImagePipeline",
     ),
 }

@@ -20,6 +20,8 @@ TASKS_OF_KIND = {
     "causal_lm": ("causal_lm", "tokens"),
     "encoder": ("masked_lm", "classify", "tag", "answer"),
     "vision": ("images",),
+    "two_towers": ("contrast",),
+    "resnet": ("images",),
 }
 """Training tasks by kind of model."""
 

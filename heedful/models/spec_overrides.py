@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
         # None asks for the default, which is the value of a trained model.
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
-        if option == "recurrent":
+        if option in ("recurrent", "evoformer"):
             differences += _within(option, wanted, value)
             continue
         if option == "share_embeddings" and _is_same_sharing(wanted, value, spec):
@@ -147,6 +148,8 @@ def _values(spec: Any) -> Iterator[tuple[str, Any]]:
     stacks = spec.stacks()
     recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
     yield "recurrent", recurrent or None  # None: `_within` then reports the section
+    pairs = [stack.exact_text for stack in stacks.values() if stack.exact_text is not None]
+    yield "evoformer", {"side": math.isqrt(pairs[0])} if pairs else None
     for name, stack in stacks.items():
         yield f"{name}_layers", stack.num_layers
         if all(each.part.section is None for each in stack.sublayers()):

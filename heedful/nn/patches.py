@@ -55,15 +55,30 @@ class PatchEmbedding(nn.Module):
         Raises:
             DataError: when the images have another size or number of channels.
         """
-        expected = (self.channels, self.image_size, self.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise DataError(
-                f"The images are {_sizes(images.shape[1:])}; the model takes {_sizes(expected)} "
-                "(channels × height × width)",
-                remedy="Scale or crop the images, or use the model's `at_size` for another size",
-            )
+        check_images(images, self.channels, self.image_size)
         vectors: Tensor = self.projection(cut(images, self.patch_size))
         return vectors
+
+
+def check_images(images: Tensor, channels: int, side: int) -> None:
+    """Refuse images of another size or number of channels than a model reads.
+
+    Args:
+        images: [B, C, h, w].
+        channels: C that the model reads.
+        side: height and width that it reads.
+
+    Raises:
+        DataError: when they differ.
+    """
+    expected = (channels, side, side)
+    if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        raise DataError(
+            f"The images are {_sizes(images.shape[1:])}; the model takes {_sizes(expected)} "
+            "(channels × height × width)",
+            remedy="Scale or crop the images, or use the `at_size` of a vision Transformer for "
+            "another size",
+        )
 
 
 def stretched(table: Tensor, old: int, new: int) -> Tensor:

@@ -491,6 +491,9 @@ class EmbeddingSpec(Config):
     num_segments: PositiveInt | None = Field(
         None, description="number of segment embeddings (Devlin 2019); none if unset"
     )
+    row_size: PositiveInt | None = Field(
+        None, description="tokens that an encoder reads at a position, as numbers; ids if unset"
+    )
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from heedful.models.checkpoint import ReadModel
     from heedful.text.tokenizer_pair import TokenizerPair
 
-_RECORDS = "heedful.pipelines.record_answers:RecordPipeline"  # a use, and no kind of model
+_RECORDS = {  # uses, and no kinds of model
+    "records": "heedful.pipelines.record_answers:RecordPipeline",
+    "ctc": "heedful.pipelines.ctc_answers:CTCPipeline",
+}
 
 
 @standard_tensors()
@@ -42,7 +45,7 @@ def load_pipeline(
 
     Returns:
         A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
-        `EncoderPipeline` or `ImagePipeline`.
+        `EncoderPipeline`, `ImagePipeline` or `TwoTowersPipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.
@@ -61,7 +64,7 @@ def load_pipeline(
             raise
         # Without PyTorch only translators are loaded; models of other kinds are refused there.
         return loaded_as("translator", path, device=device, precision=precision, **options)
-    kind = "records" if answers_records(once.spec, once.tokenizers) else once.spec.kind
+    kind = record_use(once.spec, once.tokenizers) or once.spec.kind
     if options and kind != "translator":
         raise ModelError(
             f"Only translators have the option {' and '.join(options)}; its kind is {kind!r}",
@@ -75,7 +78,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
     """Return the pipeline of one kind of model, loaded already or from a directory or name.
 
     Args:
-        kind: kind of the model, such as `encoder`; `records` for an encoder-decoder of records.
+        kind: kind of the model, such as `encoder`, or a result of `record_use`.
         model: pipeline, directory or name.
         **options: arguments of the pipeline's `load`.
 
@@ -83,7 +86,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
         ModelError: when the model is of another kind, or there is none.
         ConfigError: when the device or precision is not available.
     """
-    wanted = resolve_name(_RECORDS if kind == "records" else MODEL_KINDS[kind].pipeline)
+    wanted = resolve_name(_RECORDS[kind] if kind in _RECORDS else MODEL_KINDS[kind].pipeline)
     if isinstance(model, str | Path | list | tuple):
         return wanted.load(model, **{"read": load_any, **options})
     if not isinstance(model, wanted):
@@ -96,7 +99,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
 
 
 def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: Any) -> Any:
-    """Load a language model, or an encoder-decoder that completes records.
+    """Load a language model, or a model that reads records by an encoder and completes them.
 
     Args:
         path: a model directory or a run directory (its best model).
@@ -112,13 +115,18 @@ def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: A
     """
     once = ReadOnce(Path(path), read)
     # A translator of texts is refused by the pipeline of language models, which names the task.
-    kind = "records" if answers_records(once.spec, once.tokenizers) else "causal_lm"
+    kind = record_use(once.spec, once.tokenizers) or "causal_lm"
     return loaded_as(kind, path, read=once, **options)
 
 
-def answers_records(spec: ModelSpec, tokenizers: TokenizerPair | None) -> bool:
-    """Return True for an encoder-decoder of records."""
+def record_use(spec: ModelSpec, tokenizers: TokenizerPair | None) -> str | None:
+    """Return `records` for an encoder-decoder of records, `ctc` for an encoder that answers them.
+
+    Other models have none.
+    """
     from heedful.text.field_tokenizer import FieldTokenizer  # few models have fields
 
     target = None if tokenizers is None else tokenizers.target
-    return spec.reads == "pairs" and isinstance(target, FieldTokenizer)
+    if not isinstance(target, FieldTokenizer):
+        return None
+    return "records" if spec.reads == "pairs" else "ctc" if spec.kind == "encoder" else None

@@ -25,6 +25,7 @@ from heedful.pipelines.encoder_input import (
     FramedWindow,
     WindowAnswer,
     check_length,
+    check_pairs,
     choose,
     encode,
     frame,
@@ -234,6 +235,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         for number, row in enumerate(words):
             if row:
                 ids, first_tokens[number] = word_tokens(self.tokenizer, row)
+                check_pairs(self.spec.encoder.exact_text, len(ids), _line(number, options))
                 parts |= self._parts(number, ids, options)
         names = self.labels("token")
         results = [[TokenLabel(word, None, None) for word in row] for row in words]

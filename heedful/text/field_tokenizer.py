@@ -307,6 +307,11 @@ class FieldTokenizer(TextTokenizer):
         rows = last.shape[0] or max(1, -(-left // last.step))
         return ((1,), *(field.shape for field in known), (rows, *last.shape[1:]), (1,))
 
+    @property
+    def row_size(self) -> int:
+        """Number of values of a row of the first field, such as a moment of a sound."""
+        return self.fields[0].step
+
     @functools.cached_property
     def learned(self) -> npt.NDArray[np.bool_]:
         """Flags of the ids that a model learns to write [V]: those of no condition, and an end.

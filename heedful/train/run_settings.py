@@ -344,7 +344,7 @@ class RunSettings(Config):
     @property
     def has_text(self) -> bool:
         """True if the examples are text and need tokenizers."""
-        return self.model_kind != "vision"
+        return self.base_task != "images"
 
     @property
     def cuts_windows(self) -> bool:
@@ -366,6 +366,8 @@ class RunSettings(Config):
         """The kind of model that the task trains."""
         if self.base_task == "tokens" and self.tokens.source:
             return "translator"
+        if self.base_task == "images" and self.images.network == "resnet":
+            return "resnet"
         return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.base_task in tasks)
 
     @property

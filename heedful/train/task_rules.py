@@ -9,8 +9,12 @@ from heedful.config import open_names
 from heedful.data.corpus_spec import AugmentSpec, ImageSpec, RecordSpec
 from heedful.errors import ConfigError
 
-Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
-Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+Metric = Literal[
+    "bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+]
+Choice = Literal[
+    "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+]
 
 METRICS = get_args(Metric)
 AnyMetric = Annotated[Metric | str, open_names("metric", Metric)]
@@ -55,6 +59,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    "contrast": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["recall"], "choose_by": "recall"},
+    },
     # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
@@ -75,6 +84,7 @@ Task = Literal[
     "denoising",
     "classify",
     "images",
+    "contrast",
     "tag",
     "answer",
     "tokens",
@@ -89,6 +99,8 @@ TOKEN_TASKS: tuple[Task, ...] = (
 )
 """Tasks whose loss is a mean over tokens, so that it has a perplexity."""
 
+_IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast")
+
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
     "soft_terms": ("translation",),
@@ -101,11 +113,17 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "objective.sentinels": ("span_corruption",),
     "objective.permute_sentences": ("denoising",),
     "data.packed_length": ("translation",),
+    "model.evoformer": ("tag",),
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
-    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
+    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], _IMAGE_TASKS),
+    # The encoder of images is a vision Transformer where there is one of texts beside it.
+    **dict.fromkeys(
+        [f"images.{name}" for name in ("network", "blocks", "stage_width", "stem_stride")],
+        ("images",),
+    ),
+    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], _IMAGE_TASKS),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -123,6 +141,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "tag": ("accuracy", "span_f1"),
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
+    "contrast": ("recall",),
     "tokens": (),
 }
 """The metrics of each task, apart from its loss."""
@@ -149,7 +168,7 @@ def base_task(name: str) -> str:
 
 def takes_pairs(task: str) -> bool:
     """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
-    return base_task(task) in ("translation", "images")
+    return base_task(task) in ("translation", *_IMAGE_TASKS)
 
 
 def check_metrics(task: str, metrics: Iterable[str]) -> None:

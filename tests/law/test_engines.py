@@ -34,6 +34,7 @@ from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
+from heedful.registry import ON_USE
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 
@@ -70,6 +71,7 @@ def base(kind: str, **own: Any) -> Plain:
             {"kind": "sequence", "labels": ["a", "b"]},
             {"kind": "token", "labels": ["a", "b"]},
             {"kind": "span"},
+            {"kind": "ctc", "vocabulary": 20},
         ]
         more = {"encoder": encoder, "pooler": True, "heads": heads}
         return {"kind": kind, "width": 32, "vocabulary": 20, **more}
@@ -135,6 +137,11 @@ def score(**own: Any) -> Case:
     return instead(f"decoder.{CROSSED}", "score_attention", **own)
 
 
+def triangle(kind: str, **own: Any) -> Case:
+    # Of six tokens the first and the last are no pairs; shorter rows lack pairs.
+    return instead(f"encoder.{OWN}", f"triangle_{kind}", **{"side": 2} | own)
+
+
 def convolution(**own: Any) -> Case:
     return instead(f"*.{OWN}", "convolution", causal=True, **own)
 
@@ -195,6 +202,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "EmbeddingSpec": {
         "scale": at("embedding.scale", False),
         "num_segments": at("embedding.num_segments", 2),
+        "row_size": (base("translator"), {"share_embeddings": "none", "embedding.row_size": 2}),
         "positions": positions(kind="none"),
         "norm": at("embedding.norm", {"kind": "layer"}),
         "dropout": at("embedding.dropout", 0.5),
@@ -362,6 +370,25 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "columns": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4),
         "first": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4, first=1),
     },
+    "TriangleMultiplicationSpec": {
+        "kind": triangle("multiplication"),
+        "side": triangle("multiplication", side=1),
+        "first": triangle("multiplication", first=2),
+        "bias": triangle("multiplication", bias=False),
+        "causal": triangle("multiplication", causal=False),
+        "edges": triangle("multiplication", edges="incoming"),
+        "width": triangle("multiplication", width=24),
+    },
+    "TriangleAttentionSpec": {
+        "kind": triangle("attention", num_heads=2),
+        "side": triangle("attention", num_heads=2, side=1),
+        "first": triangle("attention", num_heads=2, first=2),
+        "bias": triangle("attention", num_heads=2, bias=False),
+        "causal": triangle("attention", num_heads=2, causal=False),
+        "node": triangle("attention", num_heads=2, node="ending"),
+        "num_heads": triangle("attention", num_heads=4),
+        "head_width": triangle("attention", num_heads=2, head_width=24),
+    },
     "Everything": {"kind": mask(kind="everything")},
     "Causal": {"kind": mask(kind="causal")},
     "Window": {"kind": mask(kind="window", size=2), "size": mask(kind="window", size=3)},
@@ -487,6 +514,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": head(3, "dropout", 0.5),
     },
     "SpanHeadSpec": {"kind": case("encoder"), "unanswerable": head(4, "unanswerable", True)},
+    "CTCHeadSpec": {"kind": case("encoder"), "vocabulary": head(5, "vocabulary", 12)},
     "VisionSpec": {
         "kind": case("vision"),
         "width": at("width", 64, "vision"),
@@ -524,6 +552,8 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
 
     for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec):
         visit(kind)
+    for address in ON_USE["mixer"].values():
+        visit(resolve_name(address))
     return classes
 
 
@@ -709,6 +739,8 @@ def concerns(path: str, name: str, field: str) -> bool:
         "RecurrentDecoderSpec": "part",
         "ScoreAttentionSpec": "part",
         "ConvolutionSpec": "part",
+        "TriangleMultiplicationSpec": "part",
+        "TriangleAttentionSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

@@ -81,6 +81,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "experts": {"num_experts": 2},
     "convolution": {"convolution": {}, "positions": "learned"},
+    # Rows of nine tokens; in one of them pairs are missing.
+    "evoformer": {"evoformer": {"side": 2}, "positions": "learned"},
 }
 
 

@@ -207,7 +207,7 @@ def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section) -> No
     (tmp_path / "a.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")
     data = {"train": [{"file": str(tmp_path / "a.tsv")}]}
     chosen = resolve_settings(None, None, {"task": "classify", "data": data, **section})
-    with pytest.raises(ConfigError, match=r"is for images; this task is classify"):
+    with pytest.raises(ConfigError, match=r"is for images and contrast; this task is classify"):
         prepare_task(tmp_path, chosen, None, Events([]))
 
 

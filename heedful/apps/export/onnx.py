@@ -75,6 +75,12 @@ def export_onnx(model: Path, out: Path) -> list[str]:
             where=str(directory),
             remedy="Give an encoder of text or images; others go to --format hf or ctranslate2",
         )
+    if spec.kind == "encoder" and spec.head("ctc"):
+        raise ModelError(
+            "Programs that run ONNX do not know how the labels of CTC become an answer",
+            where=str(directory),
+            remedy="Run the model with Heedful",
+        )
     # The number of tokens that an expert gets depends on the data, which no traced graph can
     # express.
     if spec.encoder.block.feedforward.experts is not None:

@@ -17,6 +17,7 @@ from heedful.engines.cost_memory import (
     rotated_beside,
     sublayer_saved,
 )
+from heedful.errors import ModelError
 from heedful.models.cost import (
     BACKWARD_PER_FORWARD,
     blocks_of,
@@ -157,8 +158,16 @@ def model_costs(spec: Any, length: int, number_bytes: int) -> ModelCosts:
         spec: specification of the model.
         length: tokens of a sequence or of each side of a pair; ignored for models of images.
         number_bytes: bytes of an element in matmuls, `FLOAT32` or `BFLOAT16`.
+
+    Raises:
+        ModelError: when the model is no stack of blocks.
     """
-    if spec.kind == "vision":
+    if not spec.stacks():
+        raise ModelError(
+            f"A plan divides blocks, and a model of the kind {spec.kind!r} has none",
+            remedy="Train it on one device",
+        )
+    if spec.reads == "images":
         length = spec.num_states
     total, blocks = BlockCosts(layers=0), []
     for name, stack in spec.stacks().items():
@@ -276,7 +285,7 @@ def forward_work(spec: Any, length: int) -> Work:
     Returns:
         The operations, without the predictions of masked tokens.
     """
-    if spec.kind == "vision":
+    if spec.reads == "images":
         return image_work(spec)
     if spec.kind == "translator":
         return training_cost(spec, length, length).forward

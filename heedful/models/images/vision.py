@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ModelError
+from heedful.models.images.image_model import ImageModel
 from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.prediction_heads import Classifier, Pooler
 from heedful.models.stack import Stack
@@ -15,7 +15,7 @@ from heedful.nn.patches import PatchEmbedding, stretched
 from heedful.nn.positions import LearnedPositions, Positions
 
 
-class VisionModel(nn.Module):
+class VisionModel(ImageModel):
     """An encoder of image patches with an optional classifier.
 
     Args:
@@ -77,20 +77,6 @@ class VisionModel(nn.Module):
         vector = states[:, 0] if self.spec.pooling == "first" else states.mean(dim=1)
         return vector if self.pooler is None else self.pooler(vector)
 
-    def class_logits(self, states: Tensor) -> Tensor:
-        """Return logits [B, classes] of each image's class, from the states of `forward`.
-
-        Raises:
-            ModelError: when the model has no classifier.
-        """
-        if self.classifier is None:
-            raise ModelError(
-                "The model has no classifier",
-                remedy="Fine-tune it on labelled images, or use its states",
-            )
-        logits: Tensor = self.classifier(self.pooled(states))
-        return logits
-
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""
         return {"encoder": self.encoder}
@@ -98,14 +84,6 @@ class VisionModel(nn.Module):
     def input_modules(self) -> dict[str, nn.Module]:
         """Return the module that adds positions to the patches: the model itself."""
         return {"encoder": self}
-
-    def stream_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [B, classes] from normed states of any layer [B, 1 + n or n, D]."""
-        return self.class_logits(hidden)
-
-    def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Return logits [B, classes]; other kinds of model use `positions` and `rows`."""
-        return self.class_logits(states)
 
     def at_size(self, image_size: int) -> VisionModel:
         """Return a copy for images of another size, with interpolated positions.

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import PositiveInt, Probability
-from heedful.models.model_spec import CommonSpec, Prediction
+from heedful.models.images.image_spec import ImageModelSpec
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.pixel_spec import PixelSpec
 
 
-class VisionSpec(CommonSpec):
+class VisionSpec(ImageModelSpec):
     """An encoder of images cut into patches (Dosovitskiy 2021)."""
 
     kind: Literal["vision"] = "vision"
     width: PositiveInt
-    image_size: PositiveInt = Field(224, description="height and width of an image in pixels")
     patch_size: PositiveInt = Field(16, description="height and width of a patch in pixels")
-    channels: PositiveInt = Field(3, description="number of colour channels")
     encoder: StackSpec
     pooling: Literal["first", "mean"] = Field(
         "first", description="state of the whole image: that of a [CLS] token, or the mean"
     )
     pooler: bool = Field(False, description="dense layer and tanh over the pooled state")
-    labels: tuple[str, ...] = Field((), description="names of the classes")
-    num_classes: PositiveInt | None = Field(
-        None,
-        description="number of classes without names; no classifier if unset and without labels",
-    )
     dropout: Probability = Field(0.0, description="dropout probability of embeddings")
-    pixels: PixelSpec | None = Field(None, description="preprocessing of pixels; unset if unknown")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -40,36 +32,28 @@ class VisionSpec(CommonSpec):
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
-        # Imported models may give both, as Hugging Face does; then they must agree.
-        if self.labels and self.num_classes not in (None, len(self.labels)):
-            raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
-        if self.pixels and not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
-            raise ValueError(f"pixels needs a mean and std for each of {self.channels} channels")
         if self.encoder.has_memory:
             raise ValueError("an encoder of images has no memory to cross-attend to")
         return self
 
-    reads = "images"
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return a copy that tells other classes apart.
+
+        A pooler of a model without classifier was trained for another purpose and is left out.
+        """
+        pooler = self.pooler and bool(self.class_names)
+        return super().with_labels(labels).model_copy(update={"pooler": pooler})
+
+    @property
+    def image_options(self) -> dict[str, Any]:
+        """The values of `[images]` that give this size of images and patches."""
+        own = {"network": "vit", "patch_size": self.patch_size, "pooling": self.pooling}
+        return super().image_options | own
 
     @property
     def num_positions(self) -> int:
         """Number of learned positions, one for each state."""
         return self.num_states
-
-    @property
-    def longest_text(self) -> None:
-        """None, as the input is no text."""
-        return None
-
-    @property
-    def predicts(self) -> Prediction | None:
-        """The class of the image; None without a classifier."""
-        return "label" if self.class_names else None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The labels, or LABEL_0, LABEL_1 … for classes without names."""
-        return self.labels or tuple(f"LABEL_{i}" for i in range(self.num_classes or 0))
 
     @property
     def num_states(self) -> int:

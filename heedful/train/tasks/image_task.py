@@ -1,9 +1,9 @@
-"""Image classification: a vision Transformer trained on labelled images."""
+"""Image classification: a network trained on labelled images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -19,14 +19,14 @@ from heedful.data.encoded_images import (
 )
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.images.vision_spec import VisionSpec
-from heedful.models.shape_to_spec import vision_spec
+from heedful.models.images.image_spec import ImageModelSpec
 from heedful.nn.pixel_spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, note_labels
+from heedful.train.tasks.image_network import check_network, network_spec
 from heedful.train.validation import label_measure
-from heedful.train.warm_start import initial_vision_spec
+from heedful.train.warm_start import initial_image_spec
 
 
 def prepare(setup: Setup) -> Task:
@@ -39,36 +39,35 @@ def prepare(setup: Setup) -> Task:
         ModelError: when the initial model is missing or of another kind.
     """
     settings, data = setup.settings, setup.settings.data
-    initial: VisionSpec | None = initial_vision_spec(settings)
-    images = _read(setup, "train", initial)
+    initial: ImageModelSpec | None = initial_image_spec(settings)
+    check_network(settings, settings.model_kind if initial is None else initial.kind)
+    images = read_images(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
     # Fewer labels than the model knows: its classifier is kept whole, in its own order.
     if initial is not None and set(labels) <= set(initial.class_names):
         labels = list(initial.class_names)
     note_labels(setup.events, labels)
-    spec = _spec_for(setup, images, labels, initial)
+    spec = network_spec(settings, images, labels, initial)
     assert spec.pixels is not None
     size = data.budget // spec.num_states  # images of a batch
     if size < 1:
         raise ConfigError(
             f"A batch of {data.budget} positions has no room for an image, which has "
-            f"{spec.num_states} (its patches)",
+            f"{spec.num_states} (its patches, or places of the last feature map)",
             where="data.batch_tokens",
             remedy="Raise it, or raise images.patch_size",
         )
     training = LabelledImages(images, labels, spec.pixels)
     valid = None
     if data.valid:
-        valid_images = _read(setup, "valid", initial)
-        _check_shape(valid_images, images)
+        valid_images = read_images(setup, "valid", initial)
+        check_shape(valid_images, images)
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {spec.labels}"
-    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
-    filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
-    augmentation = Augmentation(settings.augment, settings.seed, filling)
-    # Every image has as many positions as any other: its patches and the class token.
+    augmentation = augmentation_of(setup, spec.pixels)
+    # Every image has as many positions as any other: its patches and the class token, or places.
     sizes = np.full(len(images), spec.num_states, np.int64)
 
     def plan(epoch: int) -> list[Indices]:
@@ -79,13 +78,13 @@ def prepare(setup: Setup) -> Task:
 
     validation = measure = None
     if valid is not None:
-        validation = FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch)
+        validation = FixedBatches(list(in_order(len(valid.labels), size)), valid.batch)
         measure = label_measure(
             settings.validation.metrics,
             image_scores,
             valid.labels,
             labels,
-            lambda count: _in_order(count, size),
+            lambda count: in_order(count, size),
             valid.batch,
         )
     return Task(
@@ -105,10 +104,19 @@ def image_scores(model: Any, batch: ImageBatch, capture: PenaltyCapture) -> Tens
     return scores
 
 
-def _read(
-    setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
+def read_images(
+    setup: Setup, role: Literal["train", "valid"], initial: ImageModelSpec | None
 ) -> EncodedImages:
-    """Read images, resized for the initial model if there is one."""
+    """Read labelled images, resized for the initial model if there is one.
+
+    Args:
+        setup: setup of the task.
+        role: `train` or `valid`.
+        initial: spec of the initial model, or None.
+
+    Raises:
+        DataError: when an image cannot be used; it is named.
+    """
     spec = setup.settings.images
     if initial is not None:
         # Its table of learned positions has one entry a patch.
@@ -123,13 +131,25 @@ def _read(
     return images
 
 
-def _in_order(count: int, size: int) -> Iterator[Indices]:
+def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
         yield np.arange(first, min(first + size, count))
 
 
-def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+def augmentation_of(setup: Setup, pixels: PixelSpec) -> Augmentation:
+    """Return the random changes of training images that the settings name."""
+    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
+    filling = tuple(mean / pixels.rescale for mean in pixels.mean)
+    return Augmentation(setup.settings.augment, setup.settings.seed, filling)
+
+
+def check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+    """Refuse validation images of another shape than those to train on.
+
+    Raises:
+        DataError: when they differ; it names both shapes.
+    """
     if valid.shape != images.shape:
         there, here = (" × ".join(map(str, shape)) for shape in (valid.shape, images.shape))
         raise DataError(
@@ -138,52 +158,3 @@ def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
             where=valid.name(0),
             remedy="Set images.size and images.channels, to which all are then brought",
         )
-
-
-PATCH_SIZE = 4
-"""Default side of a new model's patches, in pixels."""
-
-
-def _spec_for(
-    setup: Setup,
-    images: EncodedImages,
-    labels: Sequence[str],
-    initial: VisionSpec | None,
-) -> VisionSpec:
-    """Return the spec for labelled images: a new one, or the initial model's with their labels.
-
-    In a new model, and in one whose preprocessing is unknown, each channel of the training images
-    is normalised to mean 0 and standard deviation 1.
-
-    Args:
-        setup: setup of the task.
-        images: training images.
-        labels: labels of the images.
-        initial: spec of the initial model, or None.
-
-    Raises:
-        ConfigError: when patches do not fill the image, or positions are not learned.
-    """
-    settings = setup.settings
-    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
-    channels, side, _ = images.shape
-    pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
-    if initial is None:
-        return vision_spec(
-            settings.model,
-            image_size=side,
-            channels=channels,
-            patch_size=settings.images.patch_size or PATCH_SIZE,
-            pooling=settings.images.pooling or "first",
-            labels=tuple(labels),
-            pixels=pixels,
-        )
-    changes = {
-        "labels": tuple(labels),
-        "num_classes": None,
-        # A pooler of a model without classifier was trained for another purpose.
-        "pooler": initial.pooler and bool(initial.class_names),
-        # Training images are resized by this filter, so the model directory must say so.
-        "pixels": (initial.pixels or pixels).model_copy(update={"resample": pixels.resample}),
-    }
-    return initial.model_copy(update=changes)

@@ -241,7 +241,7 @@ class BertNames:
         if self.same_width:
             config["embedding_size"] = spec.width
         bias = spec.encoder.shared_position_bias
-        if bias is not None and bias.kind == "t5":
+        if self.relative is not None and bias is not None and bias.kind == "t5":
             config["relative_attention_num_buckets"] = bias.num_buckets
         if self.padding_rows:
             # The table's offset is not stored; transformers derives it from the padding id.
@@ -305,7 +305,9 @@ class BertNames:
         # Older versions saved these buffers of the numbers 0, 1, 2 ….
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
         for head in spec.heads:
-            layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
+            # A head without names is among what is `missing`, and has no tensors to name.
+            names_of = self.head_layers.get(head.kind, {})
+            layers = {theirs: ours for ours, theirs in names_of.items()}
             rules += renamed(layers, ours=f"heads.{head.kind}.")
             if head.kind == "masked_lm":
                 find = _plain_vocabulary if self.plain_vocabulary else _vocabulary_table
