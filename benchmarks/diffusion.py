@@ -25,7 +25,7 @@ from captions import (
     WORDS,
     caption_of,
     digits_of,
-    doubled,
+    enlarged,
     processor_seconds,
     square_picture,
     write_pictures,
@@ -95,7 +95,7 @@ def halves_of(image: Any) -> list[Any]:
     margin = (image.shape[0] - 14) // 2
     rows = image[margin : margin + 14]
     columns = [rows[:, 1:15]] if image.shape[1] == 16 else np.split(rows, 2, axis=1)
-    return [doubled(each) for each in columns]
+    return [enlarged(each) for each in columns]
 
 
 def measure(run: Path, task: str, test: Path) -> dict[str, Any]:
