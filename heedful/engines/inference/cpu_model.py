@@ -23,7 +23,7 @@ from heedful.engines.inference.support import embedding_refusals, stack_refusals
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
-from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.embeddings import InputEmbedding, RowProjection, TokenEmbedding
 
 if TYPE_CHECKING:
     from heedful.engines.inference.numpy_translator import NumpyTranslator
@@ -40,7 +40,7 @@ class CpuInputEmbedding(EnginePart, InputEmbedding):
         self,
         ids: Tensor,
         positions: Tensor,
-        table: TokenEmbedding,
+        table: TokenEmbedding | RowProjection,
         segments: Tensor | None = None,
     ) -> Tensor:
         if self.by_definition:
