@@ -248,7 +248,8 @@ class RunSettings(Config):
         "translation",
         description="training task: translation; language models (causal_lm, masked_lm, "
         "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
-        "(tag); question answering (answer); sequences of tokens of any kind (tokens)",
+        "(tag); question answering (answer); sequences of tokens of any kind (tokens); images "
+        "with captions (contrast)",
     )
     init: str | None = Field(
         None,
