@@ -33,8 +33,9 @@ Sharing = Literal["all", "inputs", "target", "none"]
 class CommonSpec(Config):
     """The part that the specs of all kinds of models have in common."""
 
-    reads: ClassVar[Literal["pairs", "texts", "images", "images_and_texts"]] = "texts"
-    """The inputs of a forward pass: source and target texts, texts, images, or both."""
+    reads: ClassVar[Literal["pairs", "texts", "images", "images_and_texts", "captions"]] = "texts"
+    """The inputs of a forward pass: source and target texts, texts, images, images with texts, or
+    noisy images and captions."""
 
     generates: ClassVar[bool] = False
     """True if the model writes text token by token (`start`, `step`, `reorder`)."""
@@ -315,11 +316,23 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.images.vision:VisionModel",
         "heedful.pipelines.image_classification:ImagePipeline",
     ),
+    "autoencoder": ModelKind(
+        "autoencoder of images",
+        "heedful.models.images.autoencoder_spec:AutoencoderSpec",
+        "heedful.models.images.autoencoder:Autoencoder",
+        "heedful.pipelines.image_codes:CodePipeline",
+    ),
     "two_towers": ModelKind(
         "encoder of images and texts",
         "heedful.models.images.two_towers_spec:TwoTowersSpec",
         "heedful.models.images.two_towers:TwoTowers",
         "heedful.pipelines.image_text_matching:TwoTowersPipeline",
+    ),
+    "denoiser": ModelKind(
+        "denoiser of images",
+        "heedful.models.images.vision_spec:DenoiserSpec",
+        "heedful.models.images.denoiser:Denoiser",
+        "heedful.pipelines.image_drawing:DrawingPipeline",
     ),
     "resnet": ModelKind(
         "residual network of images",

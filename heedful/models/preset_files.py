@@ -21,7 +21,9 @@ TASKS_OF_KIND = {
     "encoder": ("masked_lm", "classify", "tag", "answer"),
     "vision": ("images",),
     "two_towers": ("contrast",),
+    "denoiser": ("diffusion",),
     "resnet": ("images",),
+    "autoencoder": ("autoencode",),
 }
 """Training tasks by kind of model."""
 

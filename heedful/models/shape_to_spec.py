@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from heedful.config import explained
 from heedful.errors import ConfigError
 from heedful.models.encoder_spec import EncoderSpec, HeadSpec
-from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.mixers import (
     channel_mix,
     layer_mixers,
@@ -173,12 +173,7 @@ def vision_spec(
             where="model.positions",
             remedy="Leave it out",
         )
-    if image_size % patch_size:
-        raise ConfigError(
-            f"Patches of {patch_size} pixels do not fill a side of {image_size} pixels",
-            where="images.patch_size",
-            remedy=f"Choose a divisor of {image_size}, or another images.size",
-        )
+    _check_patch_size(image_size, patch_size)
     return VisionSpec(
         width=shape.width,
         image_size=image_size,
@@ -190,6 +185,70 @@ def vision_spec(
         dropout=shape.dropout,
         pixels=pixels,
     )
+
+
+@_explained
+def denoiser_spec(
+    shape: TranslatorShape,
+    vocabulary: int,
+    max_length: int,
+    *,
+    image_size: int,
+    channels: int,
+    patch_size: int,
+    words: tuple[str, ...],
+) -> DenoiserSpec:
+    """Return the spec of a denoiser with an encoder of captions and a decoder of patches.
+
+    Args:
+        shape: options of the architecture.
+        vocabulary: vocabulary size of the captions.
+        max_length: most tokens of a caption.
+        image_size: height and width in pixels.
+        channels: number of colour channels.
+        patch_size: side of a patch in pixels, a divisor of `image_size`.
+        words: words of the captions, or none for any.
+
+    Raises:
+        ConfigError: when patches do not fill the image, or layers are recurrent.
+    """
+    refuse_memory(shape, "An image is read as a whole")
+    for option in ("recurrent", "convolution"):
+        if getattr(shape, option) is not None:
+            raise ConfigError(
+                "A denoiser is made of attention blocks",
+                where=f"model.{option}",
+                remedy="Leave it out",
+            )
+    _check_patch_size(image_size, patch_size)
+    shape = shape.model_copy(update={"max_length": max_length})
+    encoder = _encoder(shape)
+    # Patches see each other on both sides, so their mixers are those of an encoder.
+    mixers = layer_mixers(shape, shape.mixer, num_layers=shape.decoder_layers, causal=False)
+    cross = AttentionSpec.with_heads_of_shape(shape)
+    decoder = _stack(shape, shape.decoder_layers, mixers, _feedforward(shape), cross, causal=False)
+    refuse_idle_options(shape, (encoder, decoder))
+    return DenoiserSpec(
+        width=shape.width,
+        vocabulary=vocabulary,
+        embedding=_embedding(shape, max_length),
+        encoder=encoder,
+        decoder=decoder,
+        image_size=image_size,
+        channels=channels,
+        patch_size=patch_size,
+        max_length=max_length,
+        words=words,
+    )
+
+
+def _check_patch_size(image_size: int, patch_size: int) -> None:
+    if image_size % patch_size:
+        raise ConfigError(
+            f"Patches of {patch_size} pixels do not fill a side of {image_size} pixels",
+            where="images.patch_size",
+            remedy=f"Choose a divisor of {image_size}, or another images.size",
+        )
 
 
 def _embedding(

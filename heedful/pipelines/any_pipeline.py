@@ -45,7 +45,7 @@ def load_pipeline(
 
     Returns:
         A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
-        `EncoderPipeline`, `ImagePipeline` or `TwoTowersPipeline`.
+        `EncoderPipeline`, `ImagePipeline`, `TwoTowersPipeline` or `DrawingPipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.
@@ -98,24 +98,30 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
     return model
 
 
-def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: Any) -> Any:
-    """Load a language model, or a model that reads records by an encoder and completes them.
+def load_generator(
+    path: str | Path, *, rotary: tuple[Any, ...] = (None, None, None), **options: Any
+) -> Any:
+    """Load a language model, a model that completes records by an encoder, or a denoiser.
 
     Args:
         path: a model directory or a run directory (its best model).
-        read: reader of a model directory.
+        rotary: arguments of `stretching_reader`.
         **options: `device` and `precision` of the pipeline's `load`.
 
     Returns:
-        A `GenerationPipeline`, or a `RecordPipeline`, which is one.
+        A `GenerationPipeline`, a `RecordPipeline`, which is one, or a `DrawingPipeline`.
 
     Raises:
         ModelError: when there is no model, or one that continues nothing.
         ConfigError: when the device or precision is not available.
     """
-    once = ReadOnce(Path(path), read)
+    from heedful.models.rotary_override import stretching_reader  # translators load without PyTorch
+
+    once = ReadOnce(Path(path), stretching_reader(load_any, *rotary))
     # A translator of texts is refused by the pipeline of language models, which names the task.
     kind = record_use(once.spec, once.tokenizers) or "causal_lm"
+    if once.spec.reads == "captions":
+        kind = "denoiser"
     return loaded_as(kind, path, read=once, **options)
 
 

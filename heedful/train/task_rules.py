@@ -6,11 +6,21 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from heedful.config import open_names
-from heedful.data.corpus_spec import AugmentSpec, ImageSpec, RecordSpec
+from heedful.data.corpus_spec import AugmentSpec, RecordSpec
 from heedful.errors import ConfigError
 
 Metric = Literal[
-    "bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+    "bleu",
+    "chrf",
+    "ter",
+    "accuracy",
+    "macro_f1",
+    "span_f1",
+    "exact_match",
+    "f1",
+    "recall",
+    "codes_used",
+    "code_perplexity",
 ]
 Choice = Literal[
     "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
@@ -64,6 +74,17 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["recall"], "choose_by": "recall"},
     },
+    # A moving average of the weights draws far better than the weights themselves (Ho 2020).
+    "diffusion": {
+        **_DENOISING_DEFAULTS,
+        "data": {"max_length": 32},
+        "checkpoint": {"ema_decay": 0.999, "average": "none"},
+    },
+    "autoencode": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["codes_used", "code_perplexity"], "choose_by": "loss"},
+    },
     # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
@@ -85,9 +106,11 @@ Task = Literal[
     "classify",
     "images",
     "contrast",
+    "autoencode",
     "tag",
     "answer",
     "tokens",
+    "diffusion",
 ]
 
 TASKS = get_args(Task)
@@ -99,7 +122,8 @@ TOKEN_TASKS: tuple[Task, ...] = (
 )
 """Tasks whose loss is a mean over tokens, so that it has a perplexity."""
 
-_IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast")
+IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast", "autoencode", "diffusion")
+"""Tasks that read images."""
 
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
@@ -117,13 +141,17 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], _IMAGE_TASKS),
+    **dict.fromkeys(("images.size", "images.channels", "images.patch_size"), IMAGE_TASKS),
     # The encoder of images is a vision Transformer where there is one of texts beside it.
+    "images.pooling": ("images", "contrast"),
     **dict.fromkeys(
         [f"images.{name}" for name in ("network", "blocks", "stage_width", "stem_stride")],
         ("images",),
     ),
-    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], _IMAGE_TASKS),
+    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], IMAGE_TASKS[:3]),
+    "images.codes": ("autoencode",),
+    "images.code_width": ("autoencode",),
+    "objective.commitment": ("autoencode",),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -142,7 +170,9 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
     "contrast": ("recall",),
+    "autoencode": ("codes_used", "code_perplexity"),
     "tokens": (),
+    "diffusion": (),
 }
 """The metrics of each task, apart from its loss."""
 
@@ -168,7 +198,7 @@ def base_task(name: str) -> str:
 
 def takes_pairs(task: str) -> bool:
     """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
-    return base_task(task) in ("translation", *_IMAGE_TASKS)
+    return base_task(task) in ("translation", *IMAGE_TASKS)
 
 
 def check_metrics(task: str, metrics: Iterable[str]) -> None:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import numpy as np
-
-from heedful.data.batch_plan import Indices, plan_files
-from heedful.data.captioned_images import CaptionBatch, CaptionedImages
+from heedful.data.captioned_images import CaptionedImages
 from heedful.errors import ConfigError
 from heedful.models.images.two_towers_spec import TwoTowersSpec
 from heedful.models.shape_to_spec import encoder_spec
-from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.train.batch_source import FixedBatches
 from heedful.train.objective import ContrastObjective
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import encoder_tokenizers
 from heedful.train.tasks.image_network import network_spec
-from heedful.train.tasks.image_task import (
+from heedful.train.tasks.image_source import (
     augmentation_of,
-    check_shape,
     in_order,
     read_images,
+    training_batches,
 )
 from heedful.train.validation import recall_measure
 
@@ -35,7 +32,7 @@ def prepare(setup: Setup) -> Task:
     """
     settings, data = setup.settings, setup.settings.data
     _refuse_settings(setup)
-    images = read_images(setup, "train", None)
+    images = read_images(setup, "train")
     check_several(images.label_names, "caption", "captioned images", images.name(0))
     tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, images.label_names))
     vision: Any = network_spec(settings, images, (), None)
@@ -54,9 +51,7 @@ def prepare(setup: Setup) -> Task:
     _note(setup, "training", training)
     validation = measure = None
     if data.valid:
-        valid_images = read_images(setup, "valid", None)
-        check_shape(valid_images, images)
-        valid = CaptionedImages(valid_images, *captioned)
+        valid = CaptionedImages(read_images(setup, "valid", like=images), *captioned)
         _note(setup, "validation", valid)
         validation = FixedBatches(list(in_order(len(valid.numbers), size)), valid.batch)
         measure = recall_measure(
@@ -65,19 +60,16 @@ def prepare(setup: Setup) -> Task:
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {tokenizers.fingerprint}"
     augmentation = augmentation_of(setup, vision.pixels)
-    # Captions are short, so a batch is as large as its images.
-    sizes = np.full(len(images), vision.num_states, np.int64)
-
-    def plan(epoch: int) -> list[Indices]:
-        return plan_files(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
-
-    def make(indices: Indices, epoch: int) -> CaptionBatch:
-        return training.batch(indices, augmentation, epoch)
-
     return Task(
         tokenizers,
         hashlib.sha256(content.encode()).hexdigest(),
-        EpochBatches(plan, make, images.name),
+        # Captions are short, so a batch is as large as its images.
+        training_batches(
+            setup,
+            images,
+            vision.num_states,
+            lambda numbers, epoch: training.batch(numbers, augmentation, epoch),
+        ),
         lambda: setup.new_model(spec, tokenizers),
         ContrastObjective(settings.objective.label_smoothing),
         validation,
