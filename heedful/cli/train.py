@@ -80,7 +80,8 @@ def train(
             files, aligned line by line, or one file of pairs (.tsv, .csv, .jsonl, .parquet, .arrow,
             .tar) or a folder of such files. Language models: files of text. Classifiers: .tsv,
             .jsonl or other tables of texts with labels. Images: IDX files of images and labels, or
-            a folder with a subfolder of images for each label. Text files may be .gz or .zst.
+            a folder with a subfolder of images for each label; with captions also a .jsonl file.
+            Text files may be .gz or .zst.
         valid: Validation files, in the format of --train.
         weights: Number of passes over each corpus of --train in an epoch; 0.5 reads half of it.
         preset: Named settings or model size to start from; `heedful presets` lists them with their

@@ -86,9 +86,8 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
 
 def module_of(name: str) -> str:
     """Return the module of a parameter, without the number of its layer."""
-    parts = name.split(".")
     # A parameter of the model itself, such as a class token, stands for itself.
-    return ".".join([part for part in parts[:-1] if not part.isdigit()][:3]) or name
+    return ".".join([part for part in name.split(".")[:-1] if not part.isdigit()][:3]) or name
 
 
 def part_parameters(part: PartSpec, width: int) -> int:

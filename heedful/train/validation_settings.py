@@ -20,7 +20,7 @@ class ValidationSettings(Config):
         ("bleu", "chrf"),
         description="metrics in addition to the loss: bleu, chrf, ter for translation; accuracy, "
         "macro_f1 for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers; "
-        "codes_used, code_perplexity for autoencoders",
+        "recall for images with captions; codes_used, code_perplexity for autoencoders",
     )
     choose_by: AnyChoice = Field(
         "bleu", description="metric that selects the best model and decides early stopping"
