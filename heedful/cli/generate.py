@@ -27,7 +27,6 @@ from heedful.cli.text_io import (
     say,
     terminal,
 )
-from heedful.data.sound_files import SOUND_SUFFIXES
 from heedful.errors import UserError
 from heedful.search.search_settings import GenerationSettings
 
@@ -155,7 +154,7 @@ def generate(
 
 
 def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bool) -> None:
-    if not (prompt or "").lower().endswith(SOUND_SUFFIXES):  # a model of sounds reads the file
+    if not (prompt or "").lower().endswith(".wav"):  # a model of sounds reads the file
         refuse_text(prompt, input, "generate")
     if stream and (prompt is None or output.json):
         raise UserError(

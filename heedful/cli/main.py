@@ -56,7 +56,7 @@ GROUPS = {
         "classify": "Label texts, pairs of texts, or images.",
         "tag": "Label the words of texts.",
         "answer": "Answer questions with passages from given texts.",
-        "embed": "Turn texts into vectors.",
+        "embed": "Turn texts or images into vectors.",
         "act": "Let a model of token sequences act in a small world.",
     },
     "Measure": {

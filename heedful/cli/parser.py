@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MODULES = {
-    **dict.fromkeys(("answer", "classify", "fill", "tag"), "encoder_verbs"),
+    **dict.fromkeys(("answer", "fill", "tag"), "encoder_verbs"),
+    **dict.fromkeys(("classify", "embed"), "labels_and_vectors"),
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),

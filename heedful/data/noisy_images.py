@@ -123,7 +123,7 @@ def words_of(captions: Sequence[str]) -> tuple[str, ...]:
     return tuple(words) if len(words) <= MOST_WORDS else ()
 
 
-class CaptionedImages:
+class NoisyImages:
     """Images with encoded captions, for making batches.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -121,22 +121,39 @@ class Subject:
         return self.tokenizers
 
 
-def load(path: str | Path, *, device: str = "auto", read: ReadModel = load_any) -> Subject:
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    tower: Literal["images", "texts"] | None = None,
+    read: ReadModel = load_any,
+) -> Subject:
     """Load a model of any kind for inspection.
 
     Args:
         path: model directory, run directory (its best model is loaded) or Hugging Face directory.
         device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+        tower: encoder of a model of images and texts; other models have none to choose from.
         read: function that reads a directory.
 
     Raises:
-        ModelError: when the directory holds no model, or a model of a newer schema.
+        ModelError: when the directory holds no model, a model of a newer schema, or one of images
+            and texts, of which no tower is chosen.
         ConfigError: when there is no such device.
     """
     chosen = resolve_device(device)
     # Loaded without `prepare`: the inference engine packs weights, and a packed projection can
     # neither be split by head nor ablated.
     model, tokenizers = read(Path(path))
+    if model.spec.reads == "images_and_texts":
+        if tower is None:
+            raise ModelError(
+                "This model has two encoders, of images and of texts, and this looks at one",
+                where=str(path),
+                remedy="Choose one in Python: heedful.inspect.load(…, tower='images')",
+            )
+        # Each is a whole model of its kind.
+        model, tokenizers = getattr(model, tower), tokenizers if tower == "texts" else None
     precision = resolve_precision("auto", chosen, width=model.spec.width, exact=True)
     return Subject(model.to(chosen).eval(), tokenizers, precision)
 

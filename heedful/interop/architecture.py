@@ -39,6 +39,9 @@ _MODULES = {
 MODEL_TYPES = tuple(sorted(_MODULES))
 """The `model_type` of every architecture, which is also the name of its module in a family."""
 
+_USUAL = {"bert", "roberta", "gpt2", "llama", "gpt_neox", "t5", "bart", "marian", "vit"}
+"""Architectures that an export prefers among those that compute the same."""
+
 Names = Collection[str]
 S = TypeVar("S", bound=CommonSpec)
 
@@ -238,9 +241,13 @@ def _advice(
 def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
     if first is not None and first not in MODEL_TYPES:
         yield find_architecture(first, where="origin.model_type")
-    # The named architecture, then the shortest names: the first of a family has no addition to its
-    # name, and two of them may compute the same (T5 and mT5).
-    for name in sorted(MODEL_TYPES, key=lambda name: (name != first, len(name))):
+
+    # The named architecture, then those that most programs read, then the shortest names: two of
+    # them may compute the same (T5 and mT5, LLaMA and Phi 3 without windows).
+    def order(name: str) -> tuple[bool, bool, int]:
+        return name != first, name not in _USUAL, len(name)
+
+    for name in sorted(MODEL_TYPES, key=order):
         yield _load(name)
     yield from (each for name, each in registered("architecture") if name != first)
 

@@ -40,7 +40,7 @@ def built(spec: ModelSpec) -> AnyModel:
         name: stack.model_copy(update={"num_layers": len(stack.pattern)})
         for name, stack in spec.stacks().items()
     }
-    return build_on_meta(spec.model_copy(update=once))
+    return build_on_meta(spec.with_stacks(once))
 
 
 def blocks_of(spec: ModelSpec, name: str) -> list[tuple[Block, int]]:
@@ -78,7 +78,9 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
     # `named_parameters` yields a shared tensor once, by the first of its names.
     for name, parameter in built(spec).named_parameters():
         path = name.split(".")
-        times = repeats[path[0]][int(path[2])] if path[1:2] == ["blocks"] else 1
+        # The stack of a tower lies one level deeper.
+        at = path.index("blocks") if "blocks" in path else 0
+        times = repeats[path[0]][int(path[at + 1])] if at and path[0] in repeats else 1
         module = module_of(name)
         counts[module] = counts.get(module, 0) + times * parameter.numel()
     return counts
@@ -86,7 +88,9 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
 
 def module_of(name: str) -> str:
     """Return the module of a parameter, without the number of its layer."""
-    return ".".join([part for part in name.split(".")[:-1] if not part.isdigit()][:3])
+    parts = name.split(".")
+    # A parameter of the model itself, such as a class token, stands for itself.
+    return ".".join([part for part in parts[:-1] if not part.isdigit()][:3]) or name
 
 
 def part_parameters(part: PartSpec, width: int) -> int:

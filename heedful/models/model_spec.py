@@ -33,8 +33,9 @@ Sharing = Literal["all", "inputs", "target", "none"]
 class CommonSpec(Config):
     """The part that the specs of all kinds of models have in common."""
 
-    reads: ClassVar[Literal["pairs", "texts", "images", "captions"]] = "texts"
-    """The inputs of a forward pass: pairs of texts, texts, images, or noisy images and captions."""
+    reads: ClassVar[Literal["pairs", "texts", "images", "images_and_texts", "captions"]] = "texts"
+    """The inputs of a forward pass: source and target texts, texts, images, images with texts, or
+    noisy images and captions."""
 
     generates: ClassVar[bool] = False
     """True if the model writes text token by token (`start`, `step`, `reorder`)."""
@@ -67,6 +68,10 @@ class CommonSpec(Config):
         """Return the stacks by the name of their module, the encoder first."""
         stacks = ((name, getattr(self, name, None)) for name in ("encoder", "decoder"))
         return {name: stack for name, stack in stacks if stack is not None}
+
+    def of_stack(self, name: str) -> CommonSpec:
+        """Return the spec that a stack belongs to: this one, or that of a part of the model."""
+        return self
 
     def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
         """Return a copy with other stacks.
@@ -310,6 +315,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.images.vision_spec:VisionSpec",
         "heedful.models.images.vision:VisionModel",
         "heedful.pipelines.image_classification:ImagePipeline",
+    ),
+    "two_towers": ModelKind(
+        "encoder of images and texts",
+        "heedful.models.images.two_towers_spec:TwoTowersSpec",
+        "heedful.models.images.two_towers:TwoTowers",
+        "heedful.pipelines.image_text_matching:TwoTowersPipeline",
     ),
     "denoiser": ModelKind(
         "denoiser of images",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -107,11 +108,10 @@ class DeepClassifier(Classifier):
         return super().forward(self.activation(self.dense(self.dropout(x))))
 
 
-def build_head(spec: HeadSpec, width: int, embedding: nn.Module) -> nn.Module:
-    """Return the head of a spec, for a model of this width and embedding."""
+def build_head(spec: HeadSpec, width: int, table: Any) -> nn.Module:
+    """Return the head of a spec, for a model of this width and table of embeddings."""
     if spec.kind == "masked_lm":
-        assert isinstance(embedding, TokenEmbedding)
-        return MaskedLMHead(spec, embedding)
+        return MaskedLMHead(spec, table)
     dropout = getattr(spec, "dropout", 0.0)
     if spec.kind == "sequence" and not spec.reads_pooled:
         # BERT's descendants chose tanh, ELECTRA GELU, DistilBERT ReLU.

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
-from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer_spec import (
+    ConvolutionSpec,
     RecurrentDecoderSpec,
     RecurrentSpec,
     ScoreAttentionSpec,

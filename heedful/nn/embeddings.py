@@ -99,7 +99,9 @@ def row_positions(positions: Tensor, row_size: int) -> Tensor:
     return positions[:, ::row_size].div(row_size, rounding_mode="floor")  # −1 stays −1
 
 
-def source_embedding(vocabulary: int, width: int, row_size: int | None) -> nn.Module:
+def source_embedding(
+    vocabulary: int, width: int, row_size: int | None
+) -> TokenEmbedding | RowProjection:
     """Return the vectors of an encoder's tokens, alone at their positions or in rows."""
     if row_size is None:
         return TokenEmbedding(vocabulary, width)
@@ -134,7 +136,7 @@ class InputEmbedding(nn.Module):
         self,
         ids: Tensor,
         positions: Tensor,
-        table: nn.Module,
+        table: TokenEmbedding | RowProjection,
         segments: Tensor | None = None,
     ) -> Tensor:
         """Embed ids [B, L] at positions [B, L] (−1: padding) as vectors [B, L, D].
@@ -156,7 +158,11 @@ class InputEmbedding(nn.Module):
         return dropped
 
     def embed(
-        self, ids: Tensor, positions: Tensor, table: nn.Module, segments: Tensor | None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        table: TokenEmbedding | RowProjection,
+        segments: Tensor | None,
     ) -> Tensor:
         """Return the sum of token, segment and position vectors, before norm and dropout."""
         x: Tensor = table(ids)

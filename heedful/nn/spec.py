@@ -25,11 +25,11 @@ from heedful.config import (
 )
 from heedful.errors import ConfigError
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
-from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
     ChannelMixSpec,
     CommonPartSpec,
+    ConvolutionSpec,
     LinearAttentionSpec,
     LinformerSpec,
     MambaSpec,

@@ -45,7 +45,7 @@ def load_pipeline(
 
     Returns:
         A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
-        `EncoderPipeline`, `ImagePipeline` or `DrawingPipeline`.
+        `EncoderPipeline`, `ImagePipeline`, `TwoTowersPipeline` or `DrawingPipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.

@@ -124,7 +124,7 @@ class CTCPipeline(RecordPipeline):
     @functools.cached_property
     def _fitting(self) -> npt.NDArray[np.bool_]:
         """Flags of the labels that an answer may have [V]: values, the end and the blank."""
-        flags = np.arange(self.written.size) == BLANK
+        flags: npt.NDArray[np.bool_] = np.arange(self.written.size) == BLANK
         for first, stop in self.written.states[0].allowed:
             flags[first:stop] = True
         return flags

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Unpack
+from typing import Any, ClassVar, Generic, NamedTuple, Unpack
 
 from torch import Tensor
 
@@ -88,7 +88,8 @@ class RecordPipeline(GenerationPipeline):
         **options: `precision` of `GenerationPipeline`.
     """
 
-    kind = Translator
+    kind: ClassVar[type[Any]] = Translator
+    answers = True
     verbs = ("generate",)  # records are no streams
     refusal = "This model answers no records"
     remedy = "Give a model that was trained with --task tokens and --tokens.source"

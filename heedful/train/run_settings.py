@@ -367,7 +367,7 @@ class RunSettings(Config):
         """The kind of model that the task trains."""
         if self.base_task == "tokens" and self.tokens.source:
             return "translator"
-        if self.images.network == "resnet":
+        if self.base_task == "images" and self.images.network == "resnet":
             return "resnet"
         return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.base_task in tasks)
 

@@ -33,6 +33,7 @@ _MODULES = {
     "denoising": "corruption_task",
     "classify": "classification_task",
     "images": "image_task",
+    "contrast": "contrast_task",
     "tag": "tagging_task",
     "answer": "answering_task",
     "tokens": "token_task",

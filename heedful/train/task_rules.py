@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from heedful.config import open_names
-from heedful.data.corpus_spec import AugmentSpec, ImageSpec, RecordSpec
+from heedful.data.corpus_spec import AugmentSpec, RecordSpec
 from heedful.errors import ConfigError
 
-Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
-Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+Metric = Literal[
+    "bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+]
+Choice = Literal[
+    "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+]
 
 METRICS = get_args(Metric)
 AnyMetric = Annotated[Metric | str, open_names("metric", Metric)]
@@ -55,6 +59,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    "contrast": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["recall"], "choose_by": "recall"},
+    },
     # A moving average of the weights draws far better than the weights themselves (Ho 2020).
     "diffusion": {
         **_DENOISING_DEFAULTS,
@@ -81,6 +90,7 @@ Task = Literal[
     "denoising",
     "classify",
     "images",
+    "contrast",
     "tag",
     "answer",
     "tokens",
@@ -95,6 +105,9 @@ TOKEN_TASKS: tuple[Task, ...] = (
     *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising", "tokens"),
 )
 """Tasks whose loss is a mean over tokens, so that it has a perplexity."""
+
+IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast", "diffusion")
+"""Tasks that read images."""
 
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
@@ -112,11 +125,16 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
+    **dict.fromkeys(("images.size", "images.channels", "images.patch_size"), IMAGE_TASKS),
+    # The encoder of images is a vision Transformer where there is one of texts beside it.
+    "images.pooling": ("images", "contrast"),
     **dict.fromkeys(
-        ("images.size", "images.channels", "images.patch_size"), ("images", "diffusion")
+        [f"images.{name}" for name in ("network", "blocks", "stage_width", "stem_stride")],
+        ("images",),
     ),
-    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
+    **dict.fromkeys(
+        [f"augment.{name}" for name in AugmentSpec.model_fields], ("images", "contrast")
+    ),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -134,6 +152,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "tag": ("accuracy", "span_f1"),
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
+    "contrast": ("recall",),
     "tokens": (),
     "diffusion": (),
 }
@@ -161,7 +180,7 @@ def base_task(name: str) -> str:
 
 def takes_pairs(task: str) -> bool:
     """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
-    return base_task(task) in ("translation", "images", "diffusion")
+    return base_task(task) in ("translation", *IMAGE_TASKS)
 
 
 def check_metrics(task: str, metrics: Iterable[str]) -> None:

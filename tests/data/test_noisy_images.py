@@ -16,8 +16,8 @@ from heedful.data.encoded_images import encode_images
 from heedful.data.image_files import image_reader
 from heedful.data.noisy_images import (
     MOST_WORDS,
-    CaptionedImages,
     CaptionTokens,
+    NoisyImages,
     noise_of,
     words_of,
 )
@@ -30,7 +30,7 @@ TOKENIZER = train_tokenizer(TokenizerSpec(kind="characters"), CAPTIONS)
 TOKENS = CaptionTokens(TOKENIZER, words_of(CAPTIONS), 20)
 
 
-def images_of(folder: Path, captions: list[str]) -> CaptionedImages:
+def images_of(folder: Path, captions: list[str]) -> NoisyImages:
     draw = np.random.default_rng(len(captions))
     file = folder / "records.jsonl"
     records = [
@@ -39,11 +39,11 @@ def images_of(folder: Path, captions: list[str]) -> CaptionedImages:
     ]
     file.write_text("".join(json.dumps(each) + "\n" for each in records))
     reader = image_reader(CorpusSpec(file=str(file)), ImageSpec())
-    return CaptionedImages(encode_images([reader], folder / "cache"), TOKENS)
+    return NoisyImages(encode_images([reader], folder / "cache"), TOKENS)
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> CaptionedImages:
+def images(tmp_path_factory: pytest.TempPathFactory) -> NoisyImages:
     return images_of(tmp_path_factory.mktemp("images"), CAPTIONS * 4)
 
 
@@ -53,7 +53,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> CaptionedImages:
     epoch=st.integers(0, 1000),
 )
 def test_what_is_drawn_for_an_image_does_not_depend_on_its_company(
-    images: CaptionedImages, indices: list[int], seed: int, epoch: int
+    images: NoisyImages, indices: list[int], seed: int, epoch: int
 ) -> None:
     whole = images.batch(np.array(indices), seed, epoch, 0.5)
     for row, index in enumerate(indices):
@@ -65,7 +65,7 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_its_company(
         assert (whole.caption_positions[row, length:] == -1).all()
 
 
-def test_the_way_is_straight_and_ends_at_the_image(images: CaptionedImages) -> None:
+def test_the_way_is_straight_and_ends_at_the_image(images: NoisyImages) -> None:
     numbers = np.arange(12)
     batch = images.batch(numbers, 1, 0, 0.0)
     at = batch.times[:, None, None, None]
@@ -90,7 +90,7 @@ def test_noise_is_normal_and_differs_by_seed_epoch_and_image() -> None:
     assert all(abs(np.corrcoef(noise.ravel(), each.ravel())[0, 1]) < 0.02 for each in others)
 
 
-def test_a_share_of_the_captions_is_dropped(images: CaptionedImages) -> None:
+def test_a_share_of_the_captions_is_dropped(images: NoisyImages) -> None:
     def lengths(dropped: float) -> torch.Tensor:
         epochs = [images.batch(np.arange(12), 3, epoch, dropped) for epoch in range(100)]
         return torch.cat([(each.caption_positions >= 0).sum(1) for each in epochs])

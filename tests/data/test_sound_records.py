@@ -36,6 +36,14 @@ def test_a_sound_that_begins_late_has_its_levels_late(tmp_path: Path) -> None:
     assert not found[11:].any()
 
 
+def test_the_frames_of_a_moment_follow_each_other(tmp_path: Path) -> None:
+    # The third of four columns is the first whose 25 ms reach into the tone.
+    late = np.concatenate([np.zeros(round(0.235 * RATE)), tone(1000, RATE, 0.3)])
+    first, second = np.array(moments(write(tmp_path / "a.wav", late, RATE), 16))[5]
+    assert first.max() == 0
+    assert second.max() >= 10
+
+
 def listed(folder: Path, *lines: object) -> SoundRecords:
     path = folder / "list.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -71,6 +71,7 @@ def base(kind: str, **own: Any) -> Plain:
             {"kind": "sequence", "labels": ["a", "b"]},
             {"kind": "token", "labels": ["a", "b"]},
             {"kind": "span"},
+            {"kind": "ctc", "vocabulary": 20},
         ]
         more = {"encoder": encoder, "pooler": True, "heads": heads}
         return {"kind": kind, "width": 32, "vocabulary": 20, **more}
@@ -205,6 +206,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "EmbeddingSpec": {
         "scale": at("embedding.scale", False),
         "num_segments": at("embedding.num_segments", 2),
+        "row_size": (base("translator"), {"share_embeddings": "none", "embedding.row_size": 2}),
         "positions": positions(kind="none"),
         "norm": at("embedding.norm", {"kind": "layer"}),
         "dropout": at("embedding.dropout", 0.5),
@@ -516,6 +518,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": head(3, "dropout", 0.5),
     },
     "SpanHeadSpec": {"kind": case("encoder"), "unanswerable": head(4, "unanswerable", True)},
+    "CTCHeadSpec": {"kind": case("encoder"), "vocabulary": head(5, "vocabulary", 12)},
     "VisionSpec": {
         "kind": case("vision"),
         "width": at("width", 64, "vision"),

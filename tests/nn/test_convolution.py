@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ModelError, UserError
-from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer import Context, Reordering
+from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.convolution import Convolution
 from heedful.nn.positions import Positions
 

@@ -14,8 +14,8 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 from heedful.nn.attention.masks import Causal
 from heedful.nn.attention.sparse_masks import Window2d
-from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer import Context, Reordering
+from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.convolution_2d import Convolution2d
 from heedful.nn.positions import Positions
 

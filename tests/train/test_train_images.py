@@ -204,7 +204,10 @@ def test_settings_that_do_not_go_with_images(tmp_path: Path, files, changes, tol
 
 @pytest.mark.parametrize(
     ("section", "tasks"),
-    [({"augment": {"shift": 1}}, "images"), ({"images": {"size": 8}}, "images and diffusion")],
+    [
+        ({"augment": {"shift": 1}}, "images.* and contrast"),
+        ({"images": {"size": 8}}, "images.* and diffusion"),
+    ],
 )
 def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section, tasks: str) -> None:
     (tmp_path / "a.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")

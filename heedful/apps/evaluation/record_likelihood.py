@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -118,8 +118,8 @@ def record_likelihood(
     if not records:
         raise DataError("There is no record to measure", remedy="Give a file with records in it")
     arguments = (records, batch_tokens, progress)
-    if isinstance(pipeline, RecordPipeline):
-        measured = _answer_losses(pipeline, *arguments)
+    if pipeline.answers:
+        measured = _answer_losses(cast("RecordPipeline", pipeline), *arguments)
     else:
         measured = _sequence_losses(pipeline, *arguments)
     names = np.array([*(field.name for field in fields.fields), END])
@@ -206,8 +206,9 @@ def answer_scores(
         `exact`, the share of records in which a field is exact, and `word_error_rate` of texts, by
         field; none where numbers are written, which have many good values.
     """
-    if not isinstance(pipeline, RecordPipeline):
+    if not pipeline.answers:
         return {}
+    pipeline = cast("RecordPipeline", pipeline)
     written = [field for field in pipeline.written.fields if not field.given]
     if any(field.content == "numbers" for field in written):
         return {}

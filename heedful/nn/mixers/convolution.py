@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.convolution_spec import ConvolutionSpec
 from heedful.nn.mixer import Context, MakeCache, ScanState
+from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.recurrent import Runs
 from heedful.nn.positions import Positions
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from heedful.nn.convolution_spec import ConvolutionSpec
+from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.convolution import Convolution
 
 

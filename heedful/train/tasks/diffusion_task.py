@@ -6,23 +6,20 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from heedful.data.batch_plan import Indices, plan_files
-from heedful.data.noisy_images import CaptionedImages, CaptionTokens, NoisyBatch, words_of
+from heedful.data.noisy_images import CaptionTokens, NoisyBatch, NoisyImages, words_of
 from heedful.errors import ConfigError
 from heedful.models.shape_to_spec import denoiser_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.train.batch_source import FixedBatches
 from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.image_network import PATCH_SIZE
 from heedful.train.tasks.image_source import (
-    check_room,
-    check_shape,
+    images_of_batch,
     in_order,
     read_images,
+    training_batches,
 )
 
 DROPPED_CAPTIONS = 0.1
@@ -53,7 +50,7 @@ def prepare(setup: Setup) -> Task:
     settings, data = setup.settings, setup.settings.data
     if settings.init is not None:
         raise ConfigError("A denoiser begins with new weights", where="init", remedy="Leave it out")
-    images = read_images(setup, "train", settings.images)
+    images = read_images(setup, "train")
     captions = images.label_names
     words = words_of(captions)
     tokenizers = setup.tokenizers(lambda: _tokenizers(setup, captions))
@@ -68,32 +65,28 @@ def prepare(setup: Setup) -> Task:
         patch_size=settings.images.patch_size or PATCH_SIZE,
         words=words,
     )
-    size = check_room(data.budget, spec.num_patches)
-    training = CaptionedImages(images, tokens)
+    size = images_of_batch(data.budget, spec.num_patches)
+    training = NoisyImages(images, tokens)
     setup.events.note(f"{len(captions):,} different captions of {len(words) or 'many'} words")
     validation = None
     if data.valid:
-        valid_images = read_images(setup, "valid", settings.images)
-        check_shape(valid_images, images)
-        valid = CaptionedImages(valid_images, tokens)
+        valid_images = read_images(setup, "valid", like=images)
+        valid = NoisyImages(valid_images, tokens)
         # Noise and times of any run's validations are the same, so that losses are comparable.
         validation = FixedBatches(
             list(in_order(len(valid_images), size)), lambda numbers: valid.batch(numbers, 0, 0, 0.0)
         )
     weights = [corpus.weight for corpus in data.train]
     content = f"{images.fingerprint} {weights} {tokenizers.fingerprint}"
-    sizes = np.full(len(images), spec.num_patches, np.int64)
-
-    def plan(epoch: int) -> list[Indices]:
-        return plan_files(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
-
-    def make(indices: Indices, epoch: int) -> NoisyBatch:
-        return training.batch(indices, settings.seed, epoch, DROPPED_CAPTIONS)
-
     return Task(
         tokenizers,
         hashlib.sha256(content.encode()).hexdigest(),
-        EpochBatches(plan, make, images.name),
+        training_batches(
+            setup,
+            images,
+            spec.num_patches,
+            lambda numbers, epoch: training.batch(numbers, settings.seed, epoch, DROPPED_CAPTIONS),
+        ),
         lambda: setup.new_model(spec, tokenizers),
         FlowObjective(),
         validation,

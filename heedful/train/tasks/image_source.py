@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 
-from heedful.data.batch_plan import Indices
-from heedful.data.corpus_spec import ImageSpec
-from heedful.data.encoded_images import EncodedImages, encode_images
+from heedful.data.batch_plan import Indices, plan_files
+from heedful.data.encoded_images import Augmentation, EncodedImages, encode_images
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
+from heedful.nn.pixel_spec import PixelSpec
+from heedful.train.batch_source import Batch, EpochBatches
 from heedful.train.task import Setup
 
 
-def check_room(budget: int, positions: int) -> int:
+def images_of_batch(budget: int, positions: int) -> int:
     """Return the number of images of a batch.
 
     Args:
@@ -35,14 +36,42 @@ def check_room(budget: int, positions: int) -> int:
     return budget // positions
 
 
-def read_images(setup: Setup, role: Literal["train", "valid"], spec: ImageSpec) -> EncodedImages:
-    """Read the images of the training or validation data, in the size and channels of a spec."""
+def read_images(
+    setup: Setup,
+    role: Literal["train", "valid"],
+    initial: Any | None = None,
+    like: EncodedImages | None = None,
+) -> EncodedImages:
+    """Read images, resized for the initial model if there is one.
+
+    Args:
+        setup: setup of the task.
+        role: corpora to read.
+        initial: spec of the initial model, or None.
+        like: images whose size and channels they must have; None for any.
+
+    Raises:
+        DataError: when an image cannot be used; it is named.
+    """
+    spec = setup.settings.images
+    if initial is not None:
+        # Its table of learned positions has one entry a patch.
+        size = {"size": initial.image_size, "channels": initial.channels}
+        spec = spec.model_copy(update=size)
     readers = [image_reader(corpus, spec) for corpus in getattr(setup.settings.data, role)]
     images = encode_images(readers, setup.cache, notice=setup.events.warn)
     channels, height, width = images.shape
     name = "training" if role == "train" else "validation"
     kind = "grey" if channels == 1 else "colour"
     setup.events.note(f"{name}: {len(images):,} {kind} images of {height} × {width} pixels")
+    if like is not None and images.shape != like.shape:
+        there, here = (" × ".join(map(str, each.shape)) for each in (images, like))
+        raise DataError(
+            f"The validation images are {there} (channels × height × width), those to train on "
+            f"{here}",
+            where=images.name(0),
+            remedy="Set images.size and images.channels, to which all are then brought",
+        )
     return images
 
 
@@ -52,17 +81,31 @@ def in_order(count: int, size: int) -> Iterator[Indices]:
         yield np.arange(first, min(first + size, count))
 
 
-def check_shape(valid: EncodedImages, images: EncodedImages) -> None:
-    """Refuse validation images of another size than the training images.
+def augmentation_of(setup: Setup, pixels: PixelSpec) -> Augmentation:
+    """Return the random changes of training images that the settings name."""
+    # The mean colour in pixel values: after normalisation, areas outside a shifted image are 0.
+    filling = tuple(mean / pixels.rescale for mean in pixels.mean)
+    return Augmentation(setup.settings.augment, setup.settings.seed, filling)
 
-    Raises:
-        DataError: when sizes or channels differ; both are named.
+
+def training_batches(
+    setup: Setup,
+    images: EncodedImages,
+    positions: int,
+    make: Callable[[Indices, int], Batch],
+) -> EpochBatches[Indices]:
+    """Return the batches of training images, in an order of its own in each epoch.
+
+    Args:
+        setup: setup of the task.
+        images: training images.
+        positions: positions of each, which are as many as any other's.
+        make: function from numbers of images and the epoch to a batch.
     """
-    if valid.shape != images.shape:
-        there, here = (" × ".join(map(str, shape)) for shape in (valid.shape, images.shape))
-        raise DataError(
-            f"The validation images are {there} (channels × height × width), those to train on "
-            f"{here}",
-            where=valid.name(0),
-            remedy="Set images.size and images.channels, to which all are then brought",
-        )
+    settings, starts = setup.settings, images.starts.tolist()
+    sizes = np.full(len(images), positions, np.int64)
+
+    def plan(epoch: int) -> list[Indices]:
+        return plan_files(sizes, starts, settings.data, seed=settings.seed, epoch=epoch)
+
+    return EpochBatches(plan, make, images.name)

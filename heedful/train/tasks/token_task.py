@@ -26,7 +26,6 @@ from heedful.train.objective import (
     Objective,
     TranslationObjective,
 )
-from heedful.train.run_settings import RunSettings
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import encode_and_note, weighted_fingerprint
 
@@ -87,13 +86,14 @@ def prepare(setup: Setup) -> Task:
             records.line_of,
         ),
         new_model,
-        _objective(settings, tokenizers),
+        _objective(setup, tokenizers),
         validation,
     )
 
 
-def _objective(settings: RunSettings, tokenizers: TokenizerPair) -> Objective:
+def _objective(setup: Setup, tokenizers: TokenizerPair) -> Objective:
     """Return the loss of a model of all fields, of a decoder that answers, or of CTC."""
+    settings = setup.settings
     if tokenizers.joint:
         return CausalLMObjective(settings.objective.label_smoothing)
     if settings.tokens.writer == "decoder":
@@ -147,7 +147,7 @@ def _sides(setup: Setup, tokenizers: TokenizerPair) -> tuple[FieldTokenizer, Fie
             where=where,
             remedy=f"Set --tokens.source {' '.join(names)}" if names else "Leave tokens.source out",
         )
-    _check_writer(settings, read, written)
+    _check_writer(setup, read, written)
     fields = dict.fromkeys((*read.fields, *written.fields))
     setup.events.note("Fields: " + ", ".join(field.write() for field in fields))
     if names:
@@ -163,14 +163,14 @@ def _sides(setup: Setup, tokenizers: TokenizerPair) -> tuple[FieldTokenizer, Fie
     return read, written
 
 
-def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTokenizer) -> None:
+def _check_writer(setup: Setup, read: FieldTokenizer, written: FieldTokenizer) -> None:
     """Refuse rows and CTC where the fields do not allow them.
 
     Raises:
         ConfigError: when no encoder reads anything, an encoder of rows reads other fields than one
             of numbers, or CTC has not one field of any length to write, or labels to smooth.
     """
-    tokens = settings.tokens
+    tokens = setup.settings.tokens
     if read is written and (tokens.rows or tokens.writer == "ctc"):
         raise ConfigError(
             "Without an encoder nothing is read in rows, or answered by ctc",
@@ -193,7 +193,7 @@ def _check_writer(settings: RunSettings, read: FieldTokenizer, written: FieldTok
             where="tokens.fields",
             remedy="Leave others out, and give the shape 'any'",
         )
-    if settings.objective.label_smoothing:
+    if setup.settings.objective.label_smoothing:
         raise ConfigError(
             "The loss of CTC is a sum over alignments, whose labels are not smoothed",
             where="objective.label_smoothing",

@@ -241,7 +241,7 @@ class BertNames:
         if self.same_width:
             config["embedding_size"] = spec.width
         bias = spec.encoder.shared_position_bias
-        if bias is not None and bias.kind == "t5":
+        if self.relative is not None and bias is not None and bias.kind == "t5":
             config["relative_attention_num_buckets"] = bias.num_buckets
         if self.padding_rows:
             # The table's offset is not stored; transformers derives it from the padding id.

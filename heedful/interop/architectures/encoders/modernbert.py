@@ -217,6 +217,10 @@ ARCHITECTURE = Architecture(
     write=_write,
     tensors=_table,
     rewrites=(scaled_embeddings,),
+    # Their heads that label have a norm of their own, which ours lack.
+    missing=lambda spec: [
+        f"it has no {head.kind} head" for head in spec.heads if head.kind != "masked_lm"
+    ],
     classes=("ModernBertForMaskedLM", "ModernBertModel"),
     # Dropout and pooling of heads that label; ways to compute the loss.
     inert=(
