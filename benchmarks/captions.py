@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -167,11 +167,11 @@ def pixels_of(image: list[list[int]]) -> Any:
     levels = np.array(image)[:, None, :, None] // places[None, :, None, :] % LEVELS
     # The middle of a level's values, stretched so that the lightest is white.
     grey = np.where(levels > 0, (2 * levels + 1) * 255 / (2 * LEVELS - 1), 0)
-    return doubled(grey.reshape(14, 28))
+    return enlarged(grey.reshape(14, 28))
 
 
-def doubled(grey: Any) -> Any:
-    """Return grey values [h, w] as [2h, 2w] uint8, smooth between their pixels."""
+def enlarged(grey: Any) -> Any:
+    """Return grey values at twice their height and width, smooth between their pixels, uint8."""
     for axis, size in enumerate(grey.shape):
         # Three quarters of the pixel that a half lies in, one quarter of the next one beyond it.
         side = np.clip(np.arange(2 * size) // 2 + np.tile([-1, 1], size), 0, size - 1)
@@ -203,7 +203,12 @@ def right_pictures(run: Path, test: Path) -> dict[str, Any]:
     asked.write_text("".join(lines), encoding="utf-8")
     said = heedful(["generate", str(run), "-i", str(asked), "--sampling"])
     drawn = [json.loads(line) for line in said.splitlines()]
-    return {"pictures": len(drawn), "drawn": read(drawn), "test": read(records)}
+    parts = {"drawn": drawn, "test": records}
+    shares = {
+        name: read([pixels_of(each["image"]) for each in part], [each["caption"] for each in part])
+        for name, part in parts.items()
+    }
+    return {"pictures": len(drawn), **shares}
 
 
 def digits_of(caption: str) -> list[int]:
@@ -214,11 +219,11 @@ def digits_of(caption: str) -> list[int]:
     return [WORDS.index(word) for word in others if word in WORDS]
 
 
-def read(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Let the model `digits` read both halves of pictures, and compare with their captions."""
-    halves = [half for each in records for half in np.split(pixels_of(each["image"]), 2, axis=1)]
+def read(pictures: Sequence[Any], captions: Sequence[str]) -> dict[str, float]:
+    """Let the model `digits` read both halves of pictures [28, 56], and compare with captions."""
+    halves = [half for each in pictures for half in np.split(each, 2, axis=1)]
     answers = library.load("digits").classify(halves)
-    wanted = [digit for each in records for digit in digits_of(each["caption"])]
+    wanted = [digit for each in captions for digit in digits_of(each)]
     right = [answer[0].label == str(digit) for answer, digit in zip(answers, wanted, strict=True)]
     both = [left and other for left, other in zip(right[::2], right[1::2], strict=True)]
     return {"digits": sum(right) / len(right), "pictures": sum(both) / len(both)}

@@ -79,6 +79,8 @@ GROUPS = {
         "data shard": "Write corpora as compressed shards, which training streams.",
         "data world": "Draw episodes of a small world, as records for training.",
         "data midi": "Write the notes of records as MIDI files.",
+        "data codes": "Write images as records of the codes of an autoencoder.",
+        "data pictures": "Draw records of an autoencoder's codes.",
     },
     "Exchange": {
         "import": "Import a Hugging Face model.",

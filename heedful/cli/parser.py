@@ -48,6 +48,7 @@ _MODULES = {
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
     **dict.fromkeys(("data world", "data midi"), "act"),
+    **dict.fromkeys(("data codes", "data pictures"), "records.picture_codes"),
     "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",

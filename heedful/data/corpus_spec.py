@@ -242,6 +242,12 @@ class ImageSpec(Config):
         description="stride of the first convolution of a resnet; 2 takes a quarter of the time; "
         "1 if unset",
     )
+    codes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="number of codes that an autoencoder writes images in; 512 if unset"
+    )
+    code_width: PositiveInt | None = Field(
+        None, description="width of the vector of a code; 16 if unset"
+    )
 
 
 class RecordSpec(Config):

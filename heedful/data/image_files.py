@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -21,7 +21,7 @@ from heedful.data.corpus_spec import CorpusSpec, ImageSpec
 from heedful.data.idx_files import Pixels, is_idx, read_images, read_labelled
 from heedful.data.sound_files import SOUND_SUFFIXES, spectrogram
 from heedful.data.text_file import parse_json
-from heedful.durable import open_regular
+from heedful.durable import open_regular, whole_folder
 from heedful.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -166,6 +166,23 @@ def from_array(pixels: Pixels, channels: int, where: str) -> Image:
         )
     image: Image = _pillow().fromarray(pixels).convert(_MODES[channels])
     return image
+
+
+def write_pictures(out: Path, pictures: Iterable[Pixels]) -> int:
+    """Write pictures as 1.png, 2.png and so on into a new folder; return their number.
+
+    Args:
+        out: folder, which appears when all are written.
+        pictures: grey pixels [h, w] or colours [h, w, 3].
+
+    Raises:
+        ConfigError: when Pillow is not installed.
+    """
+    count, library = 0, _pillow()
+    with whole_folder(out) as folder:
+        for count, pixels in enumerate(pictures, start=1):
+            library.fromarray(pixels).save(folder / f"{count}.png")
+    return count
 
 
 def wrong_size(height: int, width: int, side: int, where: str) -> DataError:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from heedful.models.block import Block
     from heedful.models.build import AnyModel
-    from heedful.models.images.resnet_spec import ResNetSpec
-    from heedful.models.images.vision_spec import VisionSpec
     from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
     from heedful.models.stack_spec import StackSpec
     from heedful.nn.spec import PartSpec
@@ -296,14 +294,22 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
     return _sum(works) + _output_work(spec, tokens)
 
 
-def image_work(spec: VisionSpec | ResNetSpec) -> Work:
-    """Return the forward work for one image; `output` is that of the pooler and the classifier."""
+def image_work(spec: Any) -> Work:
+    """Return the forward work for one image by a network or an autoencoder of images.
+
+    `output` is the work of the pooler and the classifier, or of finding the nearest codes.
+    """
     from heedful.nn.work import weight_work
 
     model: Any = built(spec)
     if spec.kind == "resnet":
         output = 0 if model.classifier is None else weight_work(model.classifier)
         return Work(weights=model.convolution_work(), output=output)
+    if "decoder" in spec.stacks():
+        n = spec.num_states
+        maps = weight_work(model.patches, model.to_code, model.from_code, model.pixels)
+        own = Work(weights=n * maps, output=2 * n * model.codebook.weight.numel())
+        return own + encoding_work(spec, n) + _stack_work(spec, "decoder", n, n)
     # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
     heads = [module for module in (model.pooler, model.classifier) if module is not None]

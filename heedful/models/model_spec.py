@@ -316,6 +316,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.images.vision:VisionModel",
         "heedful.pipelines.image_classification:ImagePipeline",
     ),
+    "autoencoder": ModelKind(
+        "autoencoder of images",
+        "heedful.models.images.autoencoder_spec:AutoencoderSpec",
+        "heedful.models.images.autoencoder:Autoencoder",
+        "heedful.pipelines.image_codes:CodePipeline",
+    ),
     "two_towers": ModelKind(
         "encoder of images and texts",
         "heedful.models.images.two_towers_spec:TwoTowersSpec",

@@ -23,6 +23,7 @@ TASKS_OF_KIND = {
     "two_towers": ("contrast",),
     "denoiser": ("diffusion",),
     "resnet": ("images",),
+    "autoencoder": ("autoencode",),
 }
 """Training tasks by kind of model."""
 

@@ -155,7 +155,7 @@ def _values(spec: Any) -> Iterator[tuple[str, Any]]:
         if all(each.part.section is None for each in stack.sublayers()):
             yield from _mixers(name, stack)
             yield from _of_stack(stack, spec.width)
-        if spec.kind != "vision":  # the positions of patches are always learned
+        if spec.reads != "images":  # the positions of patches are always learned
             yield "positions", _positions(spec.embedding, stack)
 
 

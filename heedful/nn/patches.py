@@ -35,10 +35,20 @@ def cut(images: Tensor, patch_size: int) -> Tensor:
 
 
 def joined(patches: Tensor, patch_size: int, channels: int) -> Tensor:
-    """Join the patches of square images [B, n, C·p·p], as `cut` orders them, to [B, C, h, h]."""
+    """Put the square patches of square images together again; the inverse of `cut`.
+
+    Args:
+        patches: [B, n, C·p·p], in the order of `cut`.
+        patch_size: p.
+        channels: C.
+
+    Returns:
+        [B, C, h, w] with h = w = p · √n.
+    """
     side = math.isqrt(patches.shape[1])
     grid = patches.reshape(-1, side, side, channels, patch_size, patch_size)
-    return grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, *[side * patch_size] * 2)
+    # [B, C, h/p, p, w/p, p]
+    return grid.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
 class PatchEmbedding(nn.Module):
@@ -131,3 +141,13 @@ def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
     )
     # The first multiplication makes a new tensor, so the steps in place do not change the caller's.
     return pixels.float().mul(spec.rescale).sub_(mean).div_(std)
+
+
+def denormalized(images: Tensor, spec: PixelSpec) -> Tensor:
+    """Return normalised images [B, C, h, w] as bytes, 0 to 255, the nearest that there are."""
+    mean, std = (
+        torch.tensor(values, device=images.device)[:, None, None]
+        for values in (spec.mean, spec.std)
+    )
+    values = images.float().mul(std).add_(mean).div_(spec.rescale)
+    return values.round_().clamp_(0, 255).to(torch.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from heedful.data.image_files import as_pixels, from_array, read_image, to_square
 from heedful.errors import ConfigError, ModelError
-from heedful.models.images.image_spec import ImageModelSpec
 from heedful.nn.patches import normalized
 from heedful.nn.pixel_spec import PixelSpec
 from heedful.pipelines.batching import check_is_list, split_on_oom
@@ -34,7 +34,7 @@ class ImageInput:
         ModelError: when the spec has no normalisation of pixels.
     """
 
-    def __init__(self, spec: ImageModelSpec) -> None:
+    def __init__(self, spec: Any) -> None:
         # Pixels normalised otherwise than in training give wrong labels without an error.
         if spec.pixels is None:
             raise ModelError(
@@ -94,20 +94,38 @@ class ImageInput:
             DataError: when a file is no image; it is named.
             ConfigError: when Pillow is needed and not installed, or a batch size is below 1.
         """
-        for name, asked in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-            if asked is not None and asked < 1:
-                raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
         check_is_list(images, "images")
-        # All images have the same number of positions, so there is no padding to save by sorting.
-        size = batch_size or max(1, batch_tokens // self.spec.num_states)
-        plan = [
-            range(first, min(first + size, len(images))) for first in range(0, len(images), size)
-        ]
 
         def work(part: list[int]) -> Tensor:
             # Files are read batch by batch, as all images at once may not fit into memory.
             return compute(self.prepare([images[number] for number in part]))
 
+        return self.in_batches(len(images), work, batch_size, batch_tokens)
+
+    def in_batches(
+        self,
+        count: int,
+        work: Callable[[list[int]], Tensor],
+        batch_size: int | None,
+        batch_tokens: int,
+    ) -> Iterator[Tensor]:
+        """Yield the result of each batch, in order, in smaller batches where memory runs out.
+
+        Args:
+            count: number of images.
+            work: function from numbers of images to a row for each.
+            batch_size: images in a batch, instead of `batch_tokens`.
+            batch_tokens: positions in a batch.
+
+        Raises:
+            ConfigError: when a batch size is below 1.
+        """
+        for name, asked in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+            if asked is not None and asked < 1:
+                raise ConfigError("At least 1 must be asked for", where=f"{name} = {asked}")
+        # All images have the same number of positions, so there is no padding to save by sorting.
+        size = batch_size or max(1, batch_tokens // self.spec.num_states)
+        plan = [range(first, min(first + size, count)) for first in range(0, count, size)]
         return (result for _, result in split_on_oom(plan, work))
 
     def _square(self, image: Picture, number: int) -> npt.NDArray[np.uint8]:

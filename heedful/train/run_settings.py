@@ -75,6 +75,11 @@ class ObjectiveSettings(Config):
         description="number of sentinel tokens of a new tokenizer for span_corruption; enough for "
         "the longest text if unset",
     )
+    commitment: NonNegative = Field(
+        0.25,
+        description="weight of the distance of a patch's vector from its code in the loss of an "
+        "autoencoder (van den Oord 2017)",
+    )
     permute_sentences: bool = Field(
         False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"
     )
@@ -247,9 +252,10 @@ class RunSettings(Config):
     task: AnyTask = Field(
         "translation",
         description="training task: translation; language models (causal_lm, masked_lm, "
-        "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
-        "(tag); question answering (answer); sequences of tokens of any kind (tokens); pictures "
-        "for captions (diffusion)",
+        "span_corruption, denoising); classifiers of text (classify) or images (images); images "
+        "and texts in one space (contrast); autoencoders of images (autoencode); taggers (tag); "
+        "question answering (answer); sequences of tokens of any kind (tokens); pictures for "
+        "captions (diffusion)",
     )
     init: str | None = Field(
         None,

@@ -34,6 +34,7 @@ _MODULES = {
     "classify": "classification_task",
     "images": "image_task",
     "contrast": "contrast_task",
+    "autoencode": "autoencoding_task",
     "tag": "tagging_task",
     "answer": "answering_task",
     "tokens": "token_task",

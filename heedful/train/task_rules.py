@@ -10,7 +10,17 @@ from heedful.data.corpus_spec import AugmentSpec, RecordSpec
 from heedful.errors import ConfigError
 
 Metric = Literal[
-    "bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+    "bleu",
+    "chrf",
+    "ter",
+    "accuracy",
+    "macro_f1",
+    "span_f1",
+    "exact_match",
+    "f1",
+    "recall",
+    "codes_used",
+    "code_perplexity",
 ]
 Choice = Literal[
     "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
@@ -70,6 +80,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "data": {"max_length": 32},
         "checkpoint": {"ema_decay": 0.999, "average": "none"},
     },
+    "autoencode": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["codes_used", "code_perplexity"], "choose_by": "loss"},
+    },
     # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
@@ -91,6 +106,7 @@ Task = Literal[
     "classify",
     "images",
     "contrast",
+    "autoencode",
     "tag",
     "answer",
     "tokens",
@@ -106,7 +122,7 @@ TOKEN_TASKS: tuple[Task, ...] = (
 )
 """Tasks whose loss is a mean over tokens, so that it has a perplexity."""
 
-IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast", "diffusion")
+IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast", "autoencode", "diffusion")
 """Tasks that read images."""
 
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
@@ -132,9 +148,10 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
         [f"images.{name}" for name in ("network", "blocks", "stage_width", "stem_stride")],
         ("images",),
     ),
-    **dict.fromkeys(
-        [f"augment.{name}" for name in AugmentSpec.model_fields], ("images", "contrast")
-    ),
+    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], IMAGE_TASKS[:3]),
+    "images.codes": ("autoencode",),
+    "images.code_width": ("autoencode",),
+    "objective.commitment": ("autoencode",),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -153,6 +170,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
     "contrast": ("recall",),
+    "autoencode": ("codes_used", "code_perplexity"),
     "tokens": (),
     "diffusion": (),
 }

@@ -20,7 +20,7 @@ from heedful.events import Events
 from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
-from heedful.models.preset_files import read_preset_spec
+from heedful.models.preset_files import TASKS_OF_KIND, read_preset_spec
 from heedful.models.spec_overrides import contradictions, separating_texts, with_overrides
 from heedful.nn.spec import EmbeddingSpec
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -199,11 +199,12 @@ def initial_image_spec(settings: RunSettings) -> Any:
         spec = read_preset_spec(settings.preset)
     else:
         return None
-    if spec.reads != "images":
+    if settings.base_task not in TASKS_OF_KIND.get(spec.kind, ()):
         raise ModelError(
-            f"The model to begin with is of the kind {spec.kind} and reads no images",
+            f"The model to begin with is of the kind {spec.kind}; the task {settings.task} trains "
+            f"one of the kind {settings.model_kind}",
             where=where,
-            remedy="Begin with a model of images",
+            remedy="Begin with another model, or choose another task",
         )
     differences = contradictions(settings.model, spec)
     own = spec.image_options
@@ -214,10 +215,13 @@ def initial_image_spec(settings: RunSettings) -> Any:
     _refuse_differences(differences, where)
     if spec.kind == "resnet":
         return spec  # it has no dropout
-    _, encoder = with_overrides(EmbeddingSpec(), spec.encoder, settings.model)
+    stacks = {
+        name: with_overrides(EmbeddingSpec(), stack, settings.model)[1]
+        for name, stack in spec.stacks().items()
+    }
     is_set = "dropout" in settings.model.model_fields_set
     dropout = settings.model.dropout if is_set else spec.dropout
-    return spec.model_copy(update={"encoder": encoder, "dropout": dropout})
+    return spec.model_copy(update={**stacks, "dropout": dropout})
 
 
 def _refuse_differences(differences: Sequence[str], where: str) -> None:

@@ -30,6 +30,7 @@ from heedful.kernels import library
 from heedful.kernels.library import kernels
 from heedful.models.build import build_model
 from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
@@ -80,6 +81,9 @@ def base(kind: str, **own: Any) -> Plain:
         sizes = {"vocabulary": 20, "image_size": 8, "patch_size": 4}
         return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
     pixels = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    if kind == "autoencoder":
+        sizes = {"image_size": 8, "patch_size": 4, "channels": 3, "codes": 6, "pixels": pixels}
+        return {"kind": kind, "width": 32, "encoder": encoder, "decoder": encoder, **sizes}
     sizes = {"image_size": 8, "patch_size": 4, "labels": ["a", "b"], "pixels": pixels}
     return {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
 
@@ -546,6 +550,22 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "max_length": at("max_length", 9, "denoiser"),
         "words": at("words", ["a"], "denoiser"),
     },
+    "AutoencoderSpec": {
+        "kind": case("autoencoder"),
+        "width": at("width", 64, "autoencoder"),
+        "image_size": at("image_size", 12, "autoencoder"),
+        "patch_size": at("patch_size", 2, "autoencoder"),
+        "channels": (
+            base("autoencoder"),
+            {"channels": 1, "pixels": {"mean": [0.5], "std": [0.5]}},
+        ),
+        "encoder": at("encoder.num_layers", 1, "autoencoder"),
+        "decoder": at("decoder.num_layers", 1, "autoencoder"),
+        "codes": at("codes", 9, "autoencoder"),
+        "code_width": at("code_width", 3, "autoencoder"),
+        "dropout": at("dropout", 0.5, "autoencoder"),
+        "pixels": at("pixels.mean", [0.4] * 3, "autoencoder"),
+    },
     "PixelSpec": {
         "resample": at("pixels.resample", "bilinear", "vision"),
         "rescale": at("pixels.rescale", 1.0, "vision"),
@@ -567,7 +587,8 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
             for inner in configs_in(annotation):
                 visit(inner)
 
-    for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec):
+    kinds = (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec, AutoencoderSpec)
+    for kind in kinds:
         visit(kind)
     for address in ON_USE["mixer"].values():
         visit(resolve_name(address))
@@ -619,6 +640,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
     real = places >= 0
     if model.spec.reads == "images":
         states = model(images)
+        if model.spec.kind == "autoencoder":
+            return [states.images, states.vectors, model.encode(images), model.decode(states.codes)]
         return [states, *([model.class_logits(states)] if model.classifier else [])]
     if model.spec.reads == "captions":
         return [model(images, torch.tensor([0.3, 0.8]), ids[:2], places[:2])]
@@ -696,6 +719,8 @@ def learned(model: Any) -> list[torch.Tensor]:
         images = torch.rand(2, model.spec.channels, size, size, generator=generator)
         captions = (torch.tensor([0.3, 0.8]), ids[:2], places[:2])
         states = model(images, *(captions if model.spec.reads == "captions" else ()))
+        if model.spec.kind == "autoencoder":
+            states = states.images
     else:
         own = (ids, places) if model.spec.reads == "pairs" else ()
         states = model(*own, ids, places)[places >= 0]

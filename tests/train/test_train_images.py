@@ -289,5 +289,7 @@ def test_a_model_to_begin_with_that_is_another_one(tmp_path, files, whole, encod
         with pytest.raises(ConfigError, match=told):
             prepared(tmp_path, settings(files, **given))
     wrong = {"init": str(encoder_directory), "model": {}, "images": {}}
-    with pytest.raises(ModelError, match="reads no images"):
+    with pytest.raises(
+        ModelError, match="of the kind encoder; the task images trains one of the kind vision"
+    ):
         prepared(tmp_path, settings(files, **wrong))

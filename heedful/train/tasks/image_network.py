@@ -10,9 +10,9 @@ from heedful.errors import ConfigError
 from heedful.models.images.image_spec import ImageModelSpec
 from heedful.models.images.resnet_spec import ResNetSpec
 from heedful.models.shape_to_spec import vision_spec
-from heedful.nn.pixel_spec import PixelSpec
 from heedful.train.run_settings import RunSettings
 from heedful.train.task_rules import TASK_DEFAULTS
+from heedful.train.tasks.image_source import normalisation
 
 PATCH_SIZE = 4
 """Default side of a new model's patches, in pixels."""
@@ -38,9 +38,8 @@ def network_spec(
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
     """
-    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
     channels, side, _ = images.shape
-    pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
+    pixels = normalisation(images)
     if initial is not None:
         # Training images are resized by this filter, so the model directory must say so.
         own = (initial.pixels or pixels).model_copy(update={"resample": pixels.resample})

@@ -75,6 +75,12 @@ def read_images(
     return images
 
 
+def normalisation(images: EncodedImages) -> PixelSpec:
+    """Return the normalisation by which each channel has mean 0 and standard deviation 1."""
+    mean, std = (tuple(value / 255 for value in values) for values in images.statistics())
+    return PixelSpec(resample="bilinear", mean=mean, std=std)
+
+
 def in_order(count: int, size: int) -> Iterator[Indices]:
     """Yield the numbers 0 … count − 1 in batches of `size`."""
     for first in range(0, count, size):
