@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.data.idx_files import Pixels
 from heedful.data.image_files import from_array
-from heedful.data.noisy_images import CaptionTokens, noise_of
+from heedful.data.images.noisy_images import CaptionTokens, noise_of
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError

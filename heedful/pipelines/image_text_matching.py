@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.data.captioned_images import caption_problem, captioned_examples
+from heedful.data.images.captioned_images import caption_problem, captioned_examples
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, DataError

@@ -24,7 +24,7 @@ from heedful.data.batches import (
     WindowBatch,
     tensors_of,
 )
-from heedful.data.captioned_images import CaptionBatch
+from heedful.data.images.captioned_images import CaptionBatch
 from heedful.engines.training.chunked_loss import ChunkedLosses
 from heedful.models.segment_memory import SegmentMemory
 from heedful.models.translator import Translator

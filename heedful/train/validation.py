@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from heedful.data.batch_plan import Indices
-from heedful.data.captioned_images import CaptionedImages
+from heedful.data.images.captioned_images import CaptionedImages
 from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity

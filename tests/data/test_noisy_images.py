@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec
 from heedful.data.encoded_images import encode_images
 from heedful.data.image_files import image_reader
-from heedful.data.noisy_images import (
+from heedful.data.images.noisy_images import (
     MOST_WORDS,
     CaptionTokens,
     NoisyImages,

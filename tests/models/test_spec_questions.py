@@ -6,7 +6,7 @@ import pytest
 
 from heedful.models.build import build_model
 from heedful.models.encoder_spec import EncoderSpec, MaskedLMHeadSpec
-from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
@@ -19,6 +19,10 @@ TEXTS = causal_lm_spec(SHAPE, 20, 12)
 MASKED = encoder_spec(SHAPE, 20, 12, (MaskedLMHeadSpec(),))
 IMAGES = VisionSpec(width=16, image_size=8, patch_size=4, encoder=MASKED.encoder, num_classes=3)
 
+CAPTIONS = DenoiserSpec(
+    width=16, vocabulary=20, image_size=8, encoder=MASKED.encoder, decoder=PAIRS.decoder
+)
+
 KINDS: dict[str, ModelSpec] = {
     "all shared": PAIRS,
     "inputs shared": PAIRS.model_copy(update={"share_embeddings": "inputs"}),
@@ -30,6 +34,7 @@ KINDS: dict[str, ModelSpec] = {
     "masked, untied": MASKED.model_copy(update={"heads": (MaskedLMHeadSpec(tied=False),)}),
     "encoder": MASKED.model_copy(update={"heads": ()}),
     "images": IMAGES,
+    "captions": CAPTIONS,
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.noisy_images import noise_of
+from heedful.data.images.noisy_images import noise_of
 from heedful.errors import ConfigError, DataError
 from heedful.models.images.denoiser import Denoiser
 from heedful.models.shape import TranslatorShape

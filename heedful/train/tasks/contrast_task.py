@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from heedful.data.captioned_images import CaptionedImages
+from heedful.data.images.captioned_images import CaptionedImages
 from heedful.errors import ConfigError
 from heedful.models.images.two_towers_spec import TwoTowersSpec
 from heedful.models.shape_to_spec import encoder_spec

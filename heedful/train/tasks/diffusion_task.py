@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from heedful.data.noisy_images import CaptionTokens, NoisyBatch, NoisyImages, words_of
+from heedful.data.images.noisy_images import CaptionTokens, NoisyBatch, NoisyImages, words_of
 from heedful.errors import ConfigError
 from heedful.models.shape_to_spec import denoiser_spec
 from heedful.text.tokenizer_pair import TokenizerPair

@@ -1,0 +1,1 @@
+"""Images with captions: batches of both, and of noisy images."""
