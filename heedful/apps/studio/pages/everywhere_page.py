@@ -74,10 +74,13 @@ class Tune(Config):
         """The number of time steps in a beat."""
         return self.seconds_per_beat * STEPS_PER_SECOND
 
+    def parts(self) -> list[list[MusicNote]]:
+        """Return the notes of each voice."""
+        return [_read_voice(voice, self.steps_per_beat) for voice in self.voices]
+
     def notes(self) -> list[MusicNote]:
         """Return the notes of all voices, in the order of their onsets."""
-        voices = (_read_voice(voice, self.steps_per_beat) for voice in self.voices)
-        return sorted(note for voice in voices for note in voice)
+        return sorted(note for voice in self.parts() for note in voice)
 
 
 class Tunes(Config):
