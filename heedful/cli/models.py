@@ -116,8 +116,9 @@ _VERBS = {
     "translation": "translate {}",
     "causal_lm": "generate {} --prompt",
     "masked_lm": "fill {}",
+    "tokens": "generate {} --prompt",
 }
-"""Verb for an example text of a task; images have none."""
+"""Verb for an example text of a task; images and sounds have none."""
 
 
 def _command(name: str, card: Card, text: str) -> str:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+RECORDS = "records"
+"""Kind of a language model of records, which no page of texts takes."""
+
 _CONFIG = "config.json"
 _RUN_CONFIG = "config.toml"
 _WEIGHTS = "*.safetensors"
@@ -89,7 +92,8 @@ class WorkspaceDirectory:
         try:
             config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
             if "schema_version" in config:  # without torch, so that the first page appears at once
-                return parse_spec(config["model"], where=str(directory)).kind
+                kind = parse_spec(config["model"], where=str(directory)).kind
+                return RECORDS if kind == "causal_lm" and _has_fields(directory) else kind
         except (OSError, ValueError, KeyError, TypeError):
             pass  # loading reports the error
         return self.load().model.spec.kind
@@ -112,7 +116,7 @@ class WorkspaceDirectory:
     @property
     def is_at_hand(self) -> bool:
         """True for a model of the package."""
-        return self._card() is not None
+        return self.card() is not None
 
     def plain(self) -> dict[str, Any]:
         """Return name, kind, run and examples as JSON data, or the model's problem."""
@@ -121,7 +125,7 @@ class WorkspaceDirectory:
             facts["kind"] = self.kind()
         except UserError as error:
             facts["problem"] = str(error)
-        card = self._card()
+        card = self.card()
         if card is not None:
             examples = [each.plain() for each in card.examples]
             return facts | {"summary": card.summary, "examples": examples}
@@ -131,14 +135,14 @@ class WorkspaceDirectory:
 
     def sentences(self) -> list[str]:
         """Return sentences to measure heads on, from the card or else from the run's data."""
-        card = self._card()
+        card = self.card()
         if card is not None:
             return list(card.sentences)
         settings = self._settings()
         return [] if settings is None else sentences_of(settings)
 
-    def _card(self) -> Card | None:
-        """Return the card of a model of the package."""
+    def card(self) -> Card | None:
+        """Return the card of a model of the package; None for any other."""
         known = {each.path: each for each in models_at_hand().values()}
         return known[self.path].card() if self.path in known else None
 
@@ -270,6 +274,12 @@ class Workspace:
                 remedy="Start the studio with the run directory",
             )
         return log
+
+
+def _has_fields(directory: Path) -> bool:
+    """Return True if a model's tokens are those of records."""
+    tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    return tokenizer.get("kind") == "fields"
 
 
 def _free(name: str, known: Collection[str]) -> str:
