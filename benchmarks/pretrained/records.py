@@ -3,10 +3,10 @@
     python benchmarks/pretrained/records.py NAME --data DIR
 
 NAME is digit-pixels, bach-chorales, room-actor, coin-player or seasonal-series. DIR holds
-mnist/train-images-idx3-ubyte.gz and the other three files, and jsb_chorales/Jsb16thSeparated.json.gz
-(or set HEEDFUL_DATA); the last three models are trained on records that are drawn. What a model is
-measured with, it was not trained on, and the measured model is the one that is stored. The settings
-stand in NAME.toml. --finish publishes a run as it is.
+mnist/train-images-idx3-ubyte.gz and the other three files, and
+jsb_chorales/Jsb16thSeparated.json.gz (or set HEEDFUL_DATA); the last three models are trained on
+records that are drawn. What a model is measured with, it was not trained on, and the measured model
+is the one that is stored. The settings stand in NAME.toml. --finish publishes a run as it is.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import chorales  # noqa: E402 (scripts of the folder above)
-import forecast  # noqa: E402
+import forecast  # noqa: E402 (scripts of the folder above)
 import mnist  # noqa: E402
 import numpy as np  # noqa: E402
 from driver import heedful, new_parser, parse, read_events  # noqa: E402
@@ -294,7 +293,9 @@ DRAWN = {"licence": "Apache 2.0", "attribution": "Heedful, which draws the data"
 KINDS = {
     "digit-pixels": Kind(
         _digits,
-        _likelihood("pixels", "bits per pixel", "bits_per_value", "the 10,000 test images of MNIST"),
+        _likelihood(
+            "pixels", "bits per pixel", "bits_per_value", "the 10,000 test images of MNIST"
+        ),
         {
             "title": "Digits, pixel by pixel",
             "summary": "Draws and completes a handwritten digit, a pixel after the other",

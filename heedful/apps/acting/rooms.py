@@ -135,7 +135,11 @@ def read_room(picture: Sequence[Sequence[int]], instruction: str) -> Room:
     Raises:
         DataError: when nobody acts in the room, or the thing is not there.
     """
-    cells = {(row, column): value for row, line in enumerate(picture) for column, value in enumerate(line)}
+    cells = {
+        (row, column): value
+        for row, line in enumerate(picture)
+        for column, value in enumerate(line)
+    }
     things = {
         THINGS[value - FIRST_THING]: cell for cell, value in cells.items() if value >= FIRST_THING
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from heedful.apps.studio.example_texts import examples_of, sentences_of
+from heedful.apps.studio.example_texts import RECORDS, SOUNDS, examples_of, sentences_of
 from heedful.apps.studio.live_training import LiveTraining
 from heedful.apps.studio.run_log import RunLog
 from heedful.errors import ModelError, UserError, suggest
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-
-RECORDS = "records"
-"""Kind of a language model of records, which no page of texts takes."""
 
 _CONFIG = "config.json"
 _RUN_CONFIG = "config.toml"
@@ -93,7 +90,10 @@ class WorkspaceDirectory:
             config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
             if "schema_version" in config:  # without torch, so that the first page appears at once
                 kind = parse_spec(config["model"], where=str(directory)).kind
-                return RECORDS if kind == "causal_lm" and _has_fields(directory) else kind
+                if kind == "causal_lm" and _has_fields(directory):
+                    return RECORDS
+                card = self.card()
+                return SOUNDS if card is not None and card.task == SOUNDS else kind
         except (OSError, ValueError, KeyError, TypeError):
             pass  # loading reports the error
         return self.load().model.spec.kind

@@ -22,13 +22,10 @@ from heedful.apps.studio.music_events import (
 )
 from heedful.apps.studio.page import (
     MOST_TOKENS,
-    LastLayer,
-    ModelRequest,
     NoSettings,
     PromptRequest,
     call,
     check_length,
-    round_digits,
     subject_of,
 )
 from heedful.apps.studio.pages.image_page import (
@@ -39,21 +36,19 @@ from heedful.apps.studio.pages.image_page import (
     patches_of,
     picture_of,
 )
-from heedful.apps.studio.record_samples import complete as completed
-from heedful.apps.studio.record_samples import cut_sample
+from heedful.apps.studio.record_calls import complete, spoken, weights
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config, read_toml
-from heedful.errors import DataError, ModelError, suggest
-from heedful.inspect.attention_maps import attention, attentions, choose_layer, num_heads
+from heedful.errors import DataError, suggest
 from heedful.inspect.readings import ModelInput, read, see, tensors
 from heedful.inspect.subject import Subject, capture, stack_of, sublayers
-from heedful.pipelines.text_generation import GenerationPipeline
-from heedful.text.field_tokenizer import FieldTokenizer
+
+# Calls of this page that stand in a module of their own.
+__all__ = ["complete", "spoken", "weights"]
 
 TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
 LONGEST = 400
 """Maximum number of characters of a text, so that all tokens fit into the chart."""
-LONGEST_RECORD = 20_000
 MUSIC_WIDTH = 64
 _SEED = 1
 _NAMES = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
@@ -102,32 +97,6 @@ class MusicRequest(Config):
     """The name of a tune."""
 
     tune: Annotated[str, Field(max_length=40)] = "round"
-
-
-class RecordRequest(ModelRequest):
-    """A model of token sequences, and a record or its beginning."""
-
-    record: Annotated[str, Field(max_length=LONGEST_RECORD)]
-
-
-class CompleteRequest(RecordRequest):
-    """A record, and how the model goes on with its beginning."""
-
-    keep: int | None = Field(
-        None, ge=0, description="number of tokens that are kept; half of the last field if unset"
-    )
-    temperature: float = Field(
-        1.0, ge=0, le=2, description="temperature of the draws; 0 takes the most probable token"
-    )
-    seed: int = Field(1, ge=0, le=1_000_000, description="seed of the draws")
-
-
-class WeightsRequest(RecordRequest):
-    """A whole record, one of its tokens, and a head."""
-
-    token: int = Field(ge=0, le=100_000, description="index of the token that is predicted")
-    layer: LastLayer = -1
-    head: int = Field(-1, ge=-1, le=10_000, description="index of the head; −1 is the mean of all")
 
 
 @functools.cache
@@ -216,57 +185,6 @@ def music(request: MusicRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-@call(CompleteRequest)
-def complete(request: CompleteRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a record in tokens and in its own form, as given and as the model completes it."""
-    pipeline = _record_pipeline(request.model, workspace)
-    fields: Any = pipeline.tokenizer
-    begun = cut_sample(fields, request.record, request.keep)
-    if fields.longest is None or fields.longest > MOST_TOKENS:
-        raise DataError(
-            f"Records of up to {fields.longest or 'any number of'} tokens cannot be drawn",
-            where=request.model,
-            remedy=f"Choose a model of records of one length, up to {MOST_TOKENS} tokens",
-        )
-    written = completed(pipeline, begun, temperature=request.temperature, seed=request.seed)
-    layers = attentions(pipeline.model, "decoder")
-    card = workspace.place(request.model).card()
-    return {
-        "fields": [
-            {"name": each.name, "content": each.content, "given": each.given, "form": each.write()}
-            for each in fields.fields
-        ],
-        "vocabulary": fields.size,
-        "whole": len(fields.encode_prompt(request.record)),
-        "conditions": sum(field.count or 0 for field in fields.fields if field.given),
-        "step": fields.fields[-1].step,
-        "layers": len(layers),
-        "heads": num_heads(layers),
-        "limits": [] if card is None else list(card.limits),
-        "begun": begun.plain(),
-        "samples": [each.plain() for each in written],
-    }
-
-
-@call(WeightsRequest)
-def weights(request: WeightsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return what a head attends to when the model predicts a token, by token."""
-    pipeline = _record_pipeline(request.model, workspace)
-    subject = Subject(pipeline.model, workspace.place(request.model).load().tokenizers)
-    reading = read(subject, request.record)
-    layers = attentions(subject.model, "decoder")
-    found = attention(
-        subject,
-        reading,
-        "decoder",
-        layers=[choose_layer(request.layer, len(layers))],
-        heads=None if request.head < 0 else [request.head],
-        # A token is predicted at the one before it, and the first one at the begin token.
-        rows=[request.token],
-    ).mean()[0]
-    return {"shares": round_digits(found[1:]), "begin": float(found[0])}
-
-
 @call()
 def tunes(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """Return the names and titles of the tunes."""
@@ -314,25 +232,6 @@ def _read_voice(voice: str, steps_per_beat: float) -> list[MusicNote]:
             )
         beats = end
     return notes
-
-
-def _record_pipeline(name: str, workspace: Workspace) -> GenerationPipeline:
-    """Return the model of token sequences of a name.
-
-    Raises:
-        UserError: when the name is unknown.
-        ModelError: when the model reads something else.
-    """
-    loaded = workspace.place(name).load()
-    model: Any = loaded.model
-    tokenizer = loaded.tokenizers and loaded.tokenizers.target
-    if not isinstance(tokenizer, FieldTokenizer) or model.spec.reads == "pairs":
-        raise ModelError(
-            f"This model continues no records; its kind is {model.spec.kind!r}",
-            where=name,
-            remedy="Choose one that was trained with --task tokens and without an encoder",
-        )
-    return GenerationPipeline(model, tokenizer)
 
 
 def _entering(subject: Subject, reading: ModelInput, stack: str) -> dict[str, Any]:
