@@ -71,7 +71,6 @@ def complete(request: CompleteRequest, workspace: Workspace) -> dict[str, Any]:
         )
     written = completed(pipeline, begun, temperature=request.temperature, seed=request.seed)
     layers = attentions(pipeline.model, "decoder")
-    card = workspace.place(request.model).card()
     return {
         "fields": [
             {"name": each.name, "content": each.content, "given": each.given, "form": each.write()}
@@ -83,7 +82,6 @@ def complete(request: CompleteRequest, workspace: Workspace) -> dict[str, Any]:
         "step": fields.fields[-1].step,
         "layers": len(layers),
         "heads": num_heads(layers),
-        "limits": [] if card is None else list(card.limits),
         "begun": shown(begun),
         "samples": [shown(each) for each in written],
     }

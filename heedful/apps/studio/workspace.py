@@ -128,7 +128,8 @@ class WorkspaceDirectory:
         card = self.card()
         if card is not None:
             examples = [each.plain() for each in card.examples]
-            return facts | {"summary": card.summary, "examples": examples}
+            limits = list(card.limits)
+            return facts | {"summary": card.summary, "limits": limits, "examples": examples}
         if self.log is not None:
             facts["training"] = self.log.progress()
         return facts | {"examples": examples_of(facts["kind"], self._settings())}

@@ -160,6 +160,7 @@ def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
         "layers": len(layers),
         "heads": num_heads(layers),
         "examples": list(EXAMPLES),
+        "spoken": list(SPOKEN),
         "canvas": min(spec.image_size, MOST_DRAWN // 2),
         "max_file": MOST_IMAGE_BYTES,
     }

@@ -1,16 +1,18 @@
-// Models of token sequences: a sample, its tokens, how a model completes it, and what it attends to.
+// Models of other data than text: a sample, its tokens, what a model makes of it, and what it attends to.
 
-import { call, live, problem } from "./api.js";
+import { live, problem } from "./api.js";
 import { button, choice, slider } from "./controls.js";
 import { figure, h, number } from "./dom.js";
 import { drawSample, placeWords, shareKey, sharesOf } from "./draw/samples.js";
-import { play } from "./player.js";
+import { play, playSound } from "./player.js";
+import { asksOf } from "./sample_models.js";
 import { placesOf } from "./subject.js";
+import { base64Of } from "./upload.js";
 
 const MIXED = 45; // per cent of the glow behind a token, so that its text stays readable
-const TALL = ["pixels", "room", "coins"]; // forms that are drawn as pictures
+const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
 
-const models = (studio) => placesOf(studio, ["records"]);
+const models = (studio) => placesOf(studio, ["records", "sounds", "vision"]);
 
 export const sequenceDefaults = (studio) => ({
   records: models(studio)[0]?.name ?? "", sample: 0, keep: 0, temperature: 1, seed: 1, step: 0, token: -1, layer: 0, head: 0,
@@ -19,19 +21,24 @@ export const sequenceDefaults = (studio) => ({
 /** The part of a page, in its place. */
 export function sequences(host, state, studio) {
   if (!models(studio).length) {
-    host.replaceChildren(h("p", { class: "note" }, "None of the models at hand continues records. Drop a run of heedful train --task tokens onto the start page."));
+    host.replaceChildren(h("p", { class: "note" }, "None of the models at hand reads other things than text. Drop a run of heedful train --task tokens onto the start page."));
     return;
   }
   const place = () => models(studio).find((each) => each.name === state.values.records) ?? models(studio)[0];
   const about = h("p", {});
   const limits = h("ul", { class: "note" });
+  const limited = h("div", {}, h("h3", {}, "What it cannot do"), limits);
   const samples = choice(state, "sample", { label: "Sample", options: [[0, "…"]] });
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
+  const file = h("input", { type: "file", id: "sound", accept: "audio/wav,.wav" });
+  const own = h("div", { class: "field" }, h("label", { for: "sound" }, "A WAV file of yours"), file);
   const keep = h("div", {});
   const step = h("div", {});
-  const given = figure("The sample, as far as it is given");
-  const whole = figure("Completed by the model");
+  const warmth = slider(state, "temperature", { label: "Temperature", min: 0, max: 1.5, step: 0.1 });
+  const another = button("Another", () => state.set({ seed: state.values.seed + 1, step: 0 }, { step: true }));
+  const given = figure("The sample");
+  const whole = figure("What the model makes of it");
   const looked = figure("Attention");
   const legend = h("div", {});
   looked.host.after(legend);
@@ -41,12 +48,12 @@ export function sequences(host, state, studio) {
   const body = h("div", {}, h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element),
     h("h3", {}, "Tokens as cut"), chips, said);
   host.replaceChildren(about, h("div", { class: "panel controls", role: "group", "aria-label": "Sample and head" },
-    choice(state, "records", { label: "Model", options: models(studio).map((each) => [each.name, each.name]) }), samples, keep,
-    slider(state, "temperature", { label: "Temperature", min: 0, max: 1.5, step: 0.1 }),
-    h("div", { class: "row" }, button("Another", () => state.set({ seed: state.values.seed + 1, step: 0 }, { step: true })), player), step, layer, head),
-  body, h("h3", {}, "What it cannot do"), limits);
+    choice(state, "records", { label: "Model", options: models(studio).map((each) => each.name) }), samples, own, keep, warmth,
+    h("div", { class: "row" }, another, player), step, layer, head),
+  body, limited);
 
   let found = null;
+  let upload = null;
   let stop = null;
   let move = () => {};
 
@@ -54,19 +61,24 @@ export function sequences(host, state, studio) {
   const chosen = () => {
     const { tokens, kept } = current();
     const { token } = state.values;
-    return token >= 0 && token < tokens.length ? token : Math.min(tokens.length - 1, kept + Math.floor((tokens.length - kept) / 2));
+    if (token >= 0 && token < tokens.length) return token;
+    const first = kept < tokens.length ? kept : 0; // the middle of what is written, or of all, and of its row
+    const rows = Math.floor((tokens.length - first) / found.step / 2);
+    return Math.min(tokens.length - 1, first + rows * found.step + Math.floor(found.step / 2));
   };
   const choose = (token) => state.set({ token }, { step: true });
 
-  function start() {
-    const { drawing } = current();
+  async function start() {
+    const tell = (at) => {
+      move(at);
+      if (at !== null) return;
+      stop = null;
+      player.textContent = "Play";
+    };
     try {
-      stop = play(drawing.notes, drawing.seconds_per_step, (at) => {
-        move(at);
-        if (at !== null) return;
-        stop = null;
-        player.textContent = "Play";
-      });
+      const { drawing } = current();
+      const wav = await asksOf(place()).sound(place(), current());
+      stop = wav ? playSound(wav, tell) : play(drawing.notes, drawing.seconds_per_step, tell);
       player.textContent = "Stop";
     } catch (error) {
       said.replaceChildren(problem(error));
@@ -75,9 +87,10 @@ export function sequences(host, state, studio) {
 
   /** The controls that depend on the model and on the sample. */
   function fill() {
-    about.textContent = `${place().summary}.`;
-    limits.replaceChildren(...found.limits.map((limit) => h("li", {}, limit)));
-    samples.fill(place().examples.map((each, i) => [i, each.about || `sample ${i + 1}`]));
+    about.textContent = place().summary ? `${place().summary}.` : "";
+    limits.replaceChildren(...(place().limits ?? []).map((limit) => h("li", {}, limit)));
+    limited.hidden = !limits.children.length;
+    samples.fill(asksOf(place()).samples(place(), found).map((name, i) => [i, name]));
     layer.fill([[0, `the last, ${found.layers}`], ...counted(found.layers).map((n) => [n, String(n)])]);
     head.fill([[0, "the mean of all"], ...counted(found.heads).map((n) => [n, String(n)])]);
     const { drawing } = found.begun;
@@ -86,7 +99,10 @@ export function sequences(host, state, studio) {
     stops.push(found.whole);
     stepped(keep, "keep", "Tokens given, 0 for the usual", stops.length > 2 && drawing.kind !== "room" ? [0, ...stops.filter((at) => at > 0)] : []);
     stepped(step, "step", "Step", found.samples.length > 1 ? counted(found.samples.length).map((n) => n - 1) : []);
-    player.hidden = drawing.kind !== "notes";
+    const writes = found.conditions < found.samples[0]?.tokens.length;
+    for (const each of [warmth, another]) each.hidden = !writes || drawing.kind === "room";
+    own.hidden = place().kind !== "sounds";
+    player.hidden = drawing.kind !== "notes" && own.hidden;
   }
 
   /** A slider over some stops, made anew only when they change: it may be in somebody's hand. */
@@ -94,6 +110,7 @@ export function sequences(host, state, studio) {
     const key = stops.join();
     if (host.dataset.stops === key) return;
     host.dataset.stops = key;
+    host.hidden = !stops.length;
     host.replaceChildren(stops.length ? slider(state, name, { label, stops }) : "");
   }
 
@@ -105,7 +122,7 @@ export function sequences(host, state, studio) {
     for (const each of [given, whole, looked]) each.element.hidden = !drawn;
     if (drawn) {
       const shared = { token: at, choose };
-      const count = `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.`;
+      const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
       drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, choose, describe: `The sample as far as it is given. ${count}` });
       given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
       move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
@@ -113,7 +130,9 @@ export function sequences(host, state, studio) {
       if (shares) {
         drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
         legend.replaceChildren(shareKey(Math.max(...sharesOf(drawing, shares.shares))));
-        looked.words.textContent = `Where ${at < kept ? "this token is read" : "the model wrote this token"}: ${placeWords(drawing, at) || `“${tokens[at][0]}”`}. ${headWords(state.values, found)}. The begin token has ${number(shares.begin, 3)}.`;
+        const where = placeWords(drawing, at) || `“${tokens[at][0]}”`;
+        const rest = shares.begin === null ? "" : ` The begin token has ${number(shares.begin, 3)}.`;
+        looked.words.textContent = `From ${where}${at < kept ? "" : ", as the model wrote it"}. ${headWords(state.values, found)}.${rest}`;
       }
     }
     showChips(tokens, kept, at, shares);
@@ -123,7 +142,7 @@ export function sequences(host, state, studio) {
     const focused = chips.contains(document.activeElement);
     const most = shares ? Math.max(...shares.shares, 1e-12) : 1;
     chips.replaceChildren(...tokens.map(([piece, id], i) => {
-      const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece, h("small", {}, id));
+      const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece, id === null ? null : h("small", {}, id));
       if (shares?.shares[i]) chip.style.background = `color-mix(in srgb, var(--glow) ${Math.round((MIXED * shares.shares[i]) / most)}%, var(--raised))`;
       return chip;
     }));
@@ -131,20 +150,15 @@ export function sequences(host, state, studio) {
     if (focused) pressed.focus({ preventScroll: true });
     chips.scrollTop = Math.max(0, pressed.offsetTop - chips.offsetTop - chips.clientHeight / 2);
     const [piece, id, field] = tokens[at];
-    said.textContent = `Token ${at + 1} of ${tokens.length}: “${piece}” of the field ${found.fields[field].name} is number ${number(id)} of ${number(found.vocabulary)}; it is ${at < kept ? "given" : "written by the model"}. Fields: ${found.fields.map((each) => each.form).join(", ")}. A field has a range of numbers of its own; darker tokens have more attention.`;
+    const forms = found.fields.map((each) => each.form).join(", ");
+    said.textContent = id === null
+      ? `Token ${at + 1} of ${tokens.length}: row and column ${piece}. Its pixels, times a matrix, and its position make its vector: ${forms}.`
+      : `Token ${at + 1} of ${tokens.length}: “${piece}” of the field ${found.fields[field].name} is number ${number(id)} of ${number(found.vocabulary)}; it is ${at < kept ? "given" : "written by the model"}. Fields: ${forms}. Each has a range of numbers of its own.`;
   }
 
-  const look = live(body, async (signal) => {
-    const { records: model, layer: l, head: a } = state.values;
-    const token = chosen();
-    return call("everywhere", "weights", { model, record: current().record, token, layer: l - 1, head: a - 1 }, signal);
-  }, show);
+  const look = live(body, (signal) => asksOf(place()).weights(place(), state.values, current(), chosen(), signal), show);
 
-  const ask = live(body, async (signal) => {
-    const { records: model, sample, keep: kept, temperature, seed } = state.values;
-    const example = place().examples[Math.min(sample, place().examples.length - 1)];
-    return call("everywhere", "complete", { model, record: example?.text ?? "", keep: kept || null, temperature, seed }, signal);
-  }, (answer) => {
+  const ask = live(body, (signal) => asksOf(place()).complete(place(), state.values, upload, signal), (answer) => {
     stop?.();
     found = answer;
     fill();
@@ -153,7 +167,17 @@ export function sequences(host, state, studio) {
     look();
   });
 
+  file.addEventListener("change", async () => {
+    if (!file.files.length) return;
+    try {
+      upload = await base64Of(file.files[0], MOST_SOUND);
+      ask();
+    } catch (error) {
+      said.replaceChildren(problem(error));
+    }
+  });
   state.watch((_, changed) => {
+    if (changed.includes("records") || changed.includes("sample")) upload = null;
     if (changed.includes("records")) {
       state.set({ sample: 0, keep: 0, step: 0, token: -1, layer: 0, head: 0 });
       ask();
@@ -173,6 +197,7 @@ const headWords = ({ layer, head }, { layers }) => `Layer ${layer || layers} of 
 
 /** What the model made of a sample, in a sentence. */
 function completion(drawing, found, { step, temperature }) {
+  if (found.said) return found.said;
   if (drawing.kind === "room") return `Step ${Math.max(0, step) + 1} of ${found.samples.length}: the model writes “${drawing.action}”, and the world answers.`;
   if (drawing.kind === "coins") return `${drawing.coins} coins after twelve actions. The world answers each action.`;
   if (drawing.kind === "series") return "Forty futures are drawn; eight of ten lie between the dashed lines at each value.";

@@ -31,7 +31,7 @@ export async function mount({ root, state, studio }) {
   const joint = h("div", { class: "drawing joint" });
   const more = h("div", {});
   const whole = h("div", {});
-  root.append(section("Models of pixels, music, acts and series", whole),
+  root.append(section("Cut, completed, looked into", whole),
     section("Tokens become vectors", h("div", { class: "drawing everywhere-picture" }, domains, joint)),
     section("What differs, and what does not", rows), section("Distance in music", more));
   const told = (name) => (found) => {
