@@ -3,8 +3,8 @@
     python benchmarks/pretrained/spoken_digits.py --data DIR
 
 DIR holds fsdd/recordings.tar.gz (or set HEEDFUL_DATA). Recordings 0 to 4 of each digit and speaker
-are the test, as the corpus asks, and are labelled once, by the model as it is stored. The settings
-stand in spoken_digits.toml. --finish publishes a run as it is.
+are the test, as the corpus asks, and are labelled once, by the model as it is stored; 5 to 7 are
+validated on. The settings stand in spoken_digits.toml. --finish publishes a run as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ import sounds  # noqa: E402 (a script of the folder above)
 from driver import heedful, new_parser, parse, read_events  # noqa: E402
 from publish import store, write_card  # noqa: E402
 
+TRAIN, VALID, TEST = "train", "valid", "test"
+VALIDATED = sounds.HELD_OUT + 3
+"""The number of the first recording of a digit and a speaker that is trained on."""
+
 
 def main() -> None:
     """Train, store, label the test recordings, write the card."""
@@ -32,18 +36,22 @@ def main() -> None:
     corpus = run.with_suffix(".corpus")
     files = sounds.unpack(arguments.data / "fsdd" / "recordings.tar.gz", corpus)
     if not arguments.finish:
-        train = sounds.training_folder(files, corpus / "train", _is_test)
         words = ["train", str(run), "--config", str(HERE / "spoken_digits.toml")]
-        heedful([*words, "--train", str(train), *arguments.extra])
+        for part, others in (("train", (VALID, TEST)), ("valid", (TRAIN, TEST))):
+            folder = corpus / part
+            sounds.training_folder(files, folder, lambda path, o=others: _part_of(path) in o)
+            words += [f"--{part}", str(folder)]
+        heedful([*words, *arguments.extra])
     place = store(run, "spoken-digits")
-    found = sounds.measured(place, filter(_is_test, files))
+    found = sounds.measured(place, [file for file in files if _part_of(file) == TEST])
+    trained_on = sum(_part_of(file) == TRAIN for file in files)
     share, count = found["accuracy"], found["recordings"]
     margin = 1.96 * math.sqrt(share * (1 - share) / count)
     facts = {
         "title": "Spoken digits",
         "summary": "Hears which digit is said, in the picture of a sound",
         "task": "sounds",
-        "data": f"FSDD, {len(files) - count:,} recordings of five speakers",
+        "data": f"FSDD, {trained_on:,} recordings of five speakers",
         "licence": "CC BY-SA 4.0",
         "attribution": "The speakers of the Free Spoken Digit Dataset; Zohar Jackson, its editor",
         "command": "python benchmarks/pretrained/spoken_digits.py --data DIR",
@@ -67,8 +75,9 @@ def main() -> None:
     print(json.dumps({"model": "spoken-digits", **found}))
 
 
-def _is_test(path: Path) -> bool:
-    return int(path.stem.split("_")[2]) < sounds.HELD_OUT
+def _part_of(path: Path) -> str:
+    number = int(path.stem.split("_")[2])
+    return TEST if number < sounds.HELD_OUT else VALID if number < VALIDATED else TRAIN
 
 
 if __name__ == "__main__":

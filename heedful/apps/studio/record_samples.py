@@ -82,10 +82,12 @@ def cut_sample(fields: FieldTokenizer, text: str, keep: int | None) -> Sample:
     conditions = sum(field.count or 0 for field in fields.fields if field.given)
     if keep is None:
         whole = fields.longest is not None and len(ids) == fields.longest - 2
-        last = fields.fields[-1].count or 0
-        spec = RecordSpec.parse(fields.reading)
-        half = spec.horizon if form_of(fields) == "series" else last - last // 2
-        keep = len(ids) - half if whole else len(ids)
+        last = fields.fields[-1]
+        # Whole rows, so that the lower half of a picture is missing.
+        written = (last.count or 0) - last.shape[0] // 2 * last.step
+        if form_of(fields) == "series":
+            written = RecordSpec.parse(fields.reading).horizon
+        keep = len(ids) - written if whole else len(ids)
     keep = max(min(keep, len(ids)), min(conditions, len(ids)))
     return Sample(fields, tuple(ids[:keep]), keep)
 
