@@ -40,6 +40,8 @@ Files = dict[str, Path]
 
 Score = dict[str, Any]
 
+TESTED = 1000
+"""Test images of MNIST that the model of pixels is measured with."""
 PITCHES = range(36, 85)
 """Pitches of the pieces, transposed ones as well: from two octaves below the middle C."""
 SHIFTS = range(-3, 4)
@@ -104,8 +106,16 @@ def main() -> None:
 
 def _digits(data: Path, run: Path) -> Files:
     (train, _), (valid, _) = mnist.split(data / "mnist", run)
-    test = data / "mnist" / "t10k-images-idx3-ubyte.gz"
-    return {"train": train, "valid": valid, "test": test}
+    pair = []
+    for kind, head in (("images-idx3", 16), ("labels-idx1", 8)):
+        content = gzip.decompress((data / "mnist" / f"t10k-{kind}-ubyte.gz").read_bytes())
+        # The first ones, whose number stands after the four bytes of the kind.
+        size = (len(content) - head) // int.from_bytes(content[4:8], "big")
+        path = run.with_suffix(f".test-{kind.split('-')[0]}.idx")
+        count = TESTED.to_bytes(4, "big")
+        path.write_bytes(content[:4] + count + content[8 : head + TESTED * size])
+        pair.append(path)
+    return {"train": train, "valid": valid, "test": pair[0]}
 
 
 def _digit_examples() -> list[tuple[dict[str, Any], str]]:
@@ -115,7 +125,7 @@ def _digit_examples() -> list[tuple[dict[str, Any], str]]:
         large = example_image(name, 28).astype(int)
         small = large.reshape(14, 2, 14, 2).mean((1, 3)).astype(int) * 8 // 256
         examples.append(({"label": label, "pixels": small.tolist()}, f"a {name}, drawn here"))
-    return examples
+    return [*examples, ({"label": "5"}, "nothing but the name of a five")]
 
 
 # Music
@@ -164,7 +174,7 @@ def _tune_examples() -> list[tuple[dict[str, Any], str]]:
                 for at in range(round(note.start / step), min(round(note.end / step), OPENING)):
                     moments[at][column] = note.pitch
         examples.append(({"notes": moments}, tune.title))
-    return examples
+    return [*examples, ({"notes": [[67, 62, 59, 55]] * 2}, "a chord alone, G major")]
 
 
 # Acting
@@ -222,7 +232,7 @@ def _room_examples() -> list[tuple[dict[str, Any], str]]:
 
 def _coin_examples() -> list[tuple[dict[str, Any], str]]:
     place = coins.Game((2, 2)).place
-    return [({"moments": [asked, place]}, f"{asked} coins are asked for") for asked in (5, 3, 1, 0)]
+    return [({"moments": [asked, place]}, f"return asked for: {asked}") for asked in (5, 3, 1, 0)]
 
 
 # Series
@@ -294,7 +304,7 @@ KINDS = {
     "digit-pixels": Kind(
         _digits,
         _likelihood(
-            "pixels", "bits per pixel", "bits_per_value", "the 10,000 test images of MNIST"
+            "pixels", "bits per pixel", "bits_per_value", f"{TESTED:,} test images of MNIST"
         ),
         {
             "title": "Digits, pixel by pixel",
