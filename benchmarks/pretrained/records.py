@@ -205,7 +205,7 @@ def _acts(world: str, episodes: int = 400) -> Callable[[Path, Files], list[Score
         said = json.loads(heedful([*words, *RETURNS.get(world, []), "--json"]))["scores"]
         return [
             {
-                "metric": names.get(name, f"coins when {name} are asked for"),
+                "metric": names.get(name, f"coins, asked for {name}"),
                 "data": f"{episodes} drawn episodes",
                 "value": round(found["score"], 3),
                 "interval": [round(found["low"], 3), round(found["high"], 3)],
