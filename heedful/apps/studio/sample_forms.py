@@ -20,6 +20,7 @@ from heedful.apps.acting import coins, rooms
 from heedful.apps.acting.pictures import CELL, coin_picture, room_picture
 from heedful.apps.studio.record_samples import Sample, form_of
 from heedful.data.corpus_spec import RecordSpec
+from heedful.data.midi_files import FIELD as NOTES
 from heedful.data.series_files import values_of
 from heedful.nn.patches import cut
 from heedful.text.field_tokenizer import FieldTokenizer
@@ -53,8 +54,40 @@ def _drawing(sample: Sample) -> dict[str, Any]:
 
 
 def _piece(fields: FieldTokenizer, id: int) -> str:
-    """Return a token without the name of its field, which stands beside it."""
-    return fields.token(id).partition("=")[2] or fields.token(id)
+    """Return a token in words, without the name of its field, which stands beside it."""
+    text = fields.token(id)
+    name, _, value = text.partition("=")
+    words = _WORDS.get((form_of(fields), name))
+    return words(int(value)) if words and value.isdigit() else value or text
+
+
+def _cell_words(value: int) -> str:
+    if value >= rooms.FIRST_THING:
+        return " ".join(rooms.THINGS[value - rooms.FIRST_THING])
+    return {rooms.EMPTY: "floor", rooms.WALL: "wall", rooms.AGENT: "agent"}[value]
+
+
+def _moment_words(value: int) -> str:
+    if value < coins.FIRST_PLACE:
+        return f"return {value}"
+    if value < coins.FIRST_ACTION:
+        row, column = divmod(value - coins.FIRST_PLACE, coins.SIDE)
+        return f"at {row + 1}, {column + 1}"
+    # The moves of both worlds stand in the same order.
+    return [*rooms.MOVES][value - coins.FIRST_ACTION]
+
+
+def _note_words(value: int) -> str:
+    return f"{_PITCHES[value % 12]}{value // 12 - 1}" if value else "rest"
+
+
+_PITCHES = ("C", "C♯", "D", "D♯", "E", "F", "F♯", "G", "G♯", "A", "A♯", "B")
+_WORDS = {
+    ("room", "picture"): _cell_words,
+    ("coins", "moments"): _moment_words,
+    ("notes", NOTES): _note_words,
+}
+"""Words for the values of a field, by form and field."""
 
 
 def _patches(

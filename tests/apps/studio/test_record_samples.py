@@ -173,3 +173,14 @@ def test_cells_of_a_room_look_different() -> None:
         for c in range(0, len(picture), CELL)
     }
     assert len(tiles) == 15 + 1  # the values, and cells that nothing is known of
+
+
+def test_tokens_are_said_in_words() -> None:
+    moments = shown(cut_sample(MOMENTS, '{"moments": [4, 20, 34]}', None))["tokens"]
+    assert [word for word, _, _ in moments] == ["return 4", "at 3, 3", "down"]
+    assert tuple(rooms.MOVES.values()) == coins.MOVES
+    notes = shown(cut_sample(NOTES, '{"notes": [60, 0, 70]}', None))["tokens"]
+    assert [word for word, _, _ in notes] == ["C4", "rest", "A♯4"]
+    room = json.dumps({"picture": [[0, 1, 2, 3, 14, 5]] * 6, "instruction": "go to the red ball"})
+    words = [word for word, _, _ in shown(cut_sample(ROOMS, room, None))["tokens"]]
+    assert words[:6] == ["floor", "wall", "agent", "red ball", "yellow key", "red key"]

@@ -42,7 +42,7 @@ export function sequences(host, state, studio) {
   const looked = figure("Attention");
   const legend = h("div", {});
   looked.host.after(legend);
-  const player = button("Play", () => (stop ? stop() : start()), { quiet: true });
+  const player = button("Listen", () => (stop ? stop() : start()), { quiet: true });
   const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const said = h("p", { class: "note chosen-token", role: "status" });
   const body = h("div", {}, h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element),
@@ -73,13 +73,13 @@ export function sequences(host, state, studio) {
       move(at);
       if (at !== null) return;
       stop = null;
-      player.textContent = "Play";
+      player.textContent = "Listen";
     };
     try {
       const { drawing } = current();
       const wav = await asksOf(place()).sound(place(), current());
       stop = wav ? playSound(wav, tell) : play(drawing.notes, drawing.seconds_per_step, tell);
-      player.textContent = "Stop";
+      player.textContent = "Silence";
     } catch (error) {
       said.replaceChildren(problem(error));
     }
