@@ -23,7 +23,7 @@ FUTURES = 40
 
 
 @dataclass(frozen=True)
-class Sample:
+class RecordSample:
     """A record of a model.
 
     Args:
@@ -67,7 +67,7 @@ def form_of(fields: FieldTokenizer) -> str:
     return "pixels" if square else "tokens"
 
 
-def cut_sample(fields: FieldTokenizer, text: str, keep: int | None) -> Sample:
+def cut_sample(fields: FieldTokenizer, text: str, keep: int | None) -> RecordSample:
     """Cut a record, or its beginning, into tokens.
 
     Args:
@@ -89,19 +89,19 @@ def cut_sample(fields: FieldTokenizer, text: str, keep: int | None) -> Sample:
             written = RecordSpec.parse(fields.reading).horizon
         keep = len(ids) - written if whole else len(ids)
     keep = max(min(keep, len(ids)), min(conditions, len(ids)))
-    return Sample(fields, tuple(ids[:keep]), keep)
+    return RecordSample(fields, tuple(ids[:keep]), keep)
 
 
 def complete(
-    pipeline: GenerationPipeline, begun: Sample, *, temperature: float, seed: int
-) -> list[Sample]:
+    pipeline: GenerationPipeline, begun: RecordSample, *, temperature: float, seed: int
+) -> list[RecordSample]:
     """Return what a model makes of a beginning: one record, or those of an episode in a room.
 
     Args:
         pipeline: the model.
         begun: the beginning.
-        temperature: of the draws; 0 takes the most probable token each time.
-        seed: of the draws.
+        temperature: temperature of the draws; 0 takes the most probable token each time.
+        seed: seed of the draws.
 
     Raises:
         UserError: when the beginning cannot be continued.
@@ -123,30 +123,30 @@ def complete(
         start = begun.fields.starts[begun.fields.fields[-1].name]
         futures = np.array([_without_end(begun.fields, each.tokens) for each in found.n_best])
         futures = futures - start
-    return [Sample(begun.fields, ids, begun.kept, futures)]
+    return [RecordSample(begun.fields, ids, begun.kept, futures)]
 
 
-def _room_episode(pipeline: GenerationPipeline, begun: Sample) -> list[Sample]:
+def _room_episode(pipeline: GenerationPipeline, begun: RecordSample) -> list[RecordSample]:
     """Let the model act from a room on until it reaches the goal or the time is over."""
     fields, record = begun.fields, begun.record
     room = rooms.read_room(record["picture"], record["instruction"])
-    samples: list[Sample] = []
+    samples: list[RecordSample] = []
     while len(samples) < rooms.LONGEST and not room.is_done:
         ids = fields.encode_prompt(json.dumps(room.prompt()))
         (found,) = pipeline.generate([json.dumps(room.prompt())], beam=1)
         action = json.loads(found.text)["action"]
-        samples.append(Sample(fields, (*ids, *_without_end(fields, found.tokens)), len(ids)))
+        samples.append(RecordSample(fields, (*ids, *_without_end(fields, found.tokens)), len(ids)))
         room = room.after(action)
     return samples
 
 
-def _coin_episode(pipeline: GenerationPipeline, begun: Sample, seed: int) -> Sample:
+def _coin_episode(pipeline: GenerationPipeline, begun: RecordSample, seed: int) -> RecordSample:
     """Let the model play from its first place on; the world answers each action."""
     start = begun.fields.starts["moments"]
     asked, place = (id - start for id in begun.ids)
     game = coins.Game(divmod(place - coins.FIRST_PLACE, coins.SIDE))
     _, (past,) = play_games(pipeline, [game], asked, seed=seed)
-    return Sample(begun.fields, tuple(start + value for value in past), 2)
+    return RecordSample(begun.fields, tuple(start + value for value in past), 2)
 
 
 def _without_end(fields: FieldTokenizer, ids: Sequence[int]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import torch
 
 from heedful.apps.acting import coins, rooms
 from heedful.apps.acting.pictures import CELL, coin_picture, room_picture
-from heedful.apps.studio.record_samples import Sample, form_of
+from heedful.apps.studio.record_samples import RecordSample, form_of
 from heedful.data.corpus_spec import RecordSpec
 from heedful.data.midi_files import FIELD as NOTES
 from heedful.data.series_files import values_of
@@ -33,7 +33,7 @@ Places = list[list[int]]
 """Indices of the tokens of each place of a drawing."""
 
 
-def shown(sample: Sample) -> dict[str, Any]:
+def shown(sample: RecordSample) -> dict[str, Any]:
     """Return the record, its tokens with id and field, the kept ones and the drawing."""
     numbers = sample.fields.field_numbers(np.array(sample.ids, np.int64)).tolist()
     return {
@@ -47,7 +47,7 @@ def shown(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _drawing(sample: Sample) -> dict[str, Any]:
+def _drawing(sample: RecordSample) -> dict[str, Any]:
     """Return the drawing of a sample, with the tokens of its places; a kind alone without one."""
     form = form_of(sample.fields)
     return {"kind": form, **_FORMS[form](sample)} if form in _FORMS else {"kind": form}
@@ -106,7 +106,7 @@ def _patches(
     }
 
 
-def _pixels(sample: Sample) -> dict[str, Any]:
+def _pixels(sample: RecordSample) -> dict[str, Any]:
     field = sample.fields.fields[-1]
     side, found = field.shape[0], sample.codes(field)
     assert field.size is not None
@@ -117,7 +117,7 @@ def _pixels(sample: Sample) -> dict[str, Any]:
     return _patches(flat.reshape(side, side), 1, places, [bool(each) for each in places])
 
 
-def _room(sample: Sample) -> dict[str, Any]:
+def _room(sample: RecordSample) -> dict[str, Any]:
     found = sample.codes(sample.fields.fields[0])
     places = [[at] for at, _ in found] + [[] for _ in range(rooms.SIDE**2 - len(found))]
     picture = room_picture([code for _, code in found])
@@ -126,7 +126,7 @@ def _room(sample: Sample) -> dict[str, Any]:
     return {**_patches(picture, CELL, places, [bool(each) for each in places]), **said}
 
 
-def _coins(sample: Sample) -> dict[str, Any]:
+def _coins(sample: RecordSample) -> dict[str, Any]:
     places: Places = [[] for _ in range(coins.SIDE**2)]
     game: coins.Game | None = None
     for at, code in sample.codes(sample.fields.fields[0]):
@@ -142,7 +142,7 @@ def _coins(sample: Sample) -> dict[str, Any]:
     return {**drawn, "coins": len(coins.COINS) - len(game.left)}
 
 
-def _notes(sample: Sample) -> dict[str, Any]:
+def _notes(sample: RecordSample) -> dict[str, Any]:
     """Return notes [start, pitch, end] of all voices; equal pitches after each other are one."""
     field = sample.fields.fields[-1]
     voices = field.shape[1]
@@ -172,7 +172,7 @@ def _notes(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _series(sample: Sample) -> dict[str, Any]:
+def _series(sample: RecordSample) -> dict[str, Any]:
     spec = RecordSpec.parse(sample.fields.reading)
     found = sample.codes(sample.fields.fields[-1])
     values = values_of(np.array([code for _, code in found]), 1.0, spec)

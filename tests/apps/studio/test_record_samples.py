@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from heedful.apps.acting import coins, rooms
 from heedful.apps.acting.pictures import CELL, room_picture
-from heedful.apps.studio.record_samples import Sample, cut_sample, form_of
+from heedful.apps.studio.record_samples import RecordSample, cut_sample, form_of
 from heedful.apps.studio.sample_forms import shown
 from heedful.data.corpus_spec import RecordSpec
 from heedful.text.field_tokenizer import FieldTokenizer
@@ -87,7 +87,7 @@ def test_a_token_stands_in_one_place_at_most(
     ids = tokenizer.encode_record(record).tolist()
     begun = cut_sample(tokenizer, json.dumps(record), round(share * len(ids)))
     assert list(begun.ids) == ids[: begun.kept]
-    whole = shown(Sample(tokenizer, tuple(ids), begun.kept))
+    whole = shown(RecordSample(tokenizer, tuple(ids), begun.kept))
     assert json.loads(whole["record"]) == record
     assert [id for _, id, _ in whole["tokens"]] == ids
     for found in (whole, shown(begun)):
@@ -115,7 +115,7 @@ def test_pixels_are_levels_in_reading_order() -> None:
 
 def test_equal_pitches_are_one_note_until_the_model_writes() -> None:
     moments = [[60, 62, 0]] * 4 + [[60, 64, 67]] * 8
-    sample = Sample(NOTES, tuple(NOTES.encode_record({"notes": moments}).tolist()), 6)
+    sample = RecordSample(NOTES, tuple(NOTES.encode_record({"notes": moments}).tolist()), 6)
     found = shown(sample)["drawing"]
     notes = sorted(map(tuple, found["notes"]))
     assert notes == [(0, 60, 2), (0, 62, 2), (2, 60, 12), (2, 62, 4), (4, 64, 12), (4, 67, 12)]
@@ -127,7 +127,7 @@ def test_equal_pitches_are_one_note_until_the_model_writes() -> None:
 @given(seeds)
 def test_notes_sound_as_the_record_says(seed: int) -> None:
     record = drawn(NOTES, np.random.default_rng(seed))
-    sample = Sample(NOTES, tuple(NOTES.encode_record(record).tolist()), 0)
+    sample = RecordSample(NOTES, tuple(NOTES.encode_record(record).tolist()), 0)
     sounding = sorted(
         (step, pitch)
         for start, pitch, end in shown(sample)["drawing"]["notes"]
@@ -140,7 +140,7 @@ def test_notes_sound_as_the_record_says(seed: int) -> None:
 @given(seeds)
 def test_coins_are_those_that_the_way_takes(seed: int) -> None:
     (record,) = coins.draw_records(Random(seed), 1, returns=True)
-    sample = Sample(MOMENTS, tuple(MOMENTS.encode_record(record).tolist()), 2)
+    sample = RecordSample(MOMENTS, tuple(MOMENTS.encode_record(record).tolist()), 2)
     assert shown(sample)["drawing"]["coins"] == record["moments"][0][0]
 
 
@@ -148,7 +148,7 @@ def test_an_interval_of_a_series_holds_its_median() -> None:
     draw = np.random.default_rng(3)
     ids = SERIES.encode_record({"values": draw.integers(0, 64, 30).tolist()}).tolist()
     futures = draw.integers(0, 64, (40, 10))
-    found = shown(Sample(SERIES, tuple(ids), 20, futures))["drawing"]
+    found = shown(RecordSample(SERIES, tuple(ids), 20, futures))["drawing"]
     low, median, high = (np.array(found[name]) for name in ("low", "median", "high"))
     assert len(low) == 10
     assert (low < median).all()

@@ -19,7 +19,6 @@ from heedful.apps.studio.pages import MOST_IMAGE_BYTES
 from heedful.apps.studio.spoken_words import WORDS, say
 from heedful.apps.studio.workspace import Workspace
 from heedful.data.image_files import read_image
-from heedful.data.sound_files import spectrogram
 from heedful.errors import DataError, ModelError
 from heedful.inspect.attention_maps import attention, attentions, num_heads
 from heedful.inspect.readings import see
@@ -228,7 +227,7 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
             grey = np.array(request.drawing, dtype=np.uint8)
         elif request.example in SPOKEN:
             word = request.example.removeprefix(_SPOKEN)
-            grey = spectrogram(io.BytesIO(say(word)), request.example)
+            grey = np.asarray(read_image(io.BytesIO(say(word)), 1, request.example), np.uint8)
         else:
             grey = example_image(request.example, spec.image_size)
         return grey if spec.channels == 1 else np.repeat(grey[:, :, None], 3, axis=2)
