@@ -179,9 +179,11 @@ class FieldTokenizer(TextTokenizer):
             raise self._wrong(
                 f"The field {field.name!r} holds whole numbers of one shape, not {_short(value)}"
             )
-        # A flat list has the values of an array in row-major order; a beginning may end in a row.
+        # A flat list has the values of an array in row-major order; a beginning may end in a row,
+        # or have fewer of them.
         fits = array.ndim < 2 or (
-            array.shape[1:] == field.shape[1:] and field.shape[0] in (0, len(array))
+            array.shape[1:] == field.shape[1:]
+            and (field.shape[0] in (0, len(array)) or (partial and len(array) < field.shape[0]))
         )
         if not fits or (field.count is None and array.size % field.step and not partial):
             raise self._wrong(
