@@ -280,7 +280,7 @@ class Workspace:
 def _has_fields(directory: Path) -> bool:
     """Return True if a model's tokens are those of records."""
     tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
-    return tokenizer.get("kind") == "fields"
+    return bool(tokenizer.get("kind") == "fields")
 
 
 def _free(name: str, known: Collection[str]) -> str:
