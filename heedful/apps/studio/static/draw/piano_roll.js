@@ -51,7 +51,7 @@ function draw(host, { notes, chosen, choose, describe, length, from, marked, sha
     const on = chosen && chosen.value === pitch && ((chosen.kind === "note_on" && chosen.time === start) || (chosen.kind === "note_off" && chosen.time === end));
     const bar = s("rect", { class: on ? "roll-note on" : "roll-note", x: x(start) + 0.5, y: ROOM + (high - pitch) * tall, width: Math.max(2, x(end) - x(start) - 1), height: Math.max(2, tall - 0.5), rx: 1.5 });
     bar.append(s("title", {}, pitchName(pitch)));
-    if (shares) bar.setAttribute("style", `fill: color-mix(in srgb, var(--glow) ${Math.round((100 * shares[i]) / most)}%, var(--line))`);
+    if (shares) bar.style.fill = `color-mix(in srgb, var(--glow) ${Math.round((100 * shares[i]) / most)}%, var(--line))`;
     if (marked === i) bar.classList.add("marked");
     bar.addEventListener("click", () => choose(i));
     svg.append(bar);
