@@ -15,7 +15,7 @@ const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
 const models = (studio) => placesOf(studio, ["records", "sounds", "vision"]);
 
 export const sequenceDefaults = (studio) => ({
-  records: models(studio)[0]?.name ?? "", sample: 0, keep: 0, temperature: 1, seed: 1, step: 0, token: -1, layer: 0, head: 0,
+  records: models(studio)[0]?.name ?? "", sample: 0, keep: 0, temperature: 0.8, seed: 1, step: 0, token: -1, layer: 0, head: 0,
 });
 
 /** The part of a page, in its place. */
@@ -100,7 +100,8 @@ export function sequences(host, state, studio) {
     stepped(keep, "keep", "Tokens given, 0 for the usual", stops.length > 2 && drawing.kind !== "room" ? [0, ...stops.filter((at) => at > 0)] : []);
     stepped(step, "step", "Step", found.samples.length > 1 ? counted(found.samples.length).map((n) => n - 1) : []);
     const writes = found.conditions < found.samples[0]?.tokens.length;
-    for (const each of [warmth, another]) each.hidden = !writes || drawing.kind === "room";
+    another.hidden = !writes || drawing.kind === "room";
+    warmth.hidden = another.hidden || drawing.kind === "coins"; // players are as random as those they learned from
     own.hidden = place().kind !== "sounds";
     player.hidden = drawing.kind !== "notes" && own.hidden;
   }
@@ -131,7 +132,7 @@ export function sequences(host, state, studio) {
         drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
         legend.replaceChildren(shareKey(Math.max(...sharesOf(drawing, shares.shares))));
         const where = placeWords(drawing, at) || `“${tokens[at][0]}”`;
-        const rest = shares.begin === null ? "" : ` The begin token has ${number(shares.begin, 3)}.`;
+        const rest = shares.begin === null ? "" : ` The begin token has ${shares.begin < 0.001 ? "less than 0.001" : number(shares.begin, 3)}.`;
         looked.words.textContent = `From ${where}${at < kept ? "" : ", as the model wrote it"}. ${headWords(state.values, found)}.${rest}`;
       }
     }
@@ -148,7 +149,7 @@ export function sequences(host, state, studio) {
     }));
     const pressed = chips.children[at];
     if (focused) pressed.focus({ preventScroll: true });
-    chips.scrollTop = Math.max(0, pressed.offsetTop - chips.offsetTop - chips.clientHeight / 2);
+    chips.scrollTop = Math.max(0, pressed.offsetTop - chips.clientHeight / 2);
     const [piece, id, field] = tokens[at];
     const forms = found.fields.map((each) => each.form).join(", ");
     said.textContent = id === null
